@@ -92,7 +92,14 @@ async def with_dbos(dsn: str) -> AsyncIterator[Batch]:
     from dbos import DBOS
     from pydantic_ai.durable_exec.dbos import DBOSDurability
 
-    DBOS(config={"name": "agents", "system_database_url": dsn, "run_admin_server": False, "log_level": "ERROR"})  # fmt: skip
+    DBOS(
+        config={
+            "name": "agents",
+            "system_database_url": dsn,
+            "run_admin_server": False,
+            "log_level": "ERROR",
+        }
+    )
 
     @DBOS.step()
     async def look(number: int) -> str:

@@ -69,9 +69,13 @@ def interpreter(*, compiled: bool) -> str:
     folder = cache() / f"{name}-{hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:12]}"
     with tempfile.TemporaryDirectory(prefix="pgflow-bench-") as copy:
         python = make_environment(
-            folder, sys.executable, _stamp(), f"{copy}[binary]", prepare=lambda: copy_sources(Path(copy)),
+            folder,
+            sys.executable,
+            _stamp(),
+            f"{copy}[binary]",
+            prepare=lambda: copy_sources(Path(copy)),
             HATCH_BUILD_HOOKS_ENABLE=str(int(compiled)),
-        )  # fmt: skip
+        )
     (packages,) = (folder / "lib").glob("python*/site-packages")
     (packages / "bench.pth").write_text(f"{REPOSITORY}\n")
     return python

@@ -157,6 +157,8 @@ def _runs(python: Path) -> bool:
 def read_peers() -> dict[str, Peer]:
     """Every peer, by name."""
     return {
-        name: Peer(name, p["version"], tuple(p["requires"]), p.get("python", ""), p.get("shares", {}))
+        name: Peer(
+            name, p["version"], tuple(p["requires"]), p.get("python", ""), p.get("shares", {})
+        )
         for name, p in tomllib.loads(FILE.read_text()).items()
-    }  # fmt: skip
+    }

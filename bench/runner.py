@@ -109,9 +109,15 @@ class Engine:
             if not name.startswith(("PGFLOW_", "PYTHON", "DATABASE_URL"))
         }
         program = subprocess.Popen(
-            command, cwd=REPOSITORY, env={**environment, **self.variables, DSN_VARIABLE: dsn}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=REPOSITORY,
+            env={**environment, **self.variables, DSN_VARIABLE: dsn},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
             said, complaints = program.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:

@@ -212,8 +212,10 @@ async def _answer(app: App | AsyncApp, link: Link, reason: str) -> None:
     """Answers a gate; the database refuses what it must not take."""
     answer = Approve(comment=reason) if link.verdict == "approve" else Reject(reason)
     said: dict[str, Any] = {
-        "by": link.by, "payload_hash": link.payload_hash, "valid_until": link.until,
-    }  # fmt: skip
+        "by": link.by,
+        "payload_hash": link.payload_hash,
+        "valid_until": link.until,
+    }
     if isinstance(app, App):
         await asyncio.to_thread(app.answer, link.gate, answer, **said)
     else:

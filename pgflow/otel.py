@@ -286,18 +286,23 @@ def _carrier(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _attributes(info: RunInfo) -> dict[str, Any]:
     attributes: dict[str, Any] = {
-        "pgflow.run.key": info.key, "pgflow.run.id": info.run_id, "pgflow.workflow": info.workflow,
+        "pgflow.run.key": info.key,
+        "pgflow.run.id": info.run_id,
+        "pgflow.workflow": info.workflow,
         "pgflow.generation": info.generation,
-    }  # fmt: skip
+    }
     if info.tenant:
         attributes["pgflow.tenant"] = info.tenant
     if info.step is None:
         return {**attributes, "pgflow.claim": info.attempt}
     return {
-        **attributes, "pgflow.step": info.step, "pgflow.effect": info.effect,
-        "pgflow.call": info.call, "pgflow.attempt": info.step_attempt,
+        **attributes,
+        "pgflow.step": info.step,
+        "pgflow.effect": info.effect,
+        "pgflow.call": info.call,
+        "pgflow.attempt": info.step_attempt,
         "pgflow.idempotency_key": info.idempotency_key,
-    }  # fmt: skip
+    }
 
 
 def _asked(operation: Operation) -> dict[str, Any]:

@@ -215,10 +215,10 @@ class DatabaseCollector(Collector):
             "pgflow_workers", "Workers that count as alive", value=workers.workers
         )
         yield GaugeMetricFamily(
-            "pgflow_workers_silence_seconds", "Time since the last sign of life of the most silent "
-                                              "of them",
+            "pgflow_workers_silence_seconds",
+            "Time since the last sign of life of the most silent of them",
             value=workers.silence_seconds or 0.0,
-        )  # fmt: skip
+        )
         yield from _of_timers(work)
         yield from _of_schedules(schedules)
 

@@ -118,10 +118,13 @@ class Http:
         message_id = f"{name}/{event.id}"
         body = json.dumps(
             {
-                "id": event.id, "type": event.topic, "timestamp": event.at.isoformat(),
-                "key": event.key, "data": event.payload,
+                "id": event.id,
+                "type": event.topic,
+                "timestamp": event.at.isoformat(),
+                "key": event.key,
+                "data": event.payload,
             }
-        ).encode()  # fmt: skip
+        ).encode()
         headers = {
             **self._headers,
             "content-type": "application/json",
@@ -273,10 +276,12 @@ class RedisStream:
         if self._client is None:
             self._client = self._connect(self._url)
         fields = {
-            "id": str(event.id), "topic": event.topic, "at": event.at.isoformat(),
+            "id": str(event.id),
+            "topic": event.topic,
+            "at": event.at.isoformat(),
             "payload": json.dumps(event.payload),
             **({} if event.key is None else {"key": event.key}),
-        }  # fmt: skip
+        }
         await self._client.xadd(
             self.stream or event.topic, fields, maxlen=self.max_length, approximate=True
         )

@@ -183,9 +183,10 @@ class StandardWebhooks:
         delivery = _header(headers, "webhook-id")
         at = _check_time(_header(headers, "webhook-timestamp"), now, self._tolerance)
         given = [
-            part.encode() for part in _header(headers, "webhook-signature").split()
+            part.encode()
+            for part in _header(headers, "webhook-signature").split()
             if part.startswith("v1,")
-        ]  # fmt: skip
+        ]
         if not _any_is([sign(key, delivery, at, body).encode() for key in self._keys], given):
             raise InvalidSignature("the signature does not hold")
         return delivery

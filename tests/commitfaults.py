@@ -167,9 +167,13 @@ class Refusing:
         rows = self.stage.rows
         self.tally.trials += 1
         ((before,),) = await rows("select last_value + is_called::int from app.refusals")
-        await rows("with reset as (select setval('app.commits', 1, false)) insert into app.refusal "
-                   "select %s, %s, %s from reset returning 1",
-                   refusal.role, refusal.nth, refusal.sqlstate)  # fmt: skip
+        await rows(
+            "with reset as (select setval('app.commits', 1, false)) insert into app.refusal "
+            "select %s, %s, %s from reset returning 1",
+            refusal.role,
+            refusal.nth,
+            refusal.sqlstate,
+        )
         await self._act(str(refusal))
         await rows("delete from app.refusal returning 1")
         ((after,),) = await rows("select last_value + is_called::int from app.refusals")

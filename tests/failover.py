@@ -278,10 +278,17 @@ def evidence(rounds: list[Round]) -> list[Evidence]:
         if not same[0].synchronous:
             lost, keys = sum(done.lost for done in same), sum(len(done.lost_keys) for done in same)
             figure += f"; {lost} acknowledged were lost as they must, and all {keys} runs of lost steps reported"
-        found.append(Evidence(
-            "G38", name, sum(done.acknowledged for done in same), sum(done.lost for done in same if done.synchronous),
-            sum(done.doubled for done in same), tuple(line for done in same for line in done.wrong), figure,
-        ))  # fmt: skip
+        found.append(
+            Evidence(
+                "G38",
+                name,
+                sum(done.acknowledged for done in same),
+                sum(done.lost for done in same if done.synchronous),
+                sum(done.doubled for done in same),
+                tuple(line for done in same for line in done.wrong),
+                figure,
+            )
+        )
     return found
 
 

@@ -62,7 +62,9 @@ class Race:
     seconds: float = 0.0
 
 
-def answer(own: psycopg.Connection, gate: str, name: str, level: str, begin: threading.Barrier) -> tuple[str, bool]:  # fmt: skip
+def answer(
+    own: psycopg.Connection, gate: str, name: str, level: str, begin: threading.Barrier
+) -> tuple[str, bool]:
     """One answer; what came of it, and whether it was given twice, since a snapshot was too old."""
     for attempt in range(100):
         try:
@@ -103,9 +105,11 @@ def race(dsn: str, gates: int, answerers: int = 16, seed: int = 1) -> Race:
                 told = list(
                     pool.map(
                         lambda own, name, level, gate=gate: answer(own, gate, name, level, begin),
-                        owns, names, levels,
+                        owns,
+                        names,
+                        levels,
                     )
-                )  # fmt: skip
+                )
                 winners = [
                     name for name, (said, _) in zip(names, told, strict=True) if said == "won"
                 ]
@@ -120,8 +124,9 @@ def race(dsn: str, gates: int, answerers: int = 16, seed: int = 1) -> Race:
                 (winner,) = winners
                 found.wrong += [
                     f"a loser at gate {n} was told {said}, and {winner} had won"
-                    for said in losers if said != f"PF022 {winner}"
-                ]  # fmt: skip
+                    for said in losers
+                    if said != f"PF022 {winner}"
+                ]
                 if (result := run.result(timeout=60)) != winner:
                     found.wrong.append(
                         f"the run at gate {n} heard of {result}, and {winner} had won"

@@ -254,9 +254,14 @@ def play(script: str, values: dict[str, str], ends_with: str) -> bytes:
         work.mkdir()
         try:
             subprocess.run(
-                command, env=environment, cwd=work, capture_output=True, check=False,
-                stdin=subprocess.DEVNULL, timeout=SECONDS,
-            )  # fmt: skip
+                command,
+                env=environment,
+                cwd=work,
+                capture_output=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=SECONDS,
+            )
         except subprocess.TimeoutExpired:
             pass  # a loop that waits for a program: what it has said until then counts
         return log.read_bytes() if log.exists() else b""
@@ -317,8 +322,11 @@ def evaluate(text: str, language: str) -> str:
         return "".join(str(part.value) for part in parts.values if isinstance(part, ast.Constant))
     done = subprocess.run(
         ["node", "-e", f"process.stdout.write(JSON.stringify({text}))"],
-        capture_output=True, text=True, check=True, timeout=30,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
     return str(json.loads(done.stdout))
 
 

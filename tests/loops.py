@@ -191,9 +191,13 @@ def equip() -> None:
     async def written_down(least: int, most: int) -> offline.Sample:
         said = await sample(least, most)
         _ask(
-            act="model", key=said.id, run=pgflow.run_info().key, usd=str(said.usd),
-            tokens=said.tokens, said=said.number,
-        )  # fmt: skip
+            act="model",
+            key=said.id,
+            run=pgflow.run_info().key,
+            usd=str(said.usd),
+            tokens=said.tokens,
+            said=said.number,
+        )
         _reach("in the model's call")
         return said
 
@@ -441,9 +445,10 @@ class Driver:
         for _ in range(OPEN_RUNS * len(self.roles) - _open_runs(conn)):
             key = f"shelf-{len(self.goals)}"
             goal = {
-                "item": "boots", "pieces": self.random.randint(3, 9),
+                "item": "boots",
+                "pieces": self.random.randint(3, 9),
                 "style": self.random.choice(("rustic", None)),
-            }  # fmt: skip
+            }
             self.goals[key] = goal
             budget = self.random.choice((1, 1, 0.1))
             conn.execute(
@@ -794,12 +799,14 @@ def judge(
             "asked for again under the same key": sum(line["act"] == "again" for line in book),
         },
         "usd": {
-            "admitted": str(admitted), "charged": str(charged), "returned": str(returned),
+            "admitted": str(admitted),
+            "charged": str(charged),
+            "returned": str(returned),
             "reserved": str(reserved),
         },
         "gates": {"asked": len(gates), "answered": len(said)},
         "wrong": wrong,
-    }  # fmt: skip
+    }
 
 
 def forgeries(

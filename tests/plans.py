@@ -1914,9 +1914,12 @@ def prove(server_dsn: str, seconds: float, seed: int, sizes: Sizes | None = None
         f"cost at most {max(one.cost for one in claims):,.0f}"
     )
     evidence = Evidence(
-        "G50", "statistics of empty, drained and nearly empty tables, generic and custom plans", len(found),
-        wrong=tuple(line for one in found for line in one.complaints), figure=figure,
-    )  # fmt: skip
+        "G50",
+        "statistics of empty, drained and nearly empty tables, generic and custom plans",
+        len(found),
+        wrong=tuple(line for one in found for line in one.complaints),
+        figure=figure,
+    )
     fired = {
         f"{statistics} statistics": (
             sum(one.statistics == statistics for one in found),

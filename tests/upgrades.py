@@ -112,8 +112,12 @@ class Fleet:
             "8",
         ]
         process = subprocess.Popen(
-            command, env=self._environment(is_old=is_old), cwd=APPS, stdout=self.log, stderr=self.log,
-        )  # fmt: skip
+            command,
+            env=self._environment(is_old=is_old),
+            cwd=APPS,
+            stdout=self.log,
+            stderr=self.log,
+        )
         (self.old if is_old else self.new).append(process)
 
     def client(self, act: str, numbers: range, *, is_old: bool) -> subprocess.Popen[bytes]:
@@ -224,9 +228,14 @@ class Upgrade:
         self._wait(lambda: self._count("status = 'completed'") >= 2 * self.runs, "all runs end")
         codes += self.fleet.stop(self.fleet.new, signal.SIGTERM)
         return {
-            "in_flight": dict(in_flight), "outdated_seen": outdated, "completed_by_old_workers_alone": by_old - done,
-            "held_by_the_killed": held_by_killed, "replaced": self.replaced, "exit_codes": codes, **self._judge(),
-        }  # fmt: skip
+            "in_flight": dict(in_flight),
+            "outdated_seen": outdated,
+            "completed_by_old_workers_alone": by_old - done,
+            "held_by_the_killed": held_by_killed,
+            "replaced": self.replaced,
+            "exit_codes": codes,
+            **self._judge(),
+        }
 
     # ------------------------------------------------------------ acts
 
@@ -329,14 +338,18 @@ class Upgrade:
         ).fetchall()
         acts = {(key, n) for key in keys for n in (-1, *range(2 * STEPS))}
         return {
-            "runs": self.runs, "transactions": len(wanted), "acts": len(acts),
+            "runs": self.runs,
+            "transactions": len(wanted),
+            "acts": len(acts),
             "lost": len(wanted - set(booked)) + len(acts - {(key, n) for key, n, _ in told}),
             "doubled": sum(booked.values()) - len(booked) + sum(keys - 1 for _, _, keys in told),
             "wrong_results": self.runs - sum(output == EXPECTED for (output,) in outputs),
             "held": self.conn.execute("select run_id, reason from app.was_held").fetchall(),
-            "violations": self.conn.execute("select invariant, detail from pgflow.check()").fetchall(),
+            "violations": self.conn.execute(
+                "select invariant, detail from pgflow.check()"
+            ).fetchall(),
             "tracebacks": self.fleet.said().count("Traceback"),
-        }  # fmt: skip
+        }
 
 
 def verdict(figures: dict[str, Any]) -> list[str]:
@@ -375,8 +388,9 @@ def leave_in_flight(conn: psycopg.Connection[Any]) -> None:
         later = "clock_timestamp() + interval '1 second'" if key == "parked" else "null"
         conn.execute(
             "select pgflow.start_run(workflow => 'crossing', input => %s, key => %s, run_at => "
-            f"{later})", (json.dumps({"key": key}), key),  # noqa: S608
-        )  # fmt: skip
+            f"{later})",
+            (json.dumps({"key": key}), key),  # noqa: S608
+        )
         if key == "leased":  # by a worker that is gone
             claim(conn)
     conn.execute("select pgflow.send_signal('signalled', 'go', '\"!\"')")
@@ -503,10 +517,16 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
                 wrong=tuple(said),
             )
         )
-    return Findings("upgrades", seed, evidence, {
-        "upgrade of a landed state": (total["upgrades"], len(names)), "all functions replaced under calls": (total["replaced"], 2 * REPLACED * len(names)),
-        "old worker killed with runs": (total["held_by_the_killed"], 1),
-    })  # fmt: skip
+    return Findings(
+        "upgrades",
+        seed,
+        evidence,
+        {
+            "upgrade of a landed state": (total["upgrades"], len(names)),
+            "all functions replaced under calls": (total["replaced"], 2 * REPLACED * len(names)),
+            "old worker killed with runs": (total["held_by_the_killed"], 1),
+        },
+    )
 
 
 def main() -> int:

@@ -84,8 +84,10 @@ def work(bench: kit.Bench) -> None:
     client = client_of(bench)
     kit.ready(wait=bench.sizes.get("wait", False))
     client.start_worker(
-        worker_id=str(os.getpid()), concurrency=bench.sizes.get("concurrency", 8), claim_timeout=bench.sizes.get("dead_after", CLAIM_SECONDS)
-    )  # fmt: skip
+        worker_id=str(os.getpid()),
+        concurrency=bench.sizes.get("concurrency", 8),
+        claim_timeout=bench.sizes.get("dead_after", CLAIM_SECONDS),
+    )
 
 
 # ---------------------------------------------------------------- steps
@@ -137,9 +139,10 @@ def accounts(bench: kit.Bench) -> kit.Figures:
 
     alone = kit.marginal_costs(bench, work, bench["few"], bench["runs_at_1"])
     return {
-        **alone.figures("run_at_1"), **alone.wal_figures("step_at_1", 10),
+        **alone.figures("run_at_1"),
+        **alone.wal_figures("step_at_1", 10),
         **jobs.accounts(bench, Queue(), int(bench.scalar(RUNS_FINISHED))),
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- as a queue

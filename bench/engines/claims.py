@@ -62,8 +62,9 @@ class Claims:
         """Puts so many runs there, ready or waiting for their time."""
         self._conn.execute(
             """select count(pgflow.start_run(%s, '{"payload": {}}', run_at => case when %s then now() + interval '1 day' end))
-               from generate_series(1, %s)""", (workflow, parked, count)
-        )  # fmt: skip
+               from generate_series(1, %s)""",
+            (workflow, parked, count),
+        )
 
     def finish(self, workflow: str, count: int) -> None:
         """Puts so many runs there that are over, as retention would find them."""
@@ -76,5 +77,6 @@ class Claims:
                ), keyed as (
                  insert into pgflow.run_key (chain_id, root, key) select run_id, root, key from made
                )
-               insert into pgflow.outcome (run_id, finished_at, status, output) select run_id, now(), 'completed', '1' from made""", (count, workflow)
-        )  # fmt: skip
+               insert into pgflow.outcome (run_id, finished_at, status, output) select run_id, now(), 'completed', '1' from made""",
+            (count, workflow),
+        )

@@ -170,9 +170,10 @@ def accounts(bench: kit.Bench) -> kit.Figures:
     alone = kit.marginal_costs(bench, partial(work, 1), bench["few"], bench["runs_at_1"])
     given = int(bench.scalar(RUNS_FINISHED))
     return {
-        **alone.figures("run_at_1"), **alone.wal_figures("step_at_1", 10),
+        **alone.figures("run_at_1"),
+        **alone.wal_figures("step_at_1", 10),
         **jobs.accounts(bench, Queue(), given),
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- as a queue
@@ -356,9 +357,10 @@ def memory(bench: kit.Bench) -> kit.Figures:
         for waiting in naps:
             waiting.cancel()
         return {
-            "resident_mb_idle": bare_mb, "resident_mb_with_live_runs": live_mb,
+            "resident_mb_idle": bare_mb,
+            "resident_mb_with_live_runs": live_mb,
             "resident_kb_per_live_run": (live_mb - bare_mb) * 1000 / live,
-        }  # fmt: skip
+        }
 
     return asyncio.run(measure())
 

@@ -25,8 +25,11 @@ def steps(bench: kit.Bench) -> kit.Figures:
         runs = bench[f"runs_at_{concurrency}"] // PROCESSES
         with ExitStack() as stack:
             workers = [
-                stack.enter_context(kit.Worker(bench, number=n, threads=concurrency // PROCESSES, runs=runs)) for n in range(PROCESSES)
-            ]  # fmt: skip
+                stack.enter_context(
+                    kit.Worker(bench, number=n, threads=concurrency // PROCESSES, runs=runs)
+                )
+                for n in range(PROCESSES)
+            ]
             for worker in workers:
                 worker.wait_until_ready()
             cpu_seconds = -sum(worker.usage()[0] for worker in workers)

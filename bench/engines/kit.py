@@ -288,9 +288,13 @@ def settings_of(bench: Bench, table: str) -> Iterator[None]:
               return null;
             end $$""")
         named = sql.Identifier(*table.split("."))
-        conn.execute(sql.SQL("create constraint trigger bench_note after insert or update or "
-                             "delete on {} deferrable initially deferred "
-            "for each row execute function public.bench_note_settings()").format(named))  # fmt: skip
+        conn.execute(
+            sql.SQL(
+                "create constraint trigger bench_note after insert or update or "
+                "delete on {} deferrable initially deferred "
+                "for each row execute function public.bench_note_settings()"
+            ).format(named)
+        )
         yield
         for name, setting in conn.execute("select name, setting from bench_settings order by 1, 2"):
             bench.settings.setdefault(name, []).append(setting)

@@ -380,9 +380,12 @@ def _floors_of_waits(bench: kit.Bench) -> kit.Figures:
     async def fill() -> None:
         async with app_of(bench) as app:
             for flow, count in (
-                (ten_naps, naps), (ten_children, parents), (waiting, parked),
-                (ten_brief_steps, brief), (family, 1),
-            ):  # fmt: skip
+                (ten_naps, naps),
+                (ten_children, parents),
+                (waiting, parked),
+                (ten_brief_steps, brief),
+                (family, 1),
+            ):
                 await start_all(app, flow, [(i,) for i in range(count)])
 
     def work_off(flow: Any, runs: int, at_once: int, play: many_floors.Play) -> kit.Span:
@@ -489,9 +492,13 @@ def accounts(bench: kit.Bench) -> kit.Figures:
     among = kit.marginal_costs(bench, partial(work, 128, ten_steps), 128, bench["runs_at_128"])
     noops = kit.marginal_costs(bench, partial(_noops, bench), bench["few"], bench["noop_runs"])
     return {
-        **alone.figures("run_at_1"), **among.figures("run_at_128"), **noops.figures("noop_run"),
-        **alone.wal_figures("step_at_1", 10), **among.wal_figures("step_at_128", 10), **_claim_costs(bench),
-    }  # fmt: skip
+        **alone.figures("run_at_1"),
+        **among.figures("run_at_128"),
+        **noops.figures("noop_run"),
+        **alone.wal_figures("step_at_1", 10),
+        **among.wal_figures("step_at_128", 10),
+        **_claim_costs(bench),
+    }
 
 
 def _claim_costs(bench: kit.Bench) -> kit.Figures:
@@ -713,9 +720,10 @@ def latency(bench: kit.Bench) -> kit.Figures:
         results = [_result_lateness(app) for _ in range(warm + bench["results"])]
         signals = _signal_latency(bench, app, worker, len(starts), warm + bench["signals"])
     return {
-        **kit.latency("start_latency", starts[warm:]), **kit.latency("result_latency", results[warm:]),
+        **kit.latency("start_latency", starts[warm:]),
+        **kit.latency("result_latency", results[warm:]),
         **kit.latency("signal_latency", signals[warm:]),
-    }  # fmt: skip
+    }
 
 
 def _result_lateness(app: App) -> float:
@@ -953,9 +961,11 @@ def memory(bench: kit.Bench) -> kit.Figures:
         time.sleep(1)
         _, parked_mb = worker.usage()
     return {
-        "resident_mb_idle": bare_mb, "resident_mb_with_live_runs": live_mb, "resident_kb_per_live_run": (live_mb - bare_mb) * 1000 / live,
+        "resident_mb_idle": bare_mb,
+        "resident_mb_with_live_runs": live_mb,
+        "resident_kb_per_live_run": (live_mb - bare_mb) * 1000 / live,
         "resident_mb_with_parked_runs": parked_mb,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -266,10 +266,14 @@ def _version(asked: bool) -> None:
 
 
 app = typer.Typer(
-    name="pgflow", cls=Pgflow, help="Durable execution with nothing but Postgres.",
-    epilog=EPILOG, no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]}, **PLAIN,
-)  # fmt: skip
+    name="pgflow",
+    cls=Pgflow,
+    help="Durable execution with nothing but Postgres.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    **PLAIN,
+)
 
 
 @app.callback()

@@ -71,8 +71,12 @@ async def run_tests(ws: Workspace) -> Tests:
     """Runs the tests. They change nothing that a snapshot has."""
     done = subprocess.run(  # noqa: ASYNC221 - an example, of one run
         [sys.executable, "-B", "test_shop.py"],
-        cwd=ws.path, capture_output=True, text=True, check=False, timeout=30,
-    )  # fmt: skip
+        cwd=ws.path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
     return Tests(done.returncode == 0, (done.stdout + done.stderr)[-2000:])
 
 

@@ -140,11 +140,12 @@ class ConnectOptions:
     def parameters(self, application_name: str) -> dict[str, Any]:
         """Keyword arguments of psycopg's ``connect``."""
         return {
-            "autocommit": True, "application_name": application_name,
+            "autocommit": True,
+            "application_name": application_name,
             "prepare_threshold": self.prepare_threshold if self.prepares else None,
             "client_encoding": "utf8",  # whatever the role's is: what is stored is UTF-8
             **connect_parameters(self.dsn, self.connect_timeout_seconds),
-        }  # fmt: skip
+        }
 
 
 def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> dict[str, Any]:
@@ -159,9 +160,11 @@ def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> 
         "connect_timeout": timeout,
         # a server that went over to another machine must not be written to while it is a standby
         "target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",
-        "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
         "tcp_user_timeout": 20_000,
-    }  # fmt: skip
+    }
     return {
         name: value
         for name, value in wanted.items()
@@ -437,10 +440,15 @@ def pool_parameters(
 ) -> dict[str, Any]:
     """Keyword arguments of psycopg's pools, in both colours; it is closed as yet."""
     return {
-        "conninfo": options.dsn, "kwargs": options.parameters(application_name),
-        "name": application_name, "open": False, "min_size": 0, "max_size": max_size,
-        "max_idle": POOL_IDLE_SECONDS, "reconnect_timeout": POOL_RECONNECT_SECONDS,
-    }  # fmt: skip
+        "conninfo": options.dsn,
+        "kwargs": options.parameters(application_name),
+        "name": application_name,
+        "open": False,
+        "min_size": 0,
+        "max_size": max_size,
+        "max_idle": POOL_IDLE_SECONDS,
+        "reconnect_timeout": POOL_RECONNECT_SECONDS,
+    }
 
 
 def has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

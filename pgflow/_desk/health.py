@@ -58,14 +58,16 @@ def judge_server(server: ServerState) -> Iterator[Finding]:
     """Yield what is wrong with how the server is set up."""
     if server.is_standby:
         yield Finding(
-            "standby", "This server follows another, and takes no writes.",
+            "standby",
+            "This server follows another, and takes no writes.",
             "Name the primary in the connection string.",
-        )  # fmt: skip
+        )
     for name in server.risks:
         yield Finding(
-            "setting", f"{name} is off: {RISKS[name]}.",
+            "setting",
+            f"{name} is off: {RISKS[name]}.",
             f"alter system set {name} = on; select pg_reload_conf()",
-        )  # fmt: skip
+        )
     if server.connections > FULL * server.room:
         yield Finding(
             "connections",
@@ -90,9 +92,10 @@ def judge_tables(tables: Sequence[TableRow]) -> Iterator[Finding]:
     for table in tables:
         if table.is_hot and table.dead > MOST_DEAD:
             yield Finding(
-                "dead rows", f"pgflow.{table.table} has {many(table.dead, 'dead row')}.",
+                "dead rows",
+                f"pgflow.{table.table} has {many(table.dead, 'dead row')}.",
                 f"vacuum pgflow.{table.table}",
-            )  # fmt: skip
+            )
 
 
 def judge_journal(
@@ -101,20 +104,23 @@ def judge_journal(
     """Yield what is wrong with the journal and its seals."""
     for loss in losses:
         yield Finding(
-            "loss", f"A fail-over lost what was acknowledged of {many(loss.run_count, 'run')}.",
+            "loss",
+            f"A fail-over lost what was acknowledged of {many(loss.run_count, 'run')}.",
             f"Compare with what was done outside, then: select pgflow.close_loss({loss.loss_id}, "
             "'why')",
-        )  # fmt: skip
+        )
     for one in partitions:
         yield Finding(
-            "partition", f"pgflow.{one.partition} has {one.size}: {KEPT_LARGE[one.kept_large]}.",
+            "partition",
+            f"pgflow.{one.partition} has {one.size}: {KEPT_LARGE[one.kept_large]}.",
             "pgflow doctor",
-        )  # fmt: skip
+        )
     if lag.is_on and lag.is_late:
         yield Finding(
-            "seals", f"Seals are late: {many(lag.runs_behind, 'run')} not sealed yet.",
+            "seals",
+            f"Seals are late: {many(lag.runs_behind, 'run')} not sealed yet.",
             "Start a worker; if there is one, its log says why it cannot seal.",
-        )  # fmt: skip
+        )
 
 
 def grown(tables: Sequence[TableRow]) -> str:

@@ -117,9 +117,15 @@ def _cut(needs: list[Need], page: str, **said: str) -> list[Need]:
         return needs
     over = needs[MOST_ROWS]
     more = Need(
-        over.kind, over.level, "more", "There are more than are listed here.", None, "See all",
-        page, said,
-    )  # fmt: skip
+        over.kind,
+        over.level,
+        "more",
+        "There are more than are listed here.",
+        None,
+        "See all",
+        page,
+        said,
+    )
     return [*needs[:MOST_ROWS], more]
 
 
@@ -131,13 +137,19 @@ async def _breached(desk: Desk) -> list[Need]:
     )
     needs = [
         Need(
-            "breached", "bad", debt.name,
-            f"Run {debt.key} owes this" + (f" to {debt.owed_to}" if debt.owed_to else "")
+            "breached",
+            "bad",
+            debt.name,
+            f"Run {debt.key} owes this"
+            + (f" to {debt.owed_to}" if debt.owed_to else "")
             + ", and it was due.",
-            debt.due_at, "Discharge it", "debt", {"key": debt.effect},
+            debt.due_at,
+            "Discharge it",
+            "debt",
+            {"key": debt.effect},
         )
         for debt in found
-    ]  # fmt: skip
+    ]
     return _cut(needs, "obligations")
 
 
@@ -152,12 +164,17 @@ async def _unknown(desk: Desk) -> list[Need]:
         )
         of_state = [
             Need(
-                "effect", "bad", debt.name,
+                "effect",
+                "bad",
+                debt.name,
                 what if debt.due_at is None else f"{what} pgflow asks the other side again.",
-                debt.opened_at, "Settle it", "debt", {"key": debt.effect},
+                debt.opened_at,
+                "Settle it",
+                "debt",
+                {"key": debt.effect},
             )
             for debt in found
-        ]  # fmt: skip
+        ]
         needs += _cut(of_state, "effects")
     return needs
 
@@ -167,77 +184,112 @@ async def _stuck(desk: Desk) -> list[Need]:
     if sum(count.runs for count in counts) > MOST_ROWS:
         groups = [
             Need(
-                "stuck", "bad", many(count.runs, "run"), f"{count.reason}, such as {count.example}",
-                None, "Look at one", "run", {"key": count.example},
+                "stuck",
+                "bad",
+                many(count.runs, "run"),
+                f"{count.reason}, such as {count.example}",
+                None,
+                "Look at one",
+                "run",
+                {"key": count.example},
             )
             for count in counts
-        ]  # fmt: skip
+        ]
         return _cut(groups, "runs", status="stuck")
     if not counts:
         return []
     where = RunFilter(status=["stuck"], tenant=desk.tenant)
     return [
         Need(
-            "stuck", "bad", run.key, run.why or "It cannot go on.", run.since,
-            "Mend it, then retry", "run", {"key": run.key},
+            "stuck",
+            "bad",
+            run.key,
+            run.why or "It cannot go on.",
+            run.since,
+            "Mend it, then retry",
+            "run",
+            {"key": run.key},
         )
         for run in await desk.ask(list_runs(where, limit=MOST_ROWS))
-    ]  # fmt: skip
+    ]
 
 
 async def _workers(desk: Desk) -> list[Need]:
     needs = [
         Need(
-            "worker", "bad", f"{worker.host}:{worker.pid}",
+            "worker",
+            "bad",
+            f"{worker.host}:{worker.pid}",
             f"It was last heard of {duration(worker.silent_seconds)} ago, and holds "
             f"{many(worker.running, 'run')}.",
-            None, "Look at the workers", "workers",
+            None,
+            "Look at the workers",
+            "workers",
         )
         for worker in await desk.ask(check_workers())
         if worker.silent_seconds > SILENT_SECONDS
-    ]  # fmt: skip
+    ]
     needs += [
         Need(
-            "worker", "bad", f"worker {stray.worker_id}",
+            "worker",
+            "bad",
+            f"worker {stray.worker_id}",
             f"It is gone, and held {many(stray.runs, 'run')}: the next worker takes them over.",
-            None, "Look at the workers", "workers",
+            None,
+            "Look at the workers",
+            "workers",
         )
         for stray in await desk.ask(list_stray_leases())
-    ]  # fmt: skip
+    ]
     return needs
 
 
 async def _losses(desk: Desk) -> list[Need]:
     return [
         Need(
-            "loss", "bad", f"loss {loss.loss_id}",
+            "loss",
+            "bad",
+            f"loss {loss.loss_id}",
             f"A fail-over lost what was acknowledged of {many(loss.run_count, 'run')}.",
-            loss.noticed_at, "See the runs", "runs",
+            loss.noticed_at,
+            "See the runs",
+            "runs",
         )
         for loss in await desk.ask(list_losses())
-    ]  # fmt: skip
+    ]
 
 
 async def _gates(desk: Desk) -> list[Need]:
     needs = [
         Need(
-            "gate", "ask", gate.name,
+            "gate",
+            "ask",
+            gate.name,
             f"{gate.workflow} {gate.key} asks {', '.join(gate.approvers) or 'anybody'}.",
-            gate.asked_at, "Answer it", "gate", {"gate": gate.gate}, gate.expires_at,
+            gate.asked_at,
+            "Answer it",
+            "gate",
+            {"gate": gate.gate},
+            gate.expires_at,
         )
         for gate in await desk.ask(list_gates(tenant=desk.tenant, limit=MOST_ROWS + 1))
-    ]  # fmt: skip
+    ]
     return _cut(needs, "gates")
 
 
 async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Need]:
     needs = [
         Need(
-            "queue", "bad", lane.workflow, f"{many(lane.queued, 'run')} queued: {lane.why}.", None,
-            "Start a worker that has it", "queues",
+            "queue",
+            "bad",
+            lane.workflow,
+            f"{many(lane.queued, 'run')} queued: {lane.why}.",
+            None,
+            "Start a worker that has it",
+            "queues",
         )
         for lane in await desk.ask(list_unserved_lanes(LATE_SECONDS))
-    ]  # fmt: skip
+    ]
     for queue in queues:
         oldest = queue.oldest_queued_at
         if oldest is None or (now - oldest).total_seconds() < LATE_SECONDS:
@@ -245,19 +297,40 @@ async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[N
         what = f"{many(queue.queued, 'run')} queued"
         if queue.paused_at is not None:
             needs.append(
-                Need("queue", "look", queue.queue, f"{what}, and the queue is paused.", oldest,
-                     "Resume the queue", "queues")
-            )  # fmt: skip
+                Need(
+                    "queue",
+                    "look",
+                    queue.queue,
+                    f"{what}, and the queue is paused.",
+                    oldest,
+                    "Resume the queue",
+                    "queues",
+                )
+            )
         elif not queue.workers:
             needs.append(
-                Need("queue", "bad", queue.queue, f"{what}, and no worker serves it.", oldest,
-                     "Start a worker", "queues")
-            )  # fmt: skip
+                Need(
+                    "queue",
+                    "bad",
+                    queue.queue,
+                    f"{what}, and no worker serves it.",
+                    oldest,
+                    "Start a worker",
+                    "queues",
+                )
+            )
         else:
             needs.append(
-                Need("queue", "look", queue.queue, f"{what}, and the workers are behind.", oldest,
-                     "Look at the queue", "queues")
-            )  # fmt: skip
+                Need(
+                    "queue",
+                    "look",
+                    queue.queue,
+                    f"{what}, and the workers are behind.",
+                    oldest,
+                    "Look at the queue",
+                    "queues",
+                )
+            )
     return needs
 
 
@@ -270,22 +343,31 @@ async def _schedules(desk: Desk) -> list[Need]:
         if count.state in ("broken", "undeclared"):
             of_state = [
                 Need(
-                    "schedule", "bad", one.name, one.error or SCHEDULE_STATES[count.state],
-                    one.error_at or one.undeclared_at, "Look at it", "schedule",
+                    "schedule",
+                    "bad",
+                    one.name,
+                    one.error or SCHEDULE_STATES[count.state],
+                    one.error_at or one.undeclared_at,
+                    "Look at it",
+                    "schedule",
                     {"name": one.name},
                 )
                 for one in await desk.ask(list_schedules(state=count.state, limit=MOST_ROWS + 1))
-            ]  # fmt: skip
+            ]
             needs += _cut(of_state, "schedules")
         elif count.state == "active" and count.late_seconds > LATE_SECONDS:
             needs.append(
                 Need(
-                    "schedule", "bad", "schedules",
+                    "schedule",
+                    "bad",
+                    "schedules",
                     f"A slot has been due for {duration(count.late_seconds)}, and no worker "
                     "fires it.",
-                    None, "Look at the workers", "workers",
+                    None,
+                    "Look at the workers",
+                    "workers",
                 )
-            )  # fmt: skip
+            )
     return needs
 
 
@@ -304,24 +386,36 @@ async def _relays(desk: Desk) -> list[Need]:
             continue
         needs.append(
             Need(
-                "relay", level, relay.name, what, since, "Look at it", "relay",
+                "relay",
+                level,
+                relay.name,
+                what,
+                since,
+                "Look at it",
+                "relay",
                 {"name": relay.name},
             )
-        )  # fmt: skip
+        )
     return _cut(needs, "outbox")
 
 
 async def _budgets(desk: Desk) -> list[Need]:
     needs = [
         Need(
-            "budget", "look", row.pool,
-            f"It is revoked: {row.revoked_why}" if row.revoked_at
+            "budget",
+            "look",
+            row.pool,
+            f"It is revoked: {row.revoked_why}"
+            if row.revoked_at
             else f"All {row.unit} of this period are spent.",
-            row.revoked_at, "Grant more, or restore it", "budget", {"pool": row.pool},
+            row.revoked_at,
+            "Grant more, or restore it",
+            "budget",
+            {"pool": row.pool},
         )
         for row in await desk.ask(list_budgets(limit=100))
         if row.revoked_at or (row.remaining is not None and row.remaining <= 0)
-    ]  # fmt: skip
+    ]
     return _cut(needs, "budgets")
 
 
@@ -332,12 +426,17 @@ async def _messages(desk: Desk) -> list[Need]:
     }
     return [
         Need(
-            "signal", "look", many(left.messages, "signal"),
-            f"Nobody took them: {words[left.state]} One is for {left.example}.", None,
-            "Look at that run", "run", {"key": left.example},
+            "signal",
+            "look",
+            many(left.messages, "signal"),
+            f"Nobody took them: {words[left.state]} One is for {left.example}.",
+            None,
+            "Look at that run",
+            "run",
+            {"key": left.example},
         )
         for left in await desk.ask(count_left_messages())
-    ]  # fmt: skip
+    ]
 
 
 async def _failed(desk: Desk, now: datetime) -> list[Need]:
@@ -347,10 +446,16 @@ async def _failed(desk: Desk, now: datetime) -> list[Need]:
     where = RunFilter(status=["failed"], tenant=desk.tenant)
     needs = [
         Need(
-            "failed", "look", run.key, run.why or "It raised.", run.finished_at,
-            "Read its error", "run", {"key": run.key},
+            "failed",
+            "look",
+            run.key,
+            run.why or "It raised.",
+            run.finished_at,
+            "Read its error",
+            "run",
+            {"key": run.key},
         )
         for run in await desk.ask(list_runs(where, limit=MOST_ROWS + 1))
         if run.finished_at is not None and now - run.finished_at < FAILED_WITHIN
-    ]  # fmt: skip
+    ]
     return _cut(needs, "runs", status="failed")

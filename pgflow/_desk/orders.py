@@ -35,35 +35,45 @@ ORDERS = {
     order.verb: order
     for order in (
         Order(
-            "retry", "Retry", ("stuck", "failed"),
+            "retry",
+            "Retry",
+            ("stuck", "failed"),
             "A stuck run goes on with a fresh budget. A failed one goes back to the step that "
             "failed, which runs again under the same idempotency key; one of a workflow file to "
             "all that failed.",
             "It is told to try again.",
         ),
         Order(
-            "resume", "Resume", ("paused", "stuck"),
+            "resume",
+            "Resume",
+            ("paused", "stuck"),
             "The run goes on where it stands.",
             "It is told to go on.",
         ),
         Order(
-            "pause", "Pause", ("queued", "running", "waiting"),
+            "pause",
+            "Pause",
+            ("queued", "running", "waiting"),
             "Steps that are running finish, and nothing new starts until it is resumed.",
             "It is told to pause.",
         ),
         Order(
-            "signal", "Send a signal", OPEN,
+            "signal",
+            "Send a signal",
+            OPEN,
             "The run takes it by its next wait for a signal of this name.",
             "The signal is in its mailbox.",
         ),
         Order(
-            "cancel", "Cancel", OPEN,
+            "cancel",
+            "Cancel",
+            OPEN,
             "Its code may clean up first, and take back what it has done. Cancelled is final.",
             "It is told to end, once its code has cleaned up.",
             is_grave=True,
         ),
     )
-}  # fmt: skip
+}
 
 
 def orders_for(run: RunRow) -> list[Order]:

@@ -72,11 +72,13 @@ def plot_rates(rates: Rates, minutes: int = 60) -> list[Plot]:
     return [
         _counts("Started", began, [0] * minutes, f"{many(sum(began), 'run')} started{share}"),
         _counts(
-            "Ended", ended, failed,
+            "Ended",
+            ended,
+            failed,
             f"{many(sum(ended), 'run')} ended{share}, {sum(failed):,} of them failed",
         ),
         _times("From start to end", took, half, _took_words(rates)),
-    ]  # fmt: skip
+    ]
 
 
 def bars(values: Sequence[float]) -> str:
@@ -122,9 +124,13 @@ def _ago(place: int, count: int) -> str:
 
 
 def _plot(
-    title: str, words: str, values: Sequence[float], bad: Sequence[float], titles: Sequence[str],
+    title: str,
+    words: str,
+    values: Sequence[float],
+    bad: Sequence[float],
+    titles: Sequence[str],
     top: str,
-) -> Plot:  # fmt: skip
+) -> Plot:
     most = max([*values, 0.0])
     columns = tuple(
         Column(place * (BAR_WIDTH + GAP), _height(value, most), _height(wrong, most), titles[place])

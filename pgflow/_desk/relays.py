@@ -9,29 +9,37 @@ ORDERS = {
     order.verb: order
     for order in (
         Order(
-            "resume", "Resume", ("paused", "open"),
+            "resume",
+            "Resume",
+            ("paused", "open"),
             "It takes events again, from where it stands.",
             "It takes events again.",
         ),
         Order(
-            "pause", "Pause", ("working", "idle", "open"),
+            "pause",
+            "Pause",
+            ("working", "idle", "open"),
             "It takes no more events until it is resumed. Those under way are delivered.",
             "It takes no more events.",
         ),
         Order(
-            "redeliver", "Try dead events again", ("working", "idle", "paused", "open"),
+            "redeliver",
+            "Try dead events again",
+            ("working", "idle", "paused", "open"),
             "Its dead events are tried again, with all their tries, in the order of each key.",
             "They are tried again.",
         ),
         Order(
-            "replay", "Replay", ("working", "idle", "paused", "open"),
+            "replay",
+            "Replay",
+            ("working", "idle", "paused", "open"),
             "It goes on from this event: those that it has delivered since come again, under their "
             "numbers. A run that one has started is not started again.",
             "It goes on from there.",
             is_grave=True,
         ),
     )
-}  # fmt: skip
+}
 
 
 def orders_for(state: str, dead: int) -> list[Order]:

@@ -122,10 +122,13 @@ class _Axis:
         x = min(self.place(entry.began_at), 100 - LEAST_WIDTH)
         width = max(self.place(self.end_of(entry)) - x, LEAST_WIDTH)
         return Bar(
-            x, round(min(width, 100 - x), 3), entry.status == "open", entry.status in BAD,
+            x,
+            round(min(width, 100 - x), 3),
+            entry.status == "open",
+            entry.status in BAD,
             tuple(self.place(failure.at) for failure in entry.failures),
             f"{entry.name} {entry.status} {duration(self.took(entry))}",
-        )  # fmt: skip
+        )
 
     def end_of(self, entry: Entry) -> datetime:
         """Return the time at which a call ended; the right edge if it has not."""
@@ -173,12 +176,14 @@ def _line(axis: _Axis, calls: list[Entry]) -> Line:
     first = calls[0]
     seconds = sum(axis.took(call) for call in calls)
     return Line(
-        name=first.name, kind=first.kind,
+        name=first.name,
+        kind=first.kind,
         shape={"step": "solid", MARK: MARK}.get(first.kind, "outline"),
-        bars=tuple(axis.bar(call) for call in calls), notes=_notes(calls),
+        bars=tuple(axis.bar(call) for call in calls),
+        notes=_notes(calls),
         took="" if first.kind == MARK else duration(seconds),
         is_known=all(call.is_known for call in calls),
-    )  # fmt: skip
+    )
 
 
 def _notes(calls: list[Entry]) -> str:

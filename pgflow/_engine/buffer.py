@@ -61,9 +61,15 @@ class Buffer:
         self.seq = seq
 
     def record(
-        self, number: int, kind: str, name: str | None, payload: str | None,
-        delay_seconds: float | None = None, key: str | None = None, carried: StepCall | None = None,
-    ) -> Row:  # fmt: skip
+        self,
+        number: int,
+        kind: str,
+        name: str | None,
+        payload: str | None,
+        delay_seconds: float | None = None,
+        key: str | None = None,
+        carried: StepCall | None = None,
+    ) -> Row:
         """Adds a unit."""
         self.seq += 1
         row = Row(
@@ -181,9 +187,13 @@ class Buffer:
         )
         self.rows, self.size_bytes = [], 0
         if (
-            flush.has_ledger or flush.has_draws or flush.has_emitted
-            or flush.taken or flush.returned or flush.words
-        ):  # fmt: skip
+            flush.has_ledger
+            or flush.has_draws
+            or flush.has_emitted
+            or flush.taken
+            or flush.returned
+            or flush.words
+        ):
             self._empty()
         return flush
 

@@ -26,9 +26,15 @@ class End:
     """
 
     def __init__(
-        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values,
-        result: Codec[Any], code_hash: str,
-    ) -> None:  # fmt: skip
+        self,
+        claim: Claim,
+        agenda: Agenda,
+        code: Code,
+        history: History,
+        values: Values,
+        result: Codec[Any],
+        code_hash: str,
+    ) -> None:
         self._claim = claim
         self._agenda = agenda
         self._code = code

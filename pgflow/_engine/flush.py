@@ -157,22 +157,24 @@ class Flush:
             now_us: Is asked for the run's time if there is a delay that has begun before.
             apart: Takes the long values. The ledger of effects reads its own in the document.
         """
-        last = len(self.rows) - 1
+        last = len(self.rows) - 1 if self.starts else -1
         if not self.has_ledger:
             for r in self.rows:
                 if r.payload is not None and len(r.payload) >= APART_CHARS:
                     return ",".join(
                         [self._unit_row(i, row, now_us, apart) for i, row in enumerate(self.rows)]
                     )
-        return ",".join([
-            f'[{self.run_id},{r.seq},{r.call},"{r.kind}",'
-            f"{'null' if r.name is None else quote_json(r.name)},"
-            f"{'null' if r.payload is None else quote_json(r.payload)},"
-            f"{_quoted(self.licences(i)) if r.carried or (i == last and self.starts) else 'null'},"
-            f"{r.at_us},{'null' if r.delay_seconds is None else _seconds_left(r, now_us)},"
-            f"{self.token}{'' if r.key is None else ',' + quote_json(r.key)}]"
-            for i, r in enumerate(self.rows)
-        ])  # fmt: skip
+        return ",".join(
+            [
+                f'[{self.run_id},{r.seq},{r.call},"{r.kind}",'
+                f"{'null' if r.name is None else quote_json(r.name)},"
+                f"{'null' if r.payload is None else quote_json(r.payload)},"
+                f"{_quoted(self.licences(i)) if r.carried or i == last else 'null'},"
+                f"{r.at_us},{'null' if r.delay_seconds is None else _seconds_left(r, now_us)},"
+                f"{self.token}{'' if r.key is None else ',' + quote_json(r.key)}]"
+                for i, r in enumerate(self.rows)
+            ]
+        )
 
     def _unit_row(self, index: int, row: Row, now_us: Callable[[], int], apart: list[str]) -> str:
         """One row of a flush with long values."""
@@ -284,8 +286,16 @@ def batch_document(
     if has_ledger or has_obligations:
         parts.append('"l":true,"p":true' if has_obligations else '"l":true')
     lists = (
-        ("m", taken), ("b", returned), ("d", draws), ("o", endings), ("f", kin), ("g", gated),
-        ("n", awaited), ("k", locks), ("v", words), ("x", questions),
-    )  # fmt: skip
+        ("m", taken),
+        ("b", returned),
+        ("d", draws),
+        ("o", endings),
+        ("f", kin),
+        ("g", gated),
+        ("n", awaited),
+        ("k", locks),
+        ("v", words),
+        ("x", questions),
+    )
     parts += [f'"{name}":[{",".join(rows)}]' for name, rows in lists if rows]
     return "{" + ",".join(parts) + "}"

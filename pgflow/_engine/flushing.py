@@ -54,9 +54,17 @@ class Flushing:
     """
 
     def __init__(
-        self, claim: Claim, line: Line, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code,
-        history: History, end: End, release: Release,
-    ) -> None:  # fmt: skip
+        self,
+        claim: Claim,
+        line: Line,
+        clock: Clock,
+        buffer: Buffer,
+        agenda: Agenda,
+        code: Code,
+        history: History,
+        end: End,
+        release: Release,
+    ) -> None:
         self._claim = claim
         self._line = line
         self._clock = clock

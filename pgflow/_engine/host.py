@@ -60,9 +60,14 @@ class EffectResult(StepResult):
     __slots__ = ("beats_within_seconds", "reason", "took_seconds", "turn", "verdict")
 
     def __init__(
-        self, call: EffectCall, verdict: Verdict, text: str | None = None,
-        error: ErrorData | None = None, reason: str = "", beats_within_seconds: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        call: EffectCall,
+        verdict: Verdict,
+        text: str | None = None,
+        error: ErrorData | None = None,
+        reason: str = "",
+        beats_within_seconds: float | None = None,
+    ) -> None:
         super().__init__(call, text, error)
         self.verdict: Verdict = verdict
         self.reason = reason

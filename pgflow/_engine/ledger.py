@@ -48,9 +48,19 @@ class Ledger:
     """
 
     def __init__(
-        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code,
-        history: History, values: Values, keys: Keys, steps: Steps, *, is_undoing: bool,
-    ) -> None:  # fmt: skip
+        self,
+        claim: Claim,
+        clock: Clock,
+        buffer: Buffer,
+        agenda: Agenda,
+        code: Code,
+        history: History,
+        values: Values,
+        keys: Keys,
+        steps: Steps,
+        *,
+        is_undoing: bool,
+    ) -> None:
         self._claim = claim
         self._clock = clock
         self._buffer = buffer

@@ -38,9 +38,17 @@ class Release:
     """
 
     def __init__(
-        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code,
-        history: History, values: Values, end: End, find_ledger: Callable[[], Ledger],
-    ) -> None:  # fmt: skip
+        self,
+        claim: Claim,
+        clock: Clock,
+        buffer: Buffer,
+        agenda: Agenda,
+        code: Code,
+        history: History,
+        values: Values,
+        end: End,
+        find_ledger: Callable[[], Ledger],
+    ) -> None:
         self._claim = claim
         self._clock = clock
         self._buffer = buffer

@@ -434,9 +434,15 @@ def _update_step(update: Update[..., Any]) -> AsyncStep[..., Any, Any]:
         assert isinstance(scope, StepScope)
         claim = scope.claim
         steps = update.statements(
-            key, args, claim.envelopes, run_id=claim.run_id, call=scope.call.number,
-            said_by=claim.key, expect=expect, idempotency_key=idempotency_key,
-        )  # fmt: skip
+            key,
+            args,
+            claim.envelopes,
+            run_id=claim.run_id,
+            call=scope.call.number,
+            said_by=claim.key,
+            expect=expect,
+            idempotency_key=idempotency_key,
+        )
         verdict = await run_steps_async(OnAsyncConnection(connection), steps)
         return update.verdict_codec.decode(verdict, f"the verdict of update {update.name}")
 

@@ -366,10 +366,28 @@ def _parse_condition(text: str, where: str) -> tuple[str, set[str]]:
     from sqlglot.errors import SqlglotError
 
     plain = (
-        exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE,
-        exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Between, exp.Literal, exp.Boolean,
-        exp.Null, exp.Neg, exp.Column, exp.Identifier,
-    )  # fmt: skip
+        exp.And,
+        exp.Or,
+        exp.Not,
+        exp.Paren,
+        exp.EQ,
+        exp.NEQ,
+        exp.LT,
+        exp.LTE,
+        exp.GT,
+        exp.GTE,
+        exp.Is,
+        exp.NullSafeEQ,
+        exp.NullSafeNEQ,
+        exp.In,
+        exp.Between,
+        exp.Literal,
+        exp.Boolean,
+        exp.Null,
+        exp.Neg,
+        exp.Column,
+        exp.Identifier,
+    )
     try:
         (found, *others) = sqlglot.parse(f"select 1 where {text}", dialect="postgres")
     except SqlglotError as error:

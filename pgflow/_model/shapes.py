@@ -117,9 +117,14 @@ class _Reader:
                 and not _has_default(field["schema"])
             )
             about = _about(field)
-            fields.append([
-                names or [], self.read(field["schema"]), is_required, *([about] if about else []),
-            ])  # fmt: skip
+            fields.append(
+                [
+                    names or [],
+                    self.read(field["schema"]),
+                    is_required,
+                    *([about] if about else []),
+                ]
+            )
         is_closed = (
             schema.get("extra_behavior", schema.get("config", {}).get("extra_fields_behavior"))
             == "forbid"

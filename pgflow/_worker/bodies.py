@@ -409,9 +409,12 @@ def _is_plain(execution: Execution, call: StepCall) -> bool:
     earlier try, no transaction.
     """
     return (
-        type(call) is StepCall and call.spec.effect != "t" and call.spec.timeout_seconds is None
-        and call.failed_attempts == 0 and not execution.claim.has_beats
-    )  # fmt: skip
+        type(call) is StepCall
+        and call.spec.effect != "t"
+        and call.spec.timeout_seconds is None
+        and call.failed_attempts == 0
+        and not execution.claim.has_beats
+    )
 
 
 def _enter(call: StepCall, scope: StepScope) -> None:

@@ -126,8 +126,11 @@ class Courier(ABC):
         why = printable(f"{type(error).__name__}: {redacted(error)}")[:2000]
         log.warning(
             "relay %s: event %d %s: %s",
-            self.relay.name, taken.event_id, "is dead" if is_dead else "failed", why,
-        )  # fmt: skip
+            self.relay.name,
+            taken.event_id,
+            "is dead" if is_dead else "failed",
+            why,
+        )
         if is_dead:
             return Result(taken.event_id, "dead", why)
         return Result(taken.event_id, "failed", why, max(delay, 0.0))
@@ -136,9 +139,14 @@ class Courier(ABC):
         """Return the word on a batch."""
         relay = self.relay
         return calls.settle_events(
-            relay.name, self.token, upto, results, LEASE_SECONDS, relay.circuit,
+            relay.name,
+            self.token,
+            upto,
+            results,
+            LEASE_SECONDS,
+            relay.circuit,
             relay.cooldown_seconds,
-        )  # fmt: skip
+        )
 
 
 class _Lease:
@@ -172,9 +180,10 @@ class OutsideCourier(Courier):
         reached = [e.event_id for e in fresh if not is_cut_short or e.event_id in done]
         upto = max(reached, default=None)
         behind = [
-            Result(event.event_id, "behind") for event in fresh
+            Result(event.event_id, "behind")
+            for event in fresh
             if upto is not None and event.event_id <= upto and event.event_id not in done
-        ]  # fmt: skip
+        ]
         settled = await self.control.insist(self.settling(upto, [*done.values(), *behind]))
         return settled and not is_cut_short
 

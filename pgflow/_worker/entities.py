@@ -116,17 +116,25 @@ class EntityMail(Loop):
         if update is None:
             raise WrongState(f"entity {asked.name!r} has no update {asked.update!r}")
         steps = update.statements(
-            asked.key, asked.args, self._envelopes, said_by=asked.sent_by, mail_id=asked.mail_id,
-            expect=asked.expect, idempotency_key=asked.idempotency_key,
+            asked.key,
+            asked.args,
+            self._envelopes,
+            said_by=asked.sent_by,
+            mail_id=asked.mail_id,
+            expect=asked.expect,
+            idempotency_key=asked.idempotency_key,
             idle_timeout_ms=IDLE_TIMEOUT_MS,
-        )  # fmt: skip
+        )
         await run_steps_async(transaction, steps)
 
     async def _refuse(self, asked: calls.Asked, error: Exception) -> None:
         log.warning(
             "update %s of entity %s %r is refused: %s",
-            asked.update, asked.name, asked.key, redacted(error),
-        )  # fmt: skip
+            asked.update,
+            asked.name,
+            asked.key,
+            redacted(error),
+        )
         data = encode_error(error, with_traceback=False)
         text = json.dumps(data) if self._envelopes is None else self._envelopes.seal_error(data)[0]
         async with self._provider().begin_async("read committed") as transaction:

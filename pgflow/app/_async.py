@@ -309,9 +309,11 @@ def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> 
             each transaction.
     """
     twin = AsyncApp(
-        dsn or app._dsn, errors=app._errors, interceptors=app._interceptors,
+        dsn or app._dsn,
+        errors=app._errors,
+        interceptors=app._interceptors,
         prepare_threshold=None if without_session else app._prepare_threshold,
         listen=app._listen and not without_session,
-    )  # fmt: skip
+    )
     twin.definitions, twin._envelopes = app.definitions, app._envelopes
     return twin

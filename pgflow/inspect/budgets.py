@@ -258,14 +258,16 @@ def sum_charges_by(
         if newest is None
         else "(select * from pgflow.charges order by charged_at desc limit %s)",
         "c cross join lateral jsonb_each_text(c.amounts) a",
-        "cross join lateral (", " union all ".join(ways), ") n",
+        "cross join lateral (",
+        " union all ".join(ways),
+        ") n",
         "where (%s::bigint is null or c.run_id = %s) and (%s::text is null or %s = any(c.pools))",
         "and (%s::text is null or c.tenant = %s)",
         "and (%s::interval is null or c.charged_at >= clock_timestamp() - %s::interval)"
         if is_age
         else "and (%s::timestamptz is null or c.charged_at >= %s::timestamptz)",
         "group by 1, 2, 3 order by 1, 2 nulls last, 3",
-    )  # fmt: skip
+    )
     limit = () if newest is None else (newest,)
 
     def read(rows: list[Row]) -> dict[ChargesBy, list[SpentRow]]:

@@ -108,17 +108,24 @@ def _all(
     steps = statement(
         "select s.call, 'step' as kind, s.step as name, s.status, s.attempts, s.started_at, "
         "s.ended_at, s.idempotency_key,",
-        output, "as output,", error, "as error from pgflow.steps s where s.run_id = %s",
-    )  # fmt: skip
+        output,
+        "as output,",
+        error,
+        "as error from pgflow.steps s where s.run_id = %s",
+    )
     decisions = statement(
         "select d.call, 'decision', d.name, 'completed', 1, null, d.decided_at, d.decision,",
-        value, ", null from pgflow.decisions d where d.run_id = %s",
-    )  # fmt: skip
+        value,
+        ", null from pgflow.decisions d where d.run_id = %s",
+    )
     effects = statement(
         "select e.call, 'effect', e.name, e.status, e.attempts, e.intended_at, e.closed_at, "
         "e.effect,",
-        outcome, ",", trouble, "from pgflow.effects e where e.run_id = %s",
-    )  # fmt: skip
+        outcome,
+        ",",
+        trouble,
+        "from pgflow.effects e where e.run_id = %s",
+    )
     return statement("(", steps, "union all", decisions, "union all", effects, ") c")
 
 
@@ -130,13 +137,16 @@ _WITHOUT = _all("null::json", "null::json", "null::json", "null::json", "null::j
 _COUNT = statement(
     "select kind, name, status, count(*) as calls, sum(attempts)::bigint as attempts, min(call) as "
     "first_call, max(ended_at) as ended_at",
-    "from", _WITHOUT, "group by kind, name, status order by first_call",
-)  # fmt: skip
+    "from",
+    _WITHOUT,
+    "group by kind, name, status order by first_call",
+)
 _SOME = statement(
     "select call, kind, name, status, attempts, started_at, ended_at, idempotency_key, output, "
-    "error from", _WITH_VALUES,
+    "error from",
+    _WITH_VALUES,
     "where (kind, name) in (select * from unnest(%s::text[], %s::text[])) order by call limit %s",
-)  # fmt: skip
+)
 
 
 @question
@@ -182,7 +192,9 @@ def _read_calls(rows: list[Row]) -> list[Call]:
 
 def _fold(kind: str, name: str, counts: list[_Count]) -> CallGroup:
     return CallGroup(
-        call=min(count.first_call for count in counts), kind=kind, name=name,
+        call=min(count.first_call for count in counts),
+        kind=kind,
+        name=name,
         counts={
             count.status: count.calls for count in sorted(counts, key=lambda count: -count.calls)
         },
@@ -190,4 +202,4 @@ def _fold(kind: str, name: str, counts: list[_Count]) -> CallGroup:
         ended_at=max(
             (count.ended_at for count in counts if count.ended_at is not None), default=None
         ),
-    )  # fmt: skip
+    )

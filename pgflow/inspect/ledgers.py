@@ -286,9 +286,16 @@ def list_obligations(
     # Only runs of the page are looked for: each is in one of many places.
     order: LiteralString = "order by o.opened_at, o.run_id, o.call"
     sql = statement(
-        _OBLIGATION, "(select o.* from pgflow.obligations o", chosen, of, behind, order,
-        "limit %s) o", _AND_RUN, order,
-    )  # fmt: skip
+        _OBLIGATION,
+        "(select o.* from pgflow.obligations o",
+        chosen,
+        of,
+        behind,
+        order,
+        "limit %s) o",
+        _AND_RUN,
+        order,
+    )
     read = lambda rows: cut(  # noqa: E731
         _read_obligations(rows), limit, lambda debt: (debt.opened_at, debt.run_id, debt.call)
     )

@@ -362,10 +362,11 @@ def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Que
     condition, params = condition_of(where)
     sql = statement(
         "select c.chain_id from unnest(%s::text[]) as w (name) cross join lateral (",
-        "select chain_id from pgflow.runs where workflow = w.name and", condition,
+        "select chain_id from pgflow.runs where workflow = w.name and",
+        condition,
         "order by finished_at is not null, run_id desc limit %s",
         ") c order by w.name, c.chain_id",
-    )  # fmt: skip
+    )
     return once(Query(sql, (list(workflows), *params, limit), _read_numbers))
 
 
@@ -382,10 +383,12 @@ def list_outcomes(
         workflows: Workflows of these others.
     """
     sql = statement(
-        "select", _COLUMNS, "from pgflow.runs where chain_id = any(%s::bigint[])",
+        "select",
+        _COLUMNS,
+        "from pgflow.runs where chain_id = any(%s::bigint[])",
         "or (status = 'stuck' and since >= %s and queue = any(%s::text[]) and workflow = "
         "any(%s::text[])) order by run_id",
-    )  # fmt: skip
+    )
     return once(Query(sql, (list(chains), stuck_since, list(queues), list(workflows)), _read_runs))
 
 

@@ -13,9 +13,13 @@ from pgflow.lint.vocabulary import SCHEDULED
 
 MAKERS = frozenset({"builtins.set", "builtins.frozenset"})
 CLASSES = MAKERS | {
-    "typing.Set", "typing.FrozenSet", "typing.AbstractSet", "typing.MutableSet",
-    "collections.abc.Set", "collections.abc.MutableSet",
-}  # fmt: skip
+    "typing.Set",
+    "typing.FrozenSet",
+    "typing.AbstractSet",
+    "typing.MutableSet",
+    "collections.abc.Set",
+    "collections.abc.MutableSet",
+}
 METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
 TASKS = frozenset({"asyncio.Task", "asyncio.Future"})
 

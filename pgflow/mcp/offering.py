@@ -125,9 +125,11 @@ class Offering:
             return {**found, "next": f"call {WAIT} with this {KEY}"}
         asked = [{"gate": one.gate, "name": one.name, "approvers": one.approvers} for one in gates]
         return {
-            **found, "needs": "a person", "gates": plain(asked),
+            **found,
+            "needs": "a person",
+            "gates": plain(asked),
             "next": f"tell the user that a person is needed; call {WAIT} once they answered",
-        }  # fmt: skip
+        }
 
 
 def _parameters(workflow: Workflow[..., Any]) -> dict[str, inspect.Parameter]:

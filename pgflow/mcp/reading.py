@@ -42,8 +42,14 @@ class Reading:
     def tools(self) -> list[Tool]:
         """All of them, in the order in which they are listed."""
         return [
-            self.triage, self.runs, self.run, self.gates, self.gate, self.owed, self.queues,
-        ]  # fmt: skip
+            self.triage,
+            self.runs,
+            self.run,
+            self.gates,
+            self.gate,
+            self.owed,
+            self.queues,
+        ]
 
     async def triage(self) -> str:
         """List what needs a person now: stuck runs, gates that wait, effects whose outcome nobody

@@ -111,4 +111,4 @@ def make_way(file: SqlFile, assets: Assets) -> str:
         )
         + f"select pgflow.make_way_('{name}');\n"
         for name, of_name in shapes.items()
-    )  # fmt: skip
+    )

@@ -268,14 +268,21 @@ class _Console:
         path = page.under or _path_of(request)
         values: dict[str, Any] = {
             **page.values,
-            "title": page.title, "command": page.command,
-            "link": partial(link, request), "here": PARENTS.get(path, path),
-            "navigation": NAVIGATION, "principal": request.scope.get("pgflow.principal"),
-            "mark": request.scope.get("pgflow.mark", ""), "version": __version__,
-            "can_leave": isinstance(self._auth, Login), "live_mark": mark if can_live else "",
-            "can_live": can_live, "is_live": is_live, "toggle": _toggle(request, is_live=is_live),
+            "title": page.title,
+            "command": page.command,
+            "link": partial(link, request),
+            "here": PARENTS.get(path, path),
+            "navigation": NAVIGATION,
+            "principal": request.scope.get("pgflow.principal"),
+            "mark": request.scope.get("pgflow.mark", ""),
+            "version": __version__,
+            "can_leave": isinstance(self._auth, Login),
+            "live_mark": mark if can_live else "",
+            "can_live": can_live,
+            "is_live": is_live,
+            "toggle": _toggle(request, is_live=is_live),
             "behind": _behind_of(request, page),
-        }  # fmt: skip
+        }
         return self._templates.get_template(f"{page.template}.html").render(values)
 
 
@@ -344,10 +351,14 @@ def _environment() -> jinja2.Environment:
         finalize=_seen,
     )
     environment.filters |= {
-        "duration": words.duration, "number": words.number, "offset": words.offset,
-        "shown": words.shown, "when": words.when, "many": words.many,
+        "duration": words.duration,
+        "number": words.number,
+        "offset": words.offset,
+        "shown": words.shown,
+        "when": words.when,
+        "many": words.many,
         "size": words.size,
-    }  # fmt: skip
+    }
     environment.globals |= {"age": words.age}
     return environment
 

@@ -64,9 +64,13 @@ class Guard:
     """
 
     def __init__(
-        self, pages: ASGIApp, auth: Auth, hosts: Sequence[str] | None, secret: bytes | None,
+        self,
+        pages: ASGIApp,
+        auth: Auth,
+        hosts: Sequence[str] | None,
+        secret: bytes | None,
         close: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pages = pages
         self._auth = auth
         self._hosts = None if hosts is None else {name.lower() for name in hosts}

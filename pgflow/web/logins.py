@@ -30,15 +30,18 @@ def login_routes(auth: Auth) -> list[tuple[str, str, Handler]]:
     if isinstance(auth, Tokens):
         pages = _ByToken(auth)
         return [
-            ("/login", "GET", pages.show), ("/login", "POST", pages.enter),
+            ("/login", "GET", pages.show),
+            ("/login", "POST", pages.enter),
             ("/logout", "POST", leave),
-        ]  # fmt: skip
+        ]
     if isinstance(auth, Oidc):
         provider = _ByProvider(auth)
         return [
-            ("/login", "GET", provider.show), ("/login/go", "GET", provider.go),
-            ("/login/back", "GET", provider.back), ("/logout", "POST", leave),
-        ]  # fmt: skip
+            ("/login", "GET", provider.show),
+            ("/login/go", "GET", provider.go),
+            ("/login/back", "GET", provider.back),
+            ("/logout", "POST", leave),
+        ]
     assert not isinstance(auth, Login)
     return []
 

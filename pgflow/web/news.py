@@ -89,9 +89,13 @@ class News:
         if dsn is None:
             return None
         return Listener(
-            ConnectOptions(dsn, None), WORK_CHANNEL, lambda _: self._tell(), self._tell,
-            lambda _, __: None, also=[DONE_CHANNEL],
-        )  # fmt: skip
+            ConnectOptions(dsn, None),
+            WORK_CHANNEL,
+            lambda _: self._tell(),
+            self._tell,
+            lambda _, __: None,
+            also=[DONE_CHANNEL],
+        )
 
     async def _poll(self) -> None:
         """Read the pulse. A database that is gone is news too."""

@@ -136,9 +136,11 @@ class Oidc(Login):
         """
         facts = await self._provider.facts()
         said = {
-            "state": secrets.token_urlsafe(24), "nonce": secrets.token_urlsafe(24),
-            "verifier": secrets.token_urlsafe(48), "back": back,
-        }  # fmt: skip
+            "state": secrets.token_urlsafe(24),
+            "nonce": secrets.token_urlsafe(24),
+            "verifier": secrets.token_urlsafe(48),
+            "back": back,
+        }
         async with self._client() as client:
             address, _ = client.create_authorization_url(
                 facts["authorization_endpoint"],
@@ -171,9 +173,10 @@ class Oidc(Login):
             raise LoginRefused("The provider lets you in nowhere: it has refused the login.")
         principal = self._principal_of(await self._identity(begun, said["code"]))
         kept = {
-            "name": principal.name, "roles": sorted(principal.roles),
+            "name": principal.name,
+            "roles": sorted(principal.roles),
             "acts_as": list(principal.acts_as),
-        }  # fmt: skip
+        }
         return self._signer.sign("session", kept, SESSION_SECONDS), begun["back"]
 
     def _use(self, state: str) -> None:
@@ -193,9 +196,11 @@ class Oidc(Login):
         try:
             async with self._client() as client:
                 token = await client.fetch_token(
-                    facts["token_endpoint"], code=code, code_verifier=begun["verifier"],
+                    facts["token_endpoint"],
+                    code=code,
+                    code_verifier=begun["verifier"],
                     redirect_uri=self._back,
-                )  # fmt: skip
+                )
         except (AuthlibBaseError, HTTPError, ValueError) as error:
             raise LoginRefused("The provider does not take this code.") from error
         text = token.get("id_token") if isinstance(token, dict) else None
@@ -251,10 +256,14 @@ class Oidc(Login):
         from authlib.integrations.httpx_client import AsyncOAuth2Client
 
         return AsyncOAuth2Client(
-            self._client_id, self._client_secret, scope=self._scope, redirect_uri=self._back,
-            code_challenge_method="S256", timeout=ANSWER_SECONDS,
+            self._client_id,
+            self._client_secret,
+            scope=self._scope,
+            redirect_uri=self._back,
+            code_challenge_method="S256",
+            timeout=ANSWER_SECONDS,
             token_endpoint_auth_method="client_secret_basic" if self._client_secret else "none",
-        )  # fmt: skip
+        )
 
 
 class _Provider:

@@ -57,9 +57,14 @@ class Slot:
 
 
 def slot_of(
-    shape: Any, value: Any, pointer: str = "", label: str = "", about: str = "", *,
+    shape: Any,
+    value: Any,
+    pointer: str = "",
+    label: str = "",
+    about: str = "",
+    *,
     is_required: bool = True,
-) -> Slot:  # fmt: skip
+) -> Slot:
     """Return a slot: its shape is one without null, or the value's own where it says little."""
     options = shape.get("any", [shape]) if isinstance(shape, dict) else []
     left = [one for one in options if one != {"is": ["null"]}]
@@ -131,9 +136,13 @@ def slots_of(slot: Slot, value: Mapping[str, Any]) -> Iterator[Slot]:
     for names, shape, is_required, *about in slot.shape["fields"]:
         name = next((one for one in names if one in value), names[0])
         yield slot_of(
-            shape, value.get(name, ABSENT), _under(slot, name), name, "".join(about),
+            shape,
+            value.get(name, ABSENT),
+            _under(slot, name),
+            name,
+            "".join(about),
             is_required=is_required,
-        )  # fmt: skip
+        )
 
 
 def _under(slot: Slot, name: str) -> str:

@@ -38,12 +38,23 @@ IDENTITY = {
 OF_A_REPOSITORY = frozenset(
     f"GIT_{name}"
     for name in (
-        "ALTERNATE_OBJECT_DIRECTORIES", "COMMON_DIR", "CONFIG", "CONFIG_COUNT",
-        "CONFIG_PARAMETERS", "DIR", "GRAFT_FILE", "IMPLICIT_WORK_TREE", "INDEX_FILE",
-        "NO_REPLACE_OBJECTS", "OBJECT_DIRECTORY", "PREFIX", "REPLACE_REF_BASE", "SHALLOW_FILE",
+        "ALTERNATE_OBJECT_DIRECTORIES",
+        "COMMON_DIR",
+        "CONFIG",
+        "CONFIG_COUNT",
+        "CONFIG_PARAMETERS",
+        "DIR",
+        "GRAFT_FILE",
+        "IMPLICIT_WORK_TREE",
+        "INDEX_FILE",
+        "NO_REPLACE_OBJECTS",
+        "OBJECT_DIRECTORY",
+        "PREFIX",
+        "REPLACE_REF_BASE",
+        "SHALLOW_FILE",
         "WORK_TREE",
     )
-)  # fmt: skip
+)
 """Variables of one repository, which a hook may have set: ``git rev-parse --local-env-vars``."""
 NOTHING = "0" * 40
 
@@ -166,9 +177,15 @@ class Git:
             Moved: If it does not.
         """
         done = self.run(
-            "update-ref", "--create-reflog", "-m", why, reference, to, expected or NOTHING,
+            "update-ref",
+            "--create-reflog",
+            "-m",
+            why,
+            reference,
+            to,
+            expected or NOTHING,
             may=(1, 128),
-        )  # fmt: skip
+        )
         if done.returncode != 0:
             raise Moved(
                 f"{reference} is not at {expected or 'its beginning'} any more: somebody else has "
@@ -197,9 +214,15 @@ class Git:
             Conflict: If they have changed the same.
         """
         done = self.run(
-            "merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", ours, theirs,
+            "merge-tree",
+            "--write-tree",
+            "--name-only",
+            "--no-messages",
+            "-z",
+            ours,
+            theirs,
             may=(1,),
-        )  # fmt: skip
+        )
         tree, *names = done.stdout.decode(errors="surrogateescape").split("\0")
         if done.returncode != 0:
             raise Conflict(sorted({name for name in names if name}))

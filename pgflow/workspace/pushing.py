@@ -58,9 +58,14 @@ def push(ws: Workspace, remote: str, branch: str, message: str) -> Pushed:
     """
     wanted = _prepare(ws, remote, branch, message)
     done = ws.git.run(
-        "push", "--porcelain", "--quiet", "--end-of-options", remote,
-        f"{wanted.after}:refs/heads/{branch}", may=(1,),
-    )  # fmt: skip
+        "push",
+        "--porcelain",
+        "--quiet",
+        "--end-of-options",
+        remote,
+        f"{wanted.after}:refs/heads/{branch}",
+        may=(1,),
+    )
     if done.returncode != 0:
         said = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
         if any(line.startswith("!") for line in said.splitlines()):
@@ -80,9 +85,13 @@ def _(done: Pushed, ws: Workspace, remote: str, branch: str, message: str) -> No
     if find_branch(ws.git, remote, branch) == done.before:
         return
     ws.git.run(
-        "push", "--quiet", f"--force-with-lease=refs/heads/{branch}:{done.after}",
-        "--end-of-options", remote, f"{done.before or ''}:refs/heads/{branch}",
-    )  # fmt: skip
+        "push",
+        "--quiet",
+        f"--force-with-lease=refs/heads/{branch}:{done.after}",
+        "--end-of-options",
+        remote,
+        f"{done.before or ''}:refs/heads/{branch}",
+    )
 
 
 def find_branch(git: Git, remote: str, branch: str) -> str | None:

@@ -65,16 +65,21 @@ async def test_pydantic_ai(aflow: AsyncHarness, spans: Spans) -> None:
     assert words.pop("usage.input_tokens") > 0
     assert words.pop("usage.output_tokens") > 0
     assert words == {
-        "operation.name": "chat", "provider.name": "_OTHER", "request.model": "small-1",
-        "response.model": "small-1", "pgflow.usage.usd": 0.0,
-    }  # fmt: skip
+        "operation.name": "chat",
+        "provider.name": "_OTHER",
+        "request.model": "small-1",
+        "response.model": "small-1",
+        "pgflow.usage.usd": 0.0,
+    }
     assert said(second)["response.model"] == "small-1"
     assert said(spans.one("invoke_agent clerk"))["conversation.id"]
     words = one(spans, "execute_tool look_up", "invoke_agent clerk")
     assert words.pop("tool.call.id")
     assert words == {
-        "operation.name": "execute_tool", "tool.name": "look_up", "tool.type": "function",
-    }  # fmt: skip
+        "operation.name": "execute_tool",
+        "tool.name": "look_up",
+        "tool.type": "function",
+    }
 
 
 async def test_openai_agents(aflow: AsyncHarness, spans: Spans) -> None:
@@ -123,10 +128,14 @@ async def test_openai_agents(aflow: AsyncHarness, spans: Spans) -> None:
     first, _ = spans.named("chat small-1")
     assert spans.parent_of(first) == "step model:clerk"
     assert said(first) == {
-        "operation.name": "chat", "provider.name": "_OTHER", "request.model": "small-1",
-        "response.model": "small-1", "response.id": "r1", "usage.input_tokens": 7,
+        "operation.name": "chat",
+        "provider.name": "_OTHER",
+        "request.model": "small-1",
+        "response.model": "small-1",
+        "response.id": "r1",
+        "usage.input_tokens": 7,
         "usage.output_tokens": 2,
-    }  # fmt: skip
+    }
     assert one(spans, "execute_tool look_up", "invoke_agent clerk")["tool.call.id"] == "c1"
     assert spans.parent_of(spans.one("step tool:look_up")) == "execute_tool look_up"
 

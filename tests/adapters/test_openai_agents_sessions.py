@@ -83,9 +83,15 @@ class Scripted(Model):
     async def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
         said = await self.get_response(*args, **options)
         response = Response(
-            id="r", created_at=0, model="m", object="response", output=said.output,
-            tool_choice="auto", tools=[], parallel_tool_calls=False,
-        )  # fmt: skip
+            id="r",
+            created_at=0,
+            model="m",
+            object="response",
+            output=said.output,
+            tool_choice="auto",
+            tools=[],
+            parallel_tool_calls=False,
+        )
         yield ResponseCompletedEvent(
             type="response.completed", response=response, sequence_number=0
         )

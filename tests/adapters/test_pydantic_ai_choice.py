@@ -14,8 +14,13 @@ from pgflow.agent.pydantic_ai import PgflowDurability
 
 from pydantic_ai import Agent, FunctionToolset, Tool  # isort: skip
 from pydantic_ai.capabilities import (  # isort: skip
-    AbstractCapability, Capability, Instrumentation, NativeTool, ResolveModelId, SelectModel,
-)  # fmt: skip
+    AbstractCapability,
+    Capability,
+    Instrumentation,
+    NativeTool,
+    ResolveModelId,
+    SelectModel,
+)
 from pydantic_ai.exceptions import UserError  # isort: skip
 from pydantic_ai.models.fallback import FallbackModel  # isort: skip
 from pydantic_ai.models.function import FunctionModel  # isort: skip
@@ -59,9 +64,14 @@ tenants = durable(own, name="tenants", deps_type=str, more=[ResolveModelId(resol
 
 @looks(
     ["other", "other", "own", "own", "wrapped"],
-    ["model.request.other", "model.request.other", "model.request", "model.request",
-     "model.request.wrapped"],
-)  # fmt: skip
+    [
+        "model.request.other",
+        "model.request.other",
+        "model.request",
+        "model.request",
+        "model.request.wrapped",
+    ],
+)
 async def by_name_or_instance() -> list[str]:
     chosen: list[Any] = ["other", other, own, WrapperModel(own), WrapperModel(wrapped)]
     return [(await main.run("hi", model=each)).output for each in chosen]

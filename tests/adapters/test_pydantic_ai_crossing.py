@@ -15,12 +15,27 @@ import pgflow
 from pgflow.agent.pydantic_ai import PgflowDurability
 
 from pydantic_ai import (  # isort: skip
-    Agent, BinaryImage, DocumentUrl, FunctionToolset, ImageUrl, RunContext, TextContent, Tool, ToolReturn, UploadedFile,
-)  # fmt: skip
+    Agent,
+    BinaryImage,
+    DocumentUrl,
+    FunctionToolset,
+    ImageUrl,
+    RunContext,
+    TextContent,
+    Tool,
+    ToolReturn,
+    UploadedFile,
+)
 from pydantic_ai.capabilities import Capability, ProcessHistory, Toolset  # isort: skip
 from pydantic_ai.messages import (  # isort: skip
-    FilePart, ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolAvailabilityDeltaPart, ToolReturnPart, UserPromptPart,
-)  # fmt: skip
+    FilePart,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    TextPart,
+    ToolAvailabilityDeltaPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
 from pydantic_ai.profiles import ModelProfile  # isort: skip
@@ -94,8 +109,12 @@ async def values_of_tools() -> list[Any]:
     result = await values.run(["look", PIXEL, DOCUMENT, TextContent("more")])
     text, image, document, url = returned(result, "picture").content
     told, inside = returned(result, "report"), returned(result, "nested").content
-    prompts = [part.content for message in result.all_messages() for part in message.parts
-               if isinstance(part, UserPromptPart)]  # fmt: skip
+    prompts = [
+        part.content
+        for message in result.all_messages()
+        for part in message.parts
+        if isinstance(part, UserPromptPart)
+    ]
     return [
         [text, image == PIXEL, document.media_type, url.media_type],
         returned(result, "kind").content,
@@ -109,19 +128,37 @@ async def values_of_tools() -> list[Any]:
 
 def inside(ctx: RunContext[Any]) -> dict[str, Any]:
     return {
-        "agent": ctx.agent.name, "prompt": ctx.prompt, "metadata": ctx.metadata, "run": ctx.run_id,
-        "conversation": ctx.conversation_id, "messages": len(ctx.messages), "requests": ctx.usage.requests,
-        "deps": ctx.deps, "tools": sorted(ctx.available_tool_names), "step": ctx.run_step,
-    }  # fmt: skip
+        "agent": ctx.agent.name,
+        "prompt": ctx.prompt,
+        "metadata": ctx.metadata,
+        "run": ctx.run_id,
+        "conversation": ctx.conversation_id,
+        "messages": len(ctx.messages),
+        "requests": ctx.usage.requests,
+        "deps": ctx.deps,
+        "tools": sorted(ctx.available_tool_names),
+        "step": ctx.run_step,
+    }
 
 
 contexts = durable(call("inside"), "done", name="contexts", tools=[inside], deps_type=object)
 
 
 @looks(
-    {"agent": "contexts", "prompt": "hi", "metadata": {"env": "test"}, "run": "mine", "same": True, "messages": 2,
-     "requests": 1, "deps": "['d']", "tools": ["inside"], "step": 1, "ids": ["mine"]}
-)  # fmt: skip
+    {
+        "agent": "contexts",
+        "prompt": "hi",
+        "metadata": {"env": "test"},
+        "run": "mine",
+        "same": True,
+        "messages": 2,
+        "requests": 1,
+        "deps": "['d']",
+        "tools": ["inside"],
+        "step": 1,
+        "ids": ["mine"],
+    }
+)
 async def the_context_of_a_tool() -> dict[str, Any]:
     result = await contexts.run("hi", deps=["d"], metadata={"env": "test"}, run_id="mine")
     seen = returned(result, "inside").content
@@ -370,13 +407,17 @@ async def tools_that_another_model_was_shown() -> list[str]:
 
 
 files = {
-    each: Agent(TestModel(custom_output_args=arguments), name=each.__name__, output_type=each,
-                capabilities=[PgflowDurability()])
+    each: Agent(
+        TestModel(custom_output_args=arguments),
+        name=each.__name__,
+        output_type=each,
+        capabilities=[PgflowDurability()],
+    )
     for each, arguments in (
         (DocumentUrl, {"url": "https://example.com/1", "media_type": "application/pdf"}),
         (UploadedFile, {"file_id": "f", "provider_name": "openai", "media_type": "image/png"}),
     )
-}  # fmt: skip
+}
 drawing = Agent(
     FunctionModel(lambda *_: ModelResponse(parts=[FilePart(content=PIXEL)]),
                   profile=ModelProfile(supports_image_output=True)),

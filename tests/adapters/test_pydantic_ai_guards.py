@@ -14,8 +14,12 @@ from scripted import call, durable, echo
 import pgflow
 
 from pydantic_ai import (  # isort: skip
-    CancellationToken, FunctionToolset, ModelRetry, RunContext, Tool,
-)  # fmt: skip
+    CancellationToken,
+    FunctionToolset,
+    ModelRetry,
+    RunContext,
+    Tool,
+)
 from pydantic_ai._run_context import get_current_run_context  # isort: skip
 from pydantic_ai.capabilities import Capability, DynamicCapability  # isort: skip
 from pydantic_ai.exceptions import RunCancelled, UnexpectedModelBehavior, UserError  # isort: skip
@@ -80,10 +84,15 @@ async def watch(ctx: Any, events: Any) -> None:
 dynamic = DynamicToolset(choose, id="d")
 LOST = "enqueued messages would be dropped"
 guarded = {
-    name: durable(call(name), echo, name=name, tools=[asks] if name == "asks" else [],
-                  toolsets=[] if name == "asks" else [dynamic])
+    name: durable(
+        call(name),
+        echo,
+        name=name,
+        tools=[asks] if name == "asks" else [],
+        toolsets=[] if name == "asks" else [dynamic],
+    )
     for name in ("asks", "cancel")
-}  # fmt: skip
+}
 guarded["dynamic"] = durable(call("asks"), echo, name="dynamic", toolsets=[dynamic])
 guarded["capable"] = durable(call("asks"), echo, name="capable", more=[
     DynamicCapability(lambda ctx: Capability(tools=[asks]), id="c")])  # fmt: skip

@@ -24,7 +24,7 @@ from pydantic_ai.capabilities import (  # noqa: E402
     DynamicCapability,
     SetToolMetadata,
     Toolset,
-)  # fmt: skip
+)
 from pydantic_ai.exceptions import UserError  # noqa: E402
 from pydantic_ai.mcp import MCPToolset  # noqa: E402
 from pydantic_ai.toolsets import DynamicToolset  # noqa: E402
@@ -163,15 +163,29 @@ async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(
         assert "{'city': 'Bonn', 'degrees': 21}" in result
         assert called == ["Rome", "Oslo", "Bonn"]
         assert steps == [
-            "mcp_server__w.get_tools", "mcp_server__w.get_instructions", "model.request",
-            "mcp_server__w.call_tool", "mcp_server__w.call_tool", "mcp_server__w.get_instructions",
-            "model.request", "mcp_server__w.call_tool", "mcp_server__w.get_instructions", "model.request",
-        ]  # fmt: skip
+            "mcp_server__w.get_tools",
+            "mcp_server__w.get_instructions",
+            "model.request",
+            "mcp_server__w.call_tool",
+            "mcp_server__w.call_tool",
+            "mcp_server__w.get_instructions",
+            "model.request",
+            "mcp_server__w.call_tool",
+            "mcp_server__w.get_instructions",
+            "model.request",
+        ]
     _, steps = await used(aflow, "listing")
     assert steps.count("mcp_server__w.get_tools") == 2
     for name in ("read", "capable"):
-        assert await used(aflow, name) == (ROME, [
-            "mcp_server__w.get_tools", "model.request", "mcp_server__w.call_tool", "model.request"])  # fmt: skip
+        assert await used(aflow, name) == (
+            ROME,
+            [
+                "mcp_server__w.get_tools",
+                "model.request",
+                "mcp_server__w.call_tool",
+                "model.request",
+            ],
+        )
     for name in ("dynamic", "dynamic_capability"):
         result, steps = await used(aflow, name)
         assert result == ROME

@@ -17,8 +17,13 @@ from pgflow.inspect import ask_async, list_budgets, list_charges, list_decisions
 
 from pydantic_ai import Agent, ModelRetry, RunContext, ToolOutput, UsageLimits  # isort: skip
 from pydantic_ai.exceptions import (  # isort: skip
-    ModelAuthenticationError, ModelHTTPError, RunTimedOut, UnexpectedModelBehavior, UsageLimitExceeded, UserError,
-)  # fmt: skip
+    ModelAuthenticationError,
+    ModelHTTPError,
+    RunTimedOut,
+    UnexpectedModelBehavior,
+    UsageLimitExceeded,
+    UserError,
+)
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
 

@@ -17,8 +17,14 @@ from pydantic_ai._run_context import get_current_run_context  # isort: skip
 from pydantic_ai.capabilities import ProcessEventStream  # isort: skip
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded, UserError  # isort: skip
 from pydantic_ai.messages import (  # isort: skip
-    FunctionToolCallEvent, ModelRequest, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, UserPromptPart,
-)  # fmt: skip
+    FunctionToolCallEvent,
+    ModelRequest,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    UserPromptPart,
+)
 from pydantic_ai.models import CompletedStreamedResponse  # isort: skip
 from pydantic_ai.models.function import FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
@@ -123,9 +129,11 @@ async def a_handler_that_fails_once() -> str:
 
 def part(text: str, n: int, tokens: int = 4, *, last: bool = False) -> ModelResponse:
     return ModelResponse(
-        parts=[TextPart(text)], state="complete" if last else "suspended",
-        provider_response_id=f"part{n}", usage=RequestUsage(input_tokens=tokens, output_tokens=2),
-    )  # fmt: skip
+        parts=[TextPart(text)],
+        state="complete" if last else "suspended",
+        provider_response_id=f"part{n}",
+        usage=RequestUsage(input_tokens=tokens, output_tokens=2),
+    )
 
 
 class Slow(TestModel):

@@ -99,9 +99,10 @@ async def test_a_tool_is_a_step_of_the_class_that_it_says(
     assert sorted(steps) == [
         ("classes__function_toolset__<agent>.call_tool:fail", "completed"),
         ("classes__function_toolset__<agent>.call_tool:look", "completed"),
-        ("classes__model.request", "decided"), ("classes__model.request", "decided"),
+        ("classes__model.request", "decided"),
+        ("classes__model.request", "decided"),
         ("note", "completed"),
-    ]  # fmt: skip
+    ]
     effects = await ask_async(aflow.app, list_effects(await run_id_of(aflow, run)))
     assert [effect.status for effect in effects] == ["confirmed", "failed"]
     assert "classes__model.request" in done[0]  # the act rests on the decision
@@ -289,9 +290,10 @@ async def test_toolsets_and_capabilities_work_in_steps(aflow: AsyncHarness) -> N
     names = {name for name, _ in await steps_of(aflow, run)}
     assert done == ["began"]
     assert {
-        "extended__capability__audit.record", "extended__dynamic_toolset__chosen.get_tools",
+        "extended__capability__audit.record",
+        "extended__dynamic_toolset__chosen.get_tools",
         "extended__dynamic_toolset__chosen.call_tool:look",
-    } <= names  # fmt: skip
+    } <= names
     with pytest.raises(pgflow.RunFailed, match="cannot be added at runtime"):
         await (await aflow.start(use_toolsets, "function")).result()
 

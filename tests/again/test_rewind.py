@@ -149,9 +149,17 @@ def sound(conn: Conn) -> None:
 
 def expected(rounds: int) -> list[Any]:
     return [
-        value for n in range(rounds)
-        for value in (len(f"price {n}"), f"a{n} bought", f"b{n} bought", f"word {n}", f"seat {n} booked", f"c{n} for the parent bought")
-    ]  # fmt: skip
+        value
+        for n in range(rounds)
+        for value in (
+            len(f"price {n}"),
+            f"a{n} bought",
+            f"b{n} bought",
+            f"word {n}",
+            f"seat {n} booked",
+            f"c{n} for the parent bought",
+        )
+    ]
 
 
 def begin_all(flow: Harness, conn: Conn, keys: list[str], rounds: int = 5) -> None:

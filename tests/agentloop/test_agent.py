@@ -141,11 +141,20 @@ async def adds(goal: Goal, state: State | None = None) -> Outcome[State]:
         return await pgflow.gate("review", goal, timeout=timedelta(hours=1))
 
     return await agent.loop(
-        goal, state or State(), observe=look.aio, decide=decide.aio, act=add.aio, fold=fold,
-        decline=decline, oracle=oracle, grade=None if goal.judge == "person" else grade.aio,
-        review=None if goal.judge == "model" else review, ends=[TooMuch], turns=goal.turns,
+        goal,
+        state or State(),
+        observe=look.aio,
+        decide=decide.aio,
+        act=add.aio,
+        fold=fold,
+        decline=decline,
+        oracle=oracle,
+        grade=None if goal.judge == "person" else grade.aio,
+        review=None if goal.judge == "model" else review,
+        ends=[TooMuch],
+        turns=goal.turns,
         compact=summarise.aio,
-    )  # fmt: skip
+    )
 
 
 @workflow
@@ -154,11 +163,20 @@ def adds_sync(goal: Goal, state: State | None = None) -> Outcome[State]:
         return pgflow.sync.gate("review", goal, timeout=timedelta(hours=1))
 
     return agent.sync.loop(
-        goal, state or State(), observe=look, decide=decide, act=add, fold=fold,
-        decline=decline, oracle=known, grade=None if goal.judge == "person" else grade,
-        review=None if goal.judge == "model" else review, ends=[TooMuch], turns=goal.turns,
+        goal,
+        state or State(),
+        observe=look,
+        decide=decide,
+        act=add,
+        fold=fold,
+        decline=decline,
+        oracle=known,
+        grade=None if goal.judge == "person" else grade,
+        review=None if goal.judge == "model" else review,
+        ends=[TooMuch],
+        turns=goal.turns,
         compact=summarise,
-    )  # fmt: skip
+    )
 
 
 BOTH = pytest.mark.parametrize("made", [adds, adds_sync])
@@ -183,7 +201,9 @@ def test_it_goes_around_until_the_decision_is_that_nothing_is_left(
     assert run.state() == {"total": 3}
     assert World.model == 4
     ids = [d for (d,) in conn.execute("select decision from pgflow.decisions order by call")]
-    assert [key.startswith(f"{d}/add") for key, d in zip(World.keys, ids, strict=False)] == [True] * 3  # fmt: skip
+    assert [key.startswith(f"{d}/add") for key, d in zip(World.keys, ids, strict=False)] == [
+        True
+    ] * 3
 
 
 @BOTH
@@ -293,9 +313,15 @@ async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_
     @workflow
     async def puts(goal: Goal, state: State | None = None) -> Outcome[State]:
         return await agent.loop(
-            goal, state or State(), observe=look.aio, decide=decide.aio, act=put, fold=fold,
-            oracle=nobody, turns=1,
-        )  # fmt: skip
+            goal,
+            state or State(),
+            observe=look.aio,
+            decide=decide.aio,
+            act=put,
+            fold=fold,
+            oracle=nobody,
+            turns=1,
+        )
 
     aflow.include(puts)
     run = await aflow.start(puts, Goal(3))
@@ -318,9 +344,15 @@ async def test_a_run_that_has_taken_back_its_earlier_generations_does_not_contin
     @workflow
     async def again(goal: Goal, state: State | None = None) -> str:
         outcome = await agent.loop(
-            goal, state or State(), observe=look.aio, decide=decide.aio, act=add.aio, fold=fold,
-            ends=[TooMuch], turns=1,
-        )  # fmt: skip
+            goal,
+            state or State(),
+            observe=look.aio,
+            decide=decide.aio,
+            act=add.aio,
+            fold=fold,
+            ends=[TooMuch],
+            turns=1,
+        )
         pgflow.continue_as_new(Goal(1), outcome.state)
 
     World.refused = {2}
@@ -336,9 +368,15 @@ async def test_a_state_that_has_grown_long_is_compacted_before_the_turns_are_ove
     @workflow
     async def talks(goal: Goal, state: State) -> Outcome[State]:
         return await agent.loop(
-            goal, state, observe=look.aio, decide=decide.aio, act=add.aio, fold=fold,
-            is_long=lambda state: len(state.said) > 2, compact=summarise.aio,
-        )  # fmt: skip
+            goal,
+            state,
+            observe=look.aio,
+            decide=decide.aio,
+            act=add.aio,
+            fold=fold,
+            is_long=lambda state: len(state.said) > 2,
+            compact=summarise.aio,
+        )
 
     aflow.include(talks)
     outcome = await (await aflow.start(talks.options(key="k"), Goal(5), State())).result(SOON)

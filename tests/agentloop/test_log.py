@@ -182,8 +182,9 @@ async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_be
     log = await log_of(aflow)
     calls = [unit for unit in log if unit.kind == "tool_call"]
     assert [(unit.value["text"], unit.is_owed) for unit in calls] == [
-        ("slow", True), ("fast", False),
-    ]  # fmt: skip
+        ("slow", True),
+        ("fast", False),
+    ]
     working.cancel()
     await asyncio.wait([working])
     await aflow.crash()
@@ -219,7 +220,14 @@ async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
     made = conn.execute(
         "select update from pgflow.entity_updates where name = 'pgflow.remarks' order by version"
     ).fetchall()
-    assert [name for (name,) in made] == ["note", "note", "archive", "archive", "archive", "restore"]  # fmt: skip
+    assert [name for (name,) in made] == [
+        "note",
+        "note",
+        "archive",
+        "archive",
+        "archive",
+        "restore",
+    ]
     await run.result(SOON)
     noted = [u for u in await log_of(aflow) if u.is_archived or u.feedback]
     assert noted == [], "the units that they are about are in the branch that was left"
@@ -269,7 +277,7 @@ with pgflow.App(sys.argv[1]) as app:
 """
     await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", program, dsn, await gate_of(dsn)], check=True
-    )  # fmt: skip
+    )
     await aflow.until_idle()
     assert await run.result(SOON) == "sent goodbye"
     log = await log_of(aflow)

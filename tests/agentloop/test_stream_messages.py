@@ -69,12 +69,15 @@ async def test_a_run_is_one_message_and_each_reader_gets_it_from_the_beginning(
             {"type": "text-end", "id": "k/2"},
         ]
         assert (rest[5]["type"], rest[5]["data"], rest[6:]) == (
-            "data-value", 7, [{"type": "finish"}],
-        )  # fmt: skip
+            "data-value",
+            7,
+            [{"type": "finish"}],
+        )
     assert MESSAGE_HEADERS["x-vercel-ai-ui-message-stream"] == "v1"
     assert (await chunks(tails, "nobody"))[1] == {
-        "type": "error", "errorText": "there is no such run",
-    }  # fmt: skip
+        "type": "error",
+        "errorText": "there is no such run",
+    }
     await tails.close()
     if how == "fails":
         with pytest.raises(RunFailed):

@@ -302,8 +302,10 @@ async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_thei
     following = asyncio.create_task(follow())
     await eventually(lambda: len(read) == 3, "the words come while the model speaks")
     assert [(e.value, e.is_durable) for e in read] == [
-        ("so be", False), ("gins", False), (" it", False),
-    ]  # fmt: skip
+        ("so be", False),
+        ("gins", False),
+        (" it", False),
+    ]
     proceed.set()
     await asyncio.wait_for(following, 10)
     await run.result(SOON)
@@ -379,10 +381,13 @@ class Browser:
         self.messages: list[dict[str, Any]] = []
         self._gone = asyncio.Event()
         scope = {
-            "type": self.kind, "method": method, "path": path.replace("%2F", "/"),
-            "raw_path": path.encode(), "query_string": query.encode(),
+            "type": self.kind,
+            "method": method,
+            "path": path.replace("%2F", "/"),
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
             "headers": [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()],
-        }  # fmt: skip
+        }
         self.task = asyncio.create_task(app(scope, self._receive, self._send))
         self._sent = False
 
@@ -458,10 +463,13 @@ async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(
     await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
     web = streams.asgi(aflow.app, may_read=anybody)
     asked = {
-        ("/k/secret", "GET", ""): 403, ("/nobody/numbers", "GET", ""): 404, ("/k", "GET", ""): 404,
-        ("/k/numbers", "POST", ""): 405, ("/k/numbers", "GET", "after=x"): 400,
+        ("/k/secret", "GET", ""): 403,
+        ("/nobody/numbers", "GET", ""): 404,
+        ("/k", "GET", ""): 404,
+        ("/k/numbers", "POST", ""): 405,
+        ("/k/numbers", "GET", "after=x"): 400,
         ("/k/numbers", "HEAD", ""): 200,
-    }  # fmt: skip
+    }
     for (path, method, query), status in asked.items():
         answer = await Browser(web, path, query, method).over()
         assert answer.status == status, (path, method, query)
@@ -552,8 +560,9 @@ async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed
     browser = Socket(web, "/k/answer", query="live=1")
     await eventually(lambda: browser.units() == ["hello"], "it is said")
     assert [(e["event"], e["id"] is None) for e in browser.events()] == [
-        ("draft", True), ("unit", False),
-    ]  # fmt: skip
+        ("draft", True),
+        ("unit", False),
+    ]
     await run.send(Signal("go", str), "no number")
     await browser.over()
     assert (browser.events()[-1]["event"], browser.code) == ("stuck", 1013)

@@ -61,9 +61,13 @@ def point_at(dsn: str) -> None:
     given: dict[str, Any] = conninfo_to_dict(dsn)
     connections["default"].close()
     connections.settings["default"].update(
-        NAME=given["dbname"], USER=given["user"], PASSWORD=given.get("password", ""), HOST=given["host"], PORT=given["port"],
+        NAME=given["dbname"],
+        USER=given["user"],
+        PASSWORD=given.get("password", ""),
+        HOST=given["host"],
+        PORT=given["port"],
         OPTIONS={},
-    )  # fmt: skip
+    )
     with connections["default"].schema_editor() as editor:
         editor.create_model(Stock)
     Stock.objects.bulk_create([Stock(sku="a", n=10), Stock(sku="b", n=10)])

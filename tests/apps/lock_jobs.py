@@ -39,8 +39,10 @@ async def raise_by_one(key: str, fence: int) -> int:
         seen = await _one(
             conn,
             "update app.register set fence = %s where key = %s and fence <= %s returning n",
-            fence, key, fence,
-        )  # fmt: skip
+            fence,
+            key,
+            fence,
+        )
         if seen is None:
             raise Refused(f"fence {fence} of {key}")
         await asyncio.sleep(0.02)
@@ -56,8 +58,13 @@ async def raise_by_one(key: str, fence: int) -> int:
             )
             select coalesce((select n from written), (select n from app.entry where run = %s))
             """,
-            run, seen + 1, key, fence, key, run,
-        )  # fmt: skip
+            run,
+            seen + 1,
+            key,
+            fence,
+            key,
+            run,
+        )
         if done is None:
             raise Refused(f"fence {fence} of {key}")
         return int(done)

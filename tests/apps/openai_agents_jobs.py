@@ -89,9 +89,7 @@ class Scripted(Model):
         if self.name == "desk":
             return [call("transfer_to_cashier", "h")]
         if not turn:
-            return [
-                call("look", "a", n=1), call("look", "b", n=2), call("look_up", "c", n=3)
-            ]  # fmt: skip
+            return [call("look", "a", n=1), call("look", "b", n=2), call("look_up", "c", n=3)]
         return [call("refund", "d", amount=100)] if turn == 3 else [text("done")]
 
     def stream_response(self, *args: Any, **options: Any) -> Any:

@@ -116,12 +116,18 @@ def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> Non
 def test_the_command_line_shows_what_was_spent(spent: str) -> None:
     (tokens, usd) = cli(spent, "budgets", "spent").data
     assert (tokens["unit"], tokens["amount"], usd["amount"], usd["charges"]) == (
-        "tokens", "30", "2.75", 5,
-    )  # fmt: skip
+        "tokens",
+        "30",
+        "2.75",
+        5,
+    )
     rows = cli(spent, "budgets", "spent", "--by", "run").data
     assert [(row["name"], row["amount"]) for row in rows] == [
-        ("a", "20"), ("b", "10"), ("a", "1.50"), ("b", "1.25"),
-    ]  # fmt: skip
+        ("a", "20"),
+        ("b", "10"),
+        ("a", "1.50"),
+        ("b", "1.25"),
+    ]
     assert len(cli(spent, "budgets", "spent", "acme", "--by", "model").data) == 3
     shown = cli(spent, "budgets", "spent", "--by", "step", "-n", "2", tty=True)
     assert "none named" in shown.out

@@ -245,27 +245,48 @@ def _refused_by_sql(conn: psycopg.Connection[Any]) -> dict[str, Callable[[], obj
     start = "select pgflow.start_run('booking', {})"
     named = "select pgflow.start_run('booking', {} => %s)"
     cases = {
-        "start: 1 MiB": call(start.format("%s::json"), big), "start: depth": call(start.format("%s::json"), deep),
-        "start: digits": call(start.format("%s::json"), long_number), "start: no object": call(start.format("'[]'")),
-        "start: NUL": call(start.format("%s::json"), '{"x": "\\u0000"}'), "start: surrogate": call(start.format("%s::json"), '{"x": "\\ud800"}'),
-        "start: NaN": call(start.format("%s::json"), '{"x": NaN}'), "key: empty": call(named.format("key"), ""),
-        "key: long": call(named.format("key"), "k" * 129), "queue: empty": call(named.format("queue"), ""), "queue: long": call(named.format("queue"), "q" * 256),
-        "tenant: long": call(named.format("tenant"), "t" * 256), "priority": call(named.format("priority"), 40_000),
-        "labels: size": call(named.format("labels"), json.dumps({"x": "y" * 17_000})), "labels: kind": call(named.format("labels"), '{"x": 1}'),
-        "metadata: size": call(named.format("metadata"), json.dumps({"x": "y" * 17_000})), "metadata: kind": call(named.format("metadata"), "[]"),
-        "deadline": call(named.format("timeout_seconds"), 0), "deadline: NaN": call(named.format("timeout_seconds"), math.nan),
-        "deadline: infinite": call(named.format("timeout_seconds"), math.inf), "run_at": call(named.format("run_at"), "infinity"),
-        "retention": call(named.format("key_retention_seconds"), -1), "workflow: empty": call("select pgflow.start_run('')"),
-        "workflow: long": call("select pgflow.start_run(%s)", "w" * 256), "workflow: null": call("select pgflow.start_run(null)"),
-        "batch: no array": call("select pgflow.start_runs('booking', '{}')"), "batch: depth": call("select pgflow.start_runs('booking', %s)", json.dumps([[None, deep]])),
-        "batch: key": call("select pgflow.start_runs('booking', %s)", json.dumps([["k" * 129, "{}"]])),
-    }  # fmt: skip
+        "start: 1 MiB": call(start.format("%s::json"), big),
+        "start: depth": call(start.format("%s::json"), deep),
+        "start: digits": call(start.format("%s::json"), long_number),
+        "start: no object": call(start.format("'[]'")),
+        "start: NUL": call(start.format("%s::json"), '{"x": "\\u0000"}'),
+        "start: surrogate": call(start.format("%s::json"), '{"x": "\\ud800"}'),
+        "start: NaN": call(start.format("%s::json"), '{"x": NaN}'),
+        "key: empty": call(named.format("key"), ""),
+        "key: long": call(named.format("key"), "k" * 129),
+        "queue: empty": call(named.format("queue"), ""),
+        "queue: long": call(named.format("queue"), "q" * 256),
+        "tenant: long": call(named.format("tenant"), "t" * 256),
+        "priority": call(named.format("priority"), 40_000),
+        "labels: size": call(named.format("labels"), json.dumps({"x": "y" * 17_000})),
+        "labels: kind": call(named.format("labels"), '{"x": 1}'),
+        "metadata: size": call(named.format("metadata"), json.dumps({"x": "y" * 17_000})),
+        "metadata: kind": call(named.format("metadata"), "[]"),
+        "deadline": call(named.format("timeout_seconds"), 0),
+        "deadline: NaN": call(named.format("timeout_seconds"), math.nan),
+        "deadline: infinite": call(named.format("timeout_seconds"), math.inf),
+        "run_at": call(named.format("run_at"), "infinity"),
+        "retention": call(named.format("key_retention_seconds"), -1),
+        "workflow: empty": call("select pgflow.start_run('')"),
+        "workflow: long": call("select pgflow.start_run(%s)", "w" * 256),
+        "workflow: null": call("select pgflow.start_run(null)"),
+        "batch: no array": call("select pgflow.start_runs('booking', '{}')"),
+        "batch: depth": call("select pgflow.start_runs('booking', %s)", json.dumps([[None, deep]])),
+        "batch: key": call(
+            "select pgflow.start_runs('booking', %s)", json.dumps([["k" * 129, "{}"]])
+        ),
+    }
     send = "select pgflow.send_signal('there', %s, %s::json)"
     cases |= {
-        "signal: 1 MiB": call(send, "go", big), "signal: depth": call(send, "go", deep), "signal: digits": call(send, "go", long_number),
-        "signal: no name": call(send, "", "1"), "signal: long name": call(send, "n" * 256, "1"), "signal: null name": call(send, None, "1"),
-        "limit": call("select pgflow.limit_queue('default', 0)"), "deaths": call("select pgflow.limit_queue('default', 1, 0)"),
-    }  # fmt: skip
+        "signal: 1 MiB": call(send, "go", big),
+        "signal: depth": call(send, "go", deep),
+        "signal: digits": call(send, "go", long_number),
+        "signal: no name": call(send, "", "1"),
+        "signal: long name": call(send, "n" * 256, "1"),
+        "signal: null name": call(send, None, "1"),
+        "limit": call("select pgflow.limit_queue('default', 0)"),
+        "deaths": call("select pgflow.limit_queue('default', 1, 0)"),
+    }
     return cases
 
 
@@ -280,12 +301,25 @@ def _refused_by_api(app: App) -> dict[str, Callable[[], object]]:
     for _ in range(201):
         deep = [deep]
     return {
-        "value: 1 MiB": send("y" * 1_050_000), "value: depth": send(deep), "value: digits": send(10**4301), "value: NaN": send(math.nan),
-        "value: infinite": send(-math.inf), "value: NUL": send("a\0b"), "value: surrogate": send("\ud800"), "value: unknown class": send(object()),
-        "argument: kind": start("k", "no number"), "argument: 1 MiB": start("y" * 1_050_000, 1), "option: key": start(key="k" * 129),
-        "option: empty key": start(key=""), "option: NUL key": start(key="a\0"), "option: priority": start(priority=40_000),
-        "option: queue": start(queue="q" * 256), "signal: NUL": lambda: Signal("a\0", str), "signal: surrogate": lambda: Signal("\ud800", str), "option: labels": start(labels={"x": "y" * 17_000}),
-    }  # fmt: skip
+        "value: 1 MiB": send("y" * 1_050_000),
+        "value: depth": send(deep),
+        "value: digits": send(10**4301),
+        "value: NaN": send(math.nan),
+        "value: infinite": send(-math.inf),
+        "value: NUL": send("a\0b"),
+        "value: surrogate": send("\ud800"),
+        "value: unknown class": send(object()),
+        "argument: kind": start("k", "no number"),
+        "argument: 1 MiB": start("y" * 1_050_000, 1),
+        "option: key": start(key="k" * 129),
+        "option: empty key": start(key=""),
+        "option: NUL key": start(key="a\0"),
+        "option: priority": start(priority=40_000),
+        "option: queue": start(queue="q" * 256),
+        "signal: NUL": lambda: Signal("a\0", str),
+        "signal: surrogate": lambda: Signal("\ud800", str),
+        "option: labels": start(labels={"x": "y" * 17_000}),
+    }
 
 
 # ---------------------------------------------------------------- G48

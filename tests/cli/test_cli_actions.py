@@ -115,7 +115,7 @@ def value_of(expression: str, dsn: str) -> str:
         "${{ secrets.PGFLOW_DSN }}": dsn,
         "${{ inputs.max_runtime || '10m' }}": "10m",
         "${{ steps.tick.outputs.next_wake_at }}": "",
-    }.get(expression, expression)  # fmt: skip
+    }.get(expression, expression)
 
 
 def run_steps(

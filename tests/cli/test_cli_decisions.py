@@ -106,8 +106,10 @@ def test_what_is_encoded_or_redacted_stays_so(judged: str) -> None:
     text = pgflow(judged, "export", "--decisions", "--all").out
     lines = {line["key"]: line for line in map(json.loads, text.splitlines())}
     assert [lines[key]["hidden"] for key in ("plain-1", "plain-2", "zip-1")] == [
-        None, "redacted", "encoded",
-    ]  # fmt: skip
+        None,
+        "redacted",
+        "encoded",
+    ]
     for key in ("plain-2", "zip-1"):
         assert {lines[key][name] for name in ("value", "why", "evidence")} == {None}
         assert lines[key]["model"] == "m-1"

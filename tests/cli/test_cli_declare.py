@@ -414,9 +414,16 @@ def test_a_rejection_can_be_played(deployed):
     answer = deploy("--default-stubs", "--pause-at-gates")
     assert (answer.data["outcome"], answer.data["trace"][-1]["state"]) == ("paused", "paused")
     answer = pgflow(
-        None, "dry-run", "deploy.yaml", "--default-stubs", "--reject", "ask", "--reject", "ask",
+        None,
+        "dry-run",
+        "deploy.yaml",
+        "--default-stubs",
+        "--reject",
+        "ask",
+        "--reject",
+        "ask",
         tty=True,
-    )  # fmt: skip
+    )
     assert "made up: the output of count, plan, size" in answer.err
     assert "not asked so often: ask" in answer.err
 

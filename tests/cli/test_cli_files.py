@@ -70,11 +70,23 @@ def _here(tmp_path: Path) -> Iterator[None]:
 def test_a_file_is_run_and_says_what_its_last_node_said(dsn: str) -> None:
     said = finish(
         process(
-            dsn, "run", str(Path("count.yaml").absolute()), "well", "done", "--table", "--watch",
-            "--cwd", str(Path.cwd()), "--input", "file=count.yaml", "--provider", "cmd:tr a-z A-Z",
-            "--key", "count-1",
+            dsn,
+            "run",
+            str(Path("count.yaml").absolute()),
+            "well",
+            "done",
+            "--table",
+            "--watch",
+            "--cwd",
+            str(Path.cwd()),
+            "--input",
+            "file=count.yaml",
+            "--provider",
+            "cmd:tr a-z A-Z",
+            "--key",
+            "count-1",
         )
-    )  # fmt: skip
+    )
     assert (said.code, said.out) == (0, "count-1 completed: COUNT.YAML: 10 LINES, WELL DONE\n"), (
         said
     )
@@ -248,8 +260,12 @@ def test_the_config_of_the_folder_gives_variables_documents_and_the_base(
     config.write_text("docs: {path: manual/}")
     said = pgflow(dsn, "run", "told.yaml", "--json")
     assert said.data["output"]["output"] == "4,config,,manual/,trunk", "the user's own"
-    for text, why in (("env: [x]", "env must be a mapping"), ("docs: {path: 1}", "must be text"),
-                      ("env: {a-b: 1}", "env.a-b is no variable"), ("a: [", "cannot be read")):  # fmt: skip
+    for text, why in (
+        ("env: [x]", "env must be a mapping"),
+        ("docs: {path: 1}", "must be text"),
+        ("env: {a-b: 1}", "env.a-b is no variable"),
+        ("a: [", "cannot be read"),
+    ):
         config.write_text(text)
         said = pgflow(dsn, "run", "told.yaml")
         assert (said.code, why in said.err) == (2, True), said

@@ -64,8 +64,15 @@ def test_queues_are_plotted_and_a_run_is_drawn(flow: Harness, dsn: str) -> None:
     assert answer.code == 0
     drawn = ET.fromstring(answer.out)  # noqa: S314 - of ours
     assert {one.tag.rpartition("}")[2] for one in drawn.iter()} <= {
-        "svg", "style", "rect", "text", "line", "g", "title", "circle",
-    }  # fmt: skip
+        "svg",
+        "style",
+        "rect",
+        "text",
+        "line",
+        "g",
+        "title",
+        "circle",
+    }
     assert EVIL in "".join(drawn.itertext())
     flow.start(awaiting.options(key="empty"))
     assert pgflow(dsn, "show", "empty", "--svg", "--limit", "3").code == 2

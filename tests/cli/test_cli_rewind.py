@@ -95,8 +95,14 @@ def test_a_run_is_restarted_with_another_input(ended: str, conn: psycopg.Connect
         "1h",
     )
     assert answer.data == {
-        "key": "order-1", "is_new": True, "status": "queued", "generation": 2, "origin_key": "order-1", "origin_generation": 1, "origin_seq": 0,
-    }  # fmt: skip
+        "key": "order-1",
+        "is_new": True,
+        "status": "queued",
+        "generation": 2,
+        "origin_key": "order-1",
+        "origin_generation": 1,
+        "origin_seq": 0,
+    }
     assert one(
         conn, "select input, deadline_at is not null from pgflow.runs where key = 'order-1'"
     ) == ({"cents": 6}, True)

@@ -214,9 +214,11 @@ def masked(page: str) -> list[str]:
         (r"\b\d+(\.\d+)?(ms|s|m|h)\b", "AGE"),
         (r"^( *\d+) +\S+ +\d+ +(0/100)", r"WORKER HOST PID \2"),
         (r"\d+ migrations? and \d+ files?", "N migrations and N files"),
-        (r"[█▒]+", "█"), (r"─+", "─"), (r"[ \t]+", " "),
+        (r"[█▒]+", "█"),
+        (r"─+", "─"),
+        (r"[ \t]+", " "),
         (r"\b\d+\.\d+\.\d+\S*\b", "VERSION"),
-    ):  # fmt: skip
+    ):
         page = re.sub(pattern, word, page, flags=re.MULTILINE)
     return [line.strip() for line in page.splitlines()]
 

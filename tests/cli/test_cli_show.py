@@ -71,8 +71,11 @@ def worked(dsn: str) -> str:
 def test_a_run_shows_its_decisions_and_effects_among_its_steps(worked):
     calls = pgflow(worked, "show", "short-1").data["calls"]
     assert [(call["kind"], call["name"], call["status"]) for call in calls] == [
-        ("step", "fetch", "completed"), ("step", "fetch", "completed"), ("decision", "pick", "completed"), ("effect", "order", "confirmed"),
-    ]  # fmt: skip
+        ("step", "fetch", "completed"),
+        ("step", "fetch", "completed"),
+        ("decision", "pick", "completed"),
+        ("effect", "order", "confirmed"),
+    ]
     assert calls[3]["idempotency_key"].endswith("/order/1")
     assert [call["output"] for call in calls] == [0, 1, "lamp", "order of a lamp"]
     shown = pgflow(worked, "show", "short-1", tty=True, width=160).out

@@ -40,8 +40,9 @@ def test_an_answer_in_each_form(dsn, conn):
         == 'key,input,price\nk-1,"{""name"": ""Ada""}",1.50\n'
     )
     assert [line.split() for line in pgflow(dsn, "sql", question, tty=True).out.splitlines()] == [
-        ["key", "input", "price"], ["k-1", '{"name":', '"Ada"}', "1.50"],
-    ]  # fmt: skip
+        ["key", "input", "price"],
+        ["k-1", '{"name":', '"Ada"}', "1.50"],
+    ]
 
 
 @pytest.mark.parametrize(

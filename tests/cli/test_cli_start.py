@@ -24,8 +24,22 @@ def _here(monkeypatch):
 
 def test_a_run_is_started_with_what_was_typed(dsn, conn):
     answer = pgflow(
-        dsn, "start", "cli_jobs:greet", "name=7", "times:=2", "--key", "k-1", "--priority", "3", "-l", "team=a", "--deadline", "2h", "--at", "10m",
-    )  # fmt: skip
+        dsn,
+        "start",
+        "cli_jobs:greet",
+        "name=7",
+        "times:=2",
+        "--key",
+        "k-1",
+        "--priority",
+        "3",
+        "-l",
+        "team=a",
+        "--deadline",
+        "2h",
+        "--at",
+        "10m",
+    )
     assert answer.data == {"key": "k-1", "workflow": "greet", "queue": "default", "new": True}
     row = conn.execute(
         "select input, priority, labels, run_at - created_at, deadline_at - run_at, status from "

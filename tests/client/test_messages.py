@@ -173,9 +173,12 @@ async def test_a_replay_passes_over_what_went_back(aflow: AsyncHarness, conn: Co
     await aflow.until_idle()
     assert await run.result(SOON) == [1, 2]
     assert rows(conn, "select event, name from pgflow.timeline order by seq") == [
-        ("signal_received", "paid"), ("operator", "signal_returned"), ("operator", "replace_message"),
-        ("signal_received", "paid"), ("signal_received", "paid"),
-    ]  # fmt: skip
+        ("signal_received", "paid"),
+        ("operator", "signal_returned"),
+        ("operator", "replace_message"),
+        ("signal_received", "paid"),
+        ("signal_received", "paid"),
+    ]
 
 
 def test_a_sync_run_is_stuck_and_mended_too(flow: Harness, conn: Conn) -> None:

@@ -355,9 +355,16 @@ def test_a_start_that_was_rolled_back_is_not_found(flow: Harness, dsn: str) -> N
         run = flow.app.using(caller).start(wait_for_go.options(key="gone"))
         caller.rollback()
     uses = [
-        lambda: run.result(SOON), run.status, run.state, run.cancel, lambda: run.send(go, 1), lambda: list(run.stream("s")),
-        lambda: flow.app.pause("gone"), lambda: flow.app.resume("gone"), lambda: flow.app.retry("gone"),
-    ]  # fmt: skip
+        lambda: run.result(SOON),
+        run.status,
+        run.state,
+        run.cancel,
+        lambda: run.send(go, 1),
+        lambda: list(run.stream("s")),
+        lambda: flow.app.pause("gone"),
+        lambda: flow.app.resume("gone"),
+        lambda: flow.app.retry("gone"),
+    ]
     for use in uses:
         with pytest.raises(RunNotFound, match="no run has the key 'gone'"):
             use()

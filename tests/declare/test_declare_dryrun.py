@@ -424,11 +424,14 @@ def test_what_has_no_stub_may_be_made_up() -> None:
             raise NoPlaceholder("no placeholder fits")
         return f"made up for {node.id}"
 
-    run = play(prompt("a"), prompt("b", text="$a.output"), prompt("odd"),
-               stubs={"a": "A"}, made_up=made_up)  # fmt: skip
+    run = play(
+        prompt("a"), prompt("b", text="$a.output"), prompt("odd"), stubs={"a": "A"}, made_up=made_up
+    )
     assert told(run) == [
-        ("a", "stubbed", None), ("b", "stubbed", None), ("odd", "failed", "no placeholder fits")
-    ]  # fmt: skip
+        ("a", "stubbed", None),
+        ("b", "stubbed", None),
+        ("odd", "failed", "no placeholder fits"),
+    ]
     assert (run.made_up, run.missing) == (("b",), ("odd",))
 
 
@@ -451,9 +454,7 @@ def test_code_is_run_only_where_there_is_no_stub_and_nothing_outside_is_done() -
         run_code=run_code,
     )
     assert ran == [("b", ["a", "acts", "p"]), ("bad", ["a", "acts", "b", "p"])]
-    assert told(run)[-2:] == [
-        ("b", "completed", "executed locally"), ("bad", "failed", "exit 1")
-    ]  # fmt: skip
+    assert told(run)[-2:] == [("b", "completed", "executed locally"), ("bad", "failed", "exit 1")]
     assert run.missing == ("acts", "p")
 
 

@@ -157,9 +157,15 @@ def test_one_bad_file_stops_no_other(folder):
     (folder / "a.yaml").write_bytes(b"\x00\xff")
     (folder / "a.sop.md").write_bytes(b"\xff\xfe")
     found = discover_workflows(folder)
-    assert {name: verdict.ok for name, verdict in zip(names(found, folder), found, strict=True)} == {
-        "a.sop.md": False, "a.yaml": False, "greet.sop.md": True, "review.yaml": True, "essays": True,
-    }  # fmt: skip
+    assert {
+        name: verdict.ok for name, verdict in zip(names(found, folder), found, strict=True)
+    } == {
+        "a.sop.md": False,
+        "a.yaml": False,
+        "greet.sop.md": True,
+        "review.yaml": True,
+        "essays": True,
+    }
 
 
 def test_verdicts_come_one_by_one(folder):

@@ -230,8 +230,11 @@ def test_parameters_may_stand_in_a_table():
 | `flag` | Optional, default false | Whether |"""
     inputs = graph(sop(parameters=table)).inputs
     assert [(each.name, each.required, each.default) for each in inputs] == [
-        ("url", False, ""), ("mode", True, None), ("dir", False, "{root}/x/"), ("flag", False, False),
-    ]  # fmt: skip
+        ("url", False, ""),
+        ("mode", True, None),
+        ("dir", False, "{root}/x/"),
+        ("flag", False, False),
+    ]
     assert inputs[1].description == "One of `a` | `b`"
     assert [each.position.line for each in inputs] == [11, 12, 13, 14]
     assert (
@@ -361,9 +364,19 @@ def test_musts_come_first_and_what_has_no_level_stays_with_what_it_follows():
         "- You SHOULD NOT e because f",
         "- You MUST NOT g because h",
     ]
-    assert [rule.text for rule in graph(sop(steps="### 1. A\n\n**Constraints:**\n" + "\n".join(lines))).nodes[0].body.constraints[1:]] == [
-        "You MUST d", "You MUST NOT g because h", "You SHOULD b", "and c", "You SHOULD NOT e because f", "You MAY a",
-    ]  # fmt: skip
+    assert [
+        rule.text
+        for rule in graph(sop(steps="### 1. A\n\n**Constraints:**\n" + "\n".join(lines)))
+        .nodes[0]
+        .body.constraints[1:]
+    ] == [
+        "You MUST d",
+        "You MUST NOT g because h",
+        "You SHOULD b",
+        "and c",
+        "You SHOULD NOT e because f",
+        "You MAY a",
+    ]
     text = prompts(graph(sop(steps="### 1. A\n\n**Constraints:**\n" + "\n".join(lines))))[0]
     assert (
         "**Constraints:**\n- You MUST d\n- You MUST NOT g because h\n- You SHOULD b\n- and c\n- "

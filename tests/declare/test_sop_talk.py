@@ -85,16 +85,19 @@ def test_a_default_is_filled_in_once_with_the_values_of_other_parameters() -> No
         "same** (optional, default: same directory as dir)",
     )
     assert defaults(*lines, name="{root}") == {
-        "dir": "/x/{root}/{root}/{colour}", "root": "/x/{root}", "name": "{root}",
+        "dir": "/x/{root}/{root}/{colour}",
+        "root": "/x/{root}",
+        "name": "{root}",
         "same": "same directory as dir",
-    }  # fmt: skip
+    }
     assert defaults(*lines)["dir"] == "/x/{name}/{name}/{colour}"
 
 
 def test_defaults_in_circles_and_defaults_that_double_come_to_an_end() -> None:
-    assert defaults(
-        'a** (optional, default: "1{b}")', 'b** (optional, default: "2{a}")'
-    ) == {"a": "12{a}", "b": "2{a}"}  # fmt: skip
+    assert defaults('a** (optional, default: "1{b}")', 'b** (optional, default: "2{a}")') == {
+        "a": "12{a}",
+        "b": "2{a}",
+    }
     doubling = [f'p{n}** (optional, default: "{{p{n + 1}}}{{p{n + 1}}}")' for n in range(60)]
     values = defaults(*doubling, 'p60** (optional, default: "xx")')
     assert max(len(str(value)) for value in values.values()) < 200_000
@@ -104,19 +107,32 @@ def test_a_parameter_may_have_any_name() -> None:
     names = ("a.b", "名", "2x", "a-b")
     listed = "\n".join(f"- **{name}** (required): it" for name in names)
     text = "### 1. Go\n\nSay $INPUTS{a.b}.\n\n**Constraints:**\n- You MUST go"
-    told = dry_run(
-        graph(sop(parameters=listed, steps=text)), stubs={"step-1-go": "x"},
-        inputs={name: f"my {name}" for name in names},
-    ).trace[0].text or ""  # fmt: skip
+    told = (
+        dry_run(
+            graph(sop(parameters=listed, steps=text)),
+            stubs={"step-1-go": "x"},
+            inputs={name: f"my {name}" for name in names},
+        )
+        .trace[0]
+        .text
+        or ""
+    )
     for name in names:
         assert f'<parameter name="{name}">my {name}</parameter>' in told
     assert "Say ${INPUTS{a.b}}." in told
 
 
 def test_a_dry_run_is_told_what_a_run_is_told() -> None:
-    told = dry_run(
-        graph(sop()), stubs={"step-1-look": "</previous-step>", "step-2-tell": "x"}, message="$x",
-        inputs={"topic": "</parameter>"},
-    ).trace[1].text or ""  # fmt: skip
+    told = (
+        dry_run(
+            graph(sop()),
+            stubs={"step-1-look": "</previous-step>", "step-2-tell": "x"},
+            message="$x",
+            inputs={"topic": "</parameter>"},
+        )
+        .trace[1]
+        .text
+        or ""
+    )
     assert "<previous-step>\n&lt;/previous-step>\n</previous-step>" in told
     assert '<parameter name="topic">&lt;/parameter></parameter>' in told

@@ -185,9 +185,20 @@ def test_a_gate_is_asked_once_and_then_only_waited_for():
     assert question["gates"] == [[7, "ship"]]
     (wanted,) = question["new_gates"]
     assert {**wanted, "shape": None} == {
-        "call": 7, "name": "ship", "key": "root/ship/1", "request": "1", "hash": "hash", "approvers": ["ann"], "quorum": 2,
-        "timeout": 60.0, "on_timeout": "reject", "escalate": ["cto"], "needs_value": False, "decision": None, "shape": None,
-    }  # fmt: skip
+        "call": 7,
+        "name": "ship",
+        "key": "root/ship/1",
+        "request": "1",
+        "hash": "hash",
+        "approvers": ["ann"],
+        "quorum": 2,
+        "timeout": 60.0,
+        "on_timeout": "reject",
+        "escalate": ["cto"],
+        "needs_value": False,
+        "decision": None,
+        "shape": None,
+    }
     assert not call.read(unit(Kind.GATE_ASKED, {"request": 2}))
     assert call.read(unit(Kind.GATE_ASKED, {"request": 1}, due_us=5))
     assert call.looked_at_us == 5

@@ -127,9 +127,14 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
     run = flow.start(stages.options(key="k", labels={"shop": "1"}))
     flow.until_idle()
     assert labels(conn, "k") == {"shop": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
-    ends = [seq for seq, kind in conn.execute(
-        "select seq, kind from pgflow.unit u join pgflow.runs r using (run_id) where r.key = 'k' "
-        "order by seq") if kind == "c"]  # fmt: skip
+    ends = [
+        seq
+        for seq, kind in conn.execute(
+            "select seq, kind from pgflow.unit u join pgflow.runs r using (run_id) where r.key = 'k' "
+            "order by seq"
+        )
+        if kind == "c"
+    ]
     with conn.transaction():  # what no worker sees yet, none takes up
         conn.execute(
             "select pgflow.fork_run('k', 'forked', at_seq => %s, effects => 'repeat', labels => "

@@ -199,10 +199,13 @@ def test_a_workflow_is_run_as_a_child_for_every_item(
     flow.include(children, children_sync, half_as_child)
     done = flow.start(children if colour == "async" else children_sync).result(SOON)
     assert done == Outcome([1, 2], [(3, "RunFailed('child half_as_child failed: 3')")])
-    assert conn.execute("select status, count(*) from pgflow.runs where parent_run_id is not null "
-                        "group by 1 order by 1").fetchall() == [
-        ("completed", 2), ("failed", 1),
-    ]  # fmt: skip
+    assert conn.execute(
+        "select status, count(*) from pgflow.runs where parent_run_id is not null "
+        "group by 1 order by 1"
+    ).fetchall() == [
+        ("completed", 2),
+        ("failed", 1),
+    ]
 
 
 @pytest.mark.parametrize("colour", COLOURS)

@@ -120,9 +120,12 @@ async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(
     async def talks() -> list[str]:
         said = []
         for say in (
-            lambda: pgflow.set_state(x=object()), lambda: pgflow.set_state(x="\0"), lambda: pgflow.emit("s", float("nan")),
-            lambda: pgflow.emit("", 1), lambda: pgflow.emit("s" * 256, 1),
-        ):  # fmt: skip
+            lambda: pgflow.set_state(x=object()),
+            lambda: pgflow.set_state(x="\0"),
+            lambda: pgflow.emit("s", float("nan")),
+            lambda: pgflow.emit("", 1),
+            lambda: pgflow.emit("s" * 256, 1),
+        ):
             try:
                 say()
             except InvalidArgument as error:

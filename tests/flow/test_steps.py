@@ -1137,9 +1137,14 @@ def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> 
     @workflow
     async def asynchronous() -> list[str]:
         return collect(
-            lambda: add.sync(1, 2), lambda: add_sync(1, 2), lambda: write_sync(), lambda: pgflow.sync.sleep(1), lambda: go.sync.wait(),
-            lambda: pgflow.sync.run_child(child), lambda: pgflow.sync.map(add_sync.options(), []),
-        )  # fmt: skip
+            lambda: add.sync(1, 2),
+            lambda: add_sync(1, 2),
+            lambda: write_sync(),
+            lambda: pgflow.sync.sleep(1),
+            lambda: go.sync.wait(),
+            lambda: pgflow.sync.run_child(child),
+            lambda: pgflow.sync.map(add_sync.options(), []),
+        )
 
     flow.include(asynchronous)
     said = flow.start(asynchronous).result(SOON)
@@ -1172,8 +1177,11 @@ def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harne
     @workflow
     def synchronous() -> list[str]:
         return collect(
-            lambda: pgflow.sleep(1), go.wait, lambda: pgflow.run_child(child), lambda: pgflow.map(add_sync.options(), [])
-        )  # fmt: skip
+            lambda: pgflow.sleep(1),
+            go.wait,
+            lambda: pgflow.run_child(child),
+            lambda: pgflow.map(add_sync.options(), []),
+        )
 
     flow.include(synchronous)
     said = flow.start(synchronous).result(SOON)
@@ -1188,9 +1196,11 @@ async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_
     async def reckless() -> list[str]:
         said = []
         for reach in (
-            lambda: asyncio.open_connection("127.0.0.1", 1), lambda: asyncio.to_thread(print), lambda: asyncio.create_subprocess_exec("true"),
+            lambda: asyncio.open_connection("127.0.0.1", 1),
+            lambda: asyncio.to_thread(print),
+            lambda: asyncio.create_subprocess_exec("true"),
             lambda: aflow.app.start(child),
-        ):  # fmt: skip
+        ):
             try:
                 await reach()  # type: ignore[no-untyped-call]
             except NotInWorkflowError as error:

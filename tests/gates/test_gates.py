@@ -124,8 +124,16 @@ async def test_a_run_at_a_gate_costs_rows_and_nothing_else(
     (gate,) = gates(conn, "gate, key, workflow, name, approvers, quorum, answers, request, path")
     root = conn.execute("select root from pgflow.run").fetchall()[0][0]
     assert gate == (
-        f"{root}/approve-order/1", run.key, "ship", "approve-order", [], 1, [], {"sku": "boots", "qty": 2}, [run.key],
-    )  # fmt: skip
+        f"{root}/approve-order/1",
+        run.key,
+        "ship",
+        "approve-order",
+        [],
+        1,
+        [],
+        {"sku": "boots", "qty": 2},
+        [run.key],
+    )
     assert conn.execute("select kind, name, state from pgflow.obligations").fetchall() == [
         ("gate", "approve-order", "asked")
     ]
@@ -345,10 +353,12 @@ async def test_the_app_says_which_roles_somebody_has(
         with pytest.raises(GateClosed, match="approve by ann"):
             await aflow.app.answer(first, Approve(), by="carl")
         await aflow.until_idle()
-    assert conn.execute("select answered_by, acting_as from pgflow.gate_answers order by n, gate").fetchall() == [
+    assert conn.execute(
+        "select answered_by, acting_as from pgflow.gate_answers order by n, gate"
+    ).fetchall() == [
         ("ann", ["ops", "staff"]),
         ("carl", ["ops"]),
-    ]  # fmt: skip
+    ]
 
 
 async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(

@@ -85,9 +85,15 @@ async def test_an_approved_effect_acts_once_with_what_was_approved(
     root = gate.split("/")[0]
     assert done[1] == (600, "shop", f"{root}/charge/1")
     assert [kind for kind, _ in events(conn, run.key)] == [
-        "effect_failed", "gate_asked", "gate_answered", "effect_intended", "effect_confirmed",
-    ]  # fmt: skip
-    ((leave,),) = conn.execute("select payload->>'leave' from pgflow.unit where kind = 'i' and payload->>'leave' is not null").fetchall()  # fmt: skip
+        "effect_failed",
+        "gate_asked",
+        "gate_answered",
+        "effect_intended",
+        "effect_confirmed",
+    ]
+    ((leave,),) = conn.execute(
+        "select payload->>'leave' from pgflow.unit where kind = 'i' and payload->>'leave' is not null"
+    ).fetchall()
     assert leave == gate
 
 

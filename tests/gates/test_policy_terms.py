@@ -133,10 +133,13 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(
     rule(
         conn,
         {
-            "name": "charge", "approvers": ["ann"], "timeout": "8 hours", "escalate": ["cto"],
+            "name": "charge",
+            "approvers": ["ann"],
+            "timeout": "8 hours",
+            "escalate": ["cto"],
             "on_timeout": at_last,
         },
-    )  # fmt: skip
+    )
     aflow.include(pay)
     run = await aflow.start(pay, 600)
     await aflow.until_idle()
@@ -407,17 +410,27 @@ def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(
         (4, "gate", True, False),
     ]
     assert [fits for _, _, fits, _ in tried(conn, "refund", "reversible", '{"cents": 5}')] == [
-        False, False, False, False,
-    ]  # fmt: skip
+        False,
+        False,
+        False,
+        False,
+    ]
     by_model = tried(conn, "refund", "reversible", '{"cents": 5, "test": true}', True)
     assert [(fits, counts) for _, _, fits, counts in by_model] == [
-        (True, True), (False, False), (True, False), (False, False),
-    ]  # fmt: skip
+        (True, True),
+        (False, False),
+        (True, False),
+        (False, False),
+    ]
     # What cannot be judged counts as fitting: an amount that is no number.
     assert tried(conn, "refund", "reversible", '{"cents": "many"}')[1][2:] == (True, True)
     assert ask(conn, judge_act("refund", "irreversible", {"cents": 5000}))[1].terms == {
-        "approvers": ["desk"], "quorum": 1, "timeout": None, "on_timeout": "expire", "escalate": [],
-    }  # fmt: skip
+        "approvers": ["desk"],
+        "quorum": 1,
+        "timeout": None,
+        "on_timeout": "expire",
+        "escalate": [],
+    }
     for wrong in (("", "irreversible"), ("x", "dangerous"), ("x", "irreversible", "[]")):
         with pytest.raises(psycopg.Error) as raised:
             tried(conn, *wrong)

@@ -197,9 +197,14 @@ def test_the_json_is_a_list_of_records_with_medians_and_ratios():
     )
     ours, theirs = json.loads(report.as_json(records))
     assert ours == {
-        "metric": "steps_per_second_at_128", "engine": "pgflow", "unit": "steps/s", "better": "higher",
-        "runs": [100, 120, 110], "median": 110, "ratio_to_pgflow": 1.0,
-    }  # fmt: skip
+        "metric": "steps_per_second_at_128",
+        "engine": "pgflow",
+        "unit": "steps/s",
+        "better": "higher",
+        "runs": [100, 120, 110],
+        "median": 110,
+        "ratio_to_pgflow": 1.0,
+    }
     assert theirs["ratio_to_pgflow"] == 0.1
     assert records[1].behind == pytest.approx(10)
 
@@ -213,10 +218,13 @@ def test_lower_is_better_where_the_metric_says_so():
 
 def test_a_goal_may_be_absolute_relative_or_a_difference():
     records = measured(
-        ("steps_per_second_at_128", "pgflow", [1000.0]), ("steps_per_second_at_128", "dbos", [20.0]),
-        ("start_latency_p50_ms", "pgflow", [5.5]), ("idle_wake_up_p50_ms", "raw", [2.0]),
-        ("claim_of_10_ms_empty", "pgflow", [2.0]), ("claim_of_10_ms_with_parked", "pgflow", [4.0]),
-    )  # fmt: skip
+        ("steps_per_second_at_128", "pgflow", [1000.0]),
+        ("steps_per_second_at_128", "dbos", [20.0]),
+        ("start_latency_p50_ms", "pgflow", [5.5]),
+        ("idle_wake_up_p50_ms", "raw", [2.0]),
+        ("claim_of_10_ms_empty", "pgflow", [2.0]),
+        ("claim_of_10_ms_with_parked", "pgflow", [4.0]),
+    )
     by_name = {
         "times": goals.Goal("times", "steps_per_second_at_128", at_least=50, times="dbos"),
         "absolute": goals.Goal("absolute", "steps_per_second_at_128", at_least=1001),
@@ -233,8 +241,12 @@ def test_a_goal_may_be_absolute_relative_or_a_difference():
     }
     judged = {one.goal.name: one for one in goals.judge(by_name.values(), records)}
     assert {name: (one.figure, one.met) for name, one in judged.items()} == {
-        "times": (50, True), "absolute": (1000, False), "beyond": (3.5, False), "per": (2, False), "missing": (None, False),
-    }  # fmt: skip
+        "times": (50, True),
+        "absolute": (1000, False),
+        "beyond": (3.5, False),
+        "per": (2, False),
+        "missing": (None, False),
+    }
     assert "absurd: no steps_per_second_at_128" in str(judged["missing"])
 
 
@@ -247,9 +259,10 @@ def test_a_goal_that_a_bare_loop_misses_too_is_out_of_reach(
     ours: float, bare: float, expected: str
 ):
     records = measured(
-        ("steps_per_second_at_1", "pgflow", [ours]), ("steps_per_second_at_1", "dbos", [10.0]),
+        ("steps_per_second_at_1", "pgflow", [ours]),
+        ("steps_per_second_at_1", "dbos", [10.0]),
         ("steps_per_second_of_protocol_at_1", "pgflow", [bare]),
-    )  # fmt: skip
+    )
     goal = goals.Goal(
         "lone",
         "steps_per_second_at_1",
@@ -294,11 +307,14 @@ def test_the_tables_show_spread_advantage_and_what_is_missing():
     results = Results(
         {
             ("bare_commits_per_second", "raw"): [900.0, 1100.0, 1000.0],
-            ("steps_per_second_at_1", "pgflow"): [900.0, 1100.0, 1000.0], ("steps_per_second_at_1", "dbos"): [100.0, 100.0, 100.0],
+            ("steps_per_second_at_1", "pgflow"): [900.0, 1100.0, 1000.0],
+            ("steps_per_second_at_1", "dbos"): [100.0, 100.0, 100.0],
         },
-        settings={"pgflow": {"fsync": ["on"], "synchronous_commit": ["on"]}}, counted={"pgflow": {"steps recorded": 3000}},
-        missing={"oban": "skipped: needs Python 3.12"}, rounds=3,
-    )  # fmt: skip
+        settings={"pgflow": {"fsync": ["on"], "synchronous_commit": ["on"]}},
+        counted={"pgflow": {"steps recorded": 3000}},
+        missing={"oban": "skipped: needs Python 3.12"},
+        rounds=3,
+    )
     text = document.markdown(
         [
             document.Part.of(

@@ -163,13 +163,15 @@ def surface(thing: Any) -> dict[str, list[str]]:
         return {"": shapes(thing)}
     members = {
         name: getattr(member, "__func__", member)
-        for base in reversed(thing.__mro__) if base.__module__.startswith("pgflow")
+        for base in reversed(thing.__mro__)
+        if base.__module__.startswith("pgflow")
         for name, member in vars(base).items()
-    }  # fmt: skip
+    }
     return {
-        colourless(name): shapes(member) for name, member in members.items()
+        colourless(name): shapes(member)
+        for name, member in members.items()
         if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
-    }  # fmt: skip
+    }
 
 
 def names_by_concept() -> dict[tuple[str, str], list[tuple[str, str]]]:

@@ -109,9 +109,19 @@ def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
         try_wheel(python, wheel, tmp_path)
     # Without the repository in `pythonpath`, which would come before what is installed.
     said = run(
-        python, "-P", "-m", "pytest", "-o", "pythonpath=tests/kits tests/apps", "-n", "0", "-p", "no:cacheprovider",
-        *(f"tests/{name}" for name in ENGINE_TESTS), *([] if IS_LONG else ["-k", f"not ({LONG_TESTS})"]),
-    )  # fmt: skip
+        python,
+        "-P",
+        "-m",
+        "pytest",
+        "-o",
+        "pythonpath=tests/kits tests/apps",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        *(f"tests/{name}" for name in ENGINE_TESTS),
+        *([] if IS_LONG else ["-k", f"not ({LONG_TESTS})"]),
+    )
     assert f"engine: compiled, {Path(where).parent}\n" in said
 
 

@@ -229,9 +229,11 @@ def texts(tree: ast.AST) -> Iterator[tuple[str, int]]:
     parts that are fixed.
     """
     documented = {
-        node.body[0].value for node in ast.walk(tree)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and isinstance(node.body[0], ast.Expr)
-    }  # fmt: skip
+        node.body[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and isinstance(node.body[0], ast.Expr)
+    }
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Constant)

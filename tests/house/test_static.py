@@ -405,8 +405,14 @@ def test_plpgsql_check_finds_nothing(conn: psycopg.Connection):
     """
     found = conn.execute(query).fetchall()
     left = [
-        row for row in found
-        if not (row[3] == "routine is marked as VOLATILE, should be STABLE" and row[0] in MUST_BE_VOLATILE)
-        and not any(text in f"{row[3]} {row[4]}" and name in ("", row[0]) for text, name, _ in KNOWN)
-    ]  # fmt: skip
+        row
+        for row in found
+        if not (
+            row[3] == "routine is marked as VOLATILE, should be STABLE"
+            and row[0] in MUST_BE_VOLATILE
+        )
+        and not any(
+            text in f"{row[3]} {row[4]}" and name in ("", row[0]) for text, name, _ in KNOWN
+        )
+    ]
     assert left == []

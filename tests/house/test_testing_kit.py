@@ -400,9 +400,26 @@ def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(
 ) -> None:
     (tmp_path / "test_gambling.py").write_text(FAILING_TESTS)
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--tb=short", "--noconftest", "--rootdir", str(tmp_path), str(tmp_path)],
-        cwd=tmp_path, env={**os.environ, "PGFLOW_TEST_DSN": server_dsn, "COLUMNS": "200"}, capture_output=True, text=True, check=False, timeout=50,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-rA",
+            "-p",
+            "no:cacheprovider",
+            "--tb=short",
+            "--noconftest",
+            "--rootdir",
+            str(tmp_path),
+            str(tmp_path),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PGFLOW_TEST_DSN": server_dsn, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
     assert "5 passed, 4 errors" in ran.stdout, ran.stdout + ran.stderr
     assert "step 'heads'" in ran.stdout
     assert "step 'tails'" in ran.stdout

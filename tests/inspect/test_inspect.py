@@ -384,9 +384,17 @@ def test_smaller_questions_on_runs(ask: Ask, look: psycopg.Connection[Any]) -> N
         )
     )
     assert keys(outcomes) == ["hello-1", "stuck-1"]
-    assert ask(inspect.sample_chains(["greet", "failing"], RunFilter(status=["completed", "failed"]), 1)) == [
-        run_id(look, "bad-1"), max(row["chain_id"] for row in look.execute("select chain_id from pgflow.runs where workflow = 'greet' and status = 'completed'")),
-    ]  # fmt: skip
+    assert ask(
+        inspect.sample_chains(["greet", "failing"], RunFilter(status=["completed", "failed"]), 1)
+    ) == [
+        run_id(look, "bad-1"),
+        max(
+            row["chain_id"]
+            for row in look.execute(
+                "select chain_id from pgflow.runs where workflow = 'greet' and status = 'completed'"
+            )
+        ),
+    ]
 
 
 def test_long_lists_are_streamed_in_a_transaction(

@@ -36,9 +36,14 @@ class Full(Exception):
 @decision(retries=1)
 async def pick(what: str) -> Choice[str]:
     return Choice(
-        what, why="it is near", evidence=["map"], alternatives=["tram"], policy="thrift",
-        model="m-1", usage=Usage(usd=Decimal("0.02"), tokens=30),
-    )  # fmt: skip
+        what,
+        why="it is near",
+        evidence=["map"],
+        alternatives=["tram"],
+        policy="thrift",
+        model="m-1",
+        usage=Usage(usd=Decimal("0.02"), tokens=30),
+    )
 
 
 @step(retries=1)

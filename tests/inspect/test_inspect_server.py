@@ -60,8 +60,11 @@ def test_a_worker_holds_runs_that_tell_what_they_do(dsn: str) -> None:
         commit(conn, flush(held, unit(name="pick", starts=starts)))
         (row,) = inspect.ask(conn, list_held_runs(held.worker, tenant=""))
         assert (row.key, row.workflow, row.event, row.name) == (
-            held.key, "demo", "step_completed", "pick",
-        )  # fmt: skip
+            held.key,
+            "demo",
+            "step_completed",
+            "pick",
+        )
         assert row.starts == ["ship"]
         assert inspect.ask(conn, list_held_runs(held.worker, tenant="other")) == []
         assert inspect.ask(conn, list_held_runs(held.worker + 1)) == []

@@ -261,8 +261,10 @@ def test_an_agent_that_is_killed_in_an_act_goes_on_and_does_it_once(
         assert kinds.count("change") == 1
     else:
         book = lines(single[place])
-        about = [line.get("button") or line.get("host") or line.get("url") or line.get("text")
-                 for line in book]  # fmt: skip
+        about = [
+            line.get("button") or line.get("host") or line.get("url") or line.get("text")
+            for line in book
+        ]
         assert len(about) == len(set(about)) > 0, about
 
 

@@ -95,8 +95,9 @@ async def test_small_orders_need_nobody_and_are_placed_once_whatever_reply_is_lo
     assert await end_of(run) == ("good", ("order-1", "order-2"), "")
     assert ordered() == [("order", 2), ("order", 3)]
     assert rows(conn, "select why, model from pgflow.decisions order by call") == [
-        ("5 are missing", "small-1"), ("3 are missing", "small-1"),
-    ]  # fmt: skip
+        ("5 are missing", "small-1"),
+        ("3 are missing", "small-1"),
+    ]
     assert await run.state() == {"missing": 0, "numbers": ["order-1", "order-2"]}
 
 

@@ -287,9 +287,19 @@ def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_lo
         f"{listed['key']} completed {{'order_id': {listed['key'].removeprefix('order-')}}} None"
     ]
     assert json.loads(manage("shell", "-v0", "-c", ADMIN)) == {
-        "": seen, "?status=completed": seen, "?status=stuck": [], "?workflow=ship": seen, "?q=KEY": seen, "?q=order-x": [], "one": seen,
-        "add": 403, "delete": 403, "change": 403, "without permission": 403, "with permission": 200,
-    }  # fmt: skip
+        "": seen,
+        "?status=completed": seen,
+        "?status=stuck": [],
+        "?workflow=ship": seen,
+        "?q=KEY": seen,
+        "?q=order-x": [],
+        "one": seen,
+        "add": 403,
+        "delete": 403,
+        "change": 403,
+        "without permission": 403,
+        "with permission": 200,
+    }
 
 
 CONSOLE = """

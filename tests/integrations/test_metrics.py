@@ -116,9 +116,16 @@ def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, 
     attempts = {
         key: value for key, value in found.items() if key[0] == "pgflow_step_attempts_total"
     }
-    assert {(dict(labels)["effect"], dict(labels)["outcome"]): value for (_, labels), value in attempts.items()} == {
-        ("step", "retried"): 1, ("step", "completed"): 1, ("step", "failed"): 1, ("read", "completed"): 1, ("transaction", "completed"): 1,
-    }  # fmt: skip
+    assert {
+        (dict(labels)["effect"], dict(labels)["outcome"]): value
+        for (_, labels), value in attempts.items()
+    } == {
+        ("step", "retried"): 1,
+        ("step", "completed"): 1,
+        ("step", "failed"): 1,
+        ("read", "completed"): 1,
+        ("transaction", "completed"): 1,
+    }
     assert of(found, "pgflow_step_retries_total", effect="step", reason="failure") == 1
     commits = of(found, "pgflow_commits_total")
     assert commits is not None

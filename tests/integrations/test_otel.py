@@ -121,10 +121,18 @@ def test_spans_say_which_run_step_and_try_they_are_of_and_nothing_that_is_worked
         run.result(SOON)
     failed = spans.named("step shaky")[0]
     assert failed.attributes == {
-        "pgflow.run.key": "k", "pgflow.run.id": 1, "pgflow.workflow": "work", "pgflow.generation": 1, "pgflow.step": "shaky",
-        "pgflow.effect": "step", "pgflow.call": 1, "pgflow.attempt": 1, "pgflow.outcome": "failed", "error.type": "OSError",
+        "pgflow.run.key": "k",
+        "pgflow.run.id": 1,
+        "pgflow.workflow": "work",
+        "pgflow.generation": 1,
+        "pgflow.step": "shaky",
+        "pgflow.effect": "step",
+        "pgflow.call": 1,
+        "pgflow.attempt": 1,
+        "pgflow.outcome": "failed",
+        "error.type": "OSError",
         "pgflow.idempotency_key": failed.attributes["pgflow.idempotency_key"],
-    }  # fmt: skip
+    }
     assert failed.attributes["pgflow.idempotency_key"].endswith("/shaky/1")
     assert failed.status.status_code is trace.StatusCode.ERROR
     assert not any("hunter2" in span.to_json() for span in spans.all)
@@ -350,9 +358,12 @@ def test_processes_that_work_on_a_run_one_after_another_and_die_add_to_one_trace
     found = [json.loads(text) for text in file.read_text().splitlines()]
     assert {span["context"]["trace_id"] for span in found} == {f"0x{trace_id}"}
     assert [(span["name"], span["attributes"]["pgflow.outcome"]) for span in found] == [
-        ("step first", "completed"), ("run travelling", "left"),
-        ("step die_once", "completed"), ("step second", "completed"), ("run travelling", "completed"),
-    ], "what had not ended died with its worker"  # fmt: skip
+        ("step first", "completed"),
+        ("run travelling", "left"),
+        ("step die_once", "completed"),
+        ("step second", "completed"),
+        ("run travelling", "completed"),
+    ], "what had not ended died with its worker"
 
 
 def test_without_the_extra_the_import_says_what_to_install() -> None:

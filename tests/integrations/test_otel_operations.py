@@ -80,9 +80,14 @@ async def restock(item: str, state: int = 0) -> int:
 @workflow
 def restock_sync(item: str, state: int = 0) -> int:
     ended = agent.sync.loop(
-        item, state, observe=look_sync, decide=choose.sync, gate=leave_for_sync, act=order.sync,
+        item,
+        state,
+        observe=look_sync,
+        decide=choose.sync,
+        gate=leave_for_sync,
+        act=order.sync,
         fold=add,
-    )  # fmt: skip
+    )
     return ended.state
 
 
@@ -100,21 +105,29 @@ async def test_the_loop_has_spans_of_its_models_and_acts_each_once_over_all_acti
     assert [span.attributes["pgflow.outcome"] for span in agents] == ["left", "left", "completed"]
     assert {spans.parent_of(span) for span in agents} == {f"run {made.name}"}
     assert said(agents[0]) == {
-        "operation.name": "invoke_agent", "agent.name": made.name, "conversation.id": "k",
+        "operation.name": "invoke_agent",
+        "agent.name": made.name,
+        "conversation.id": "k",
         "provider.name": "_OTHER",
-    }  # fmt: skip
+    }
     requests = spans.named("chat small-1")
     assert [spans.parent_of(span) for span in requests] == ["decision choose"] * 2
     assert [span.kind.name for span in requests] == ["CLIENT", "CLIENT"]
     assert said(requests[0]) == {
-        "operation.name": "chat", "request.model": "small-1", "response.model": "small-1",
-        "provider.name": "_OTHER", "pgflow.usage.usd": 0.02, "pgflow.usage.tokens": 30,
-    }  # fmt: skip
+        "operation.name": "chat",
+        "request.model": "small-1",
+        "response.model": "small-1",
+        "provider.name": "_OTHER",
+        "pgflow.usage.usd": 0.02,
+        "pgflow.usage.tokens": 30,
+    }
     acts = spans.named("execute_tool order")
     assert [spans.parent_of(span) for span in acts] == [f"invoke_agent {made.name}"] * 2
     assert said(acts[0]) == {
-        "operation.name": "execute_tool", "tool.name": "order", "tool.type": "function",
-    }  # fmt: skip
+        "operation.name": "execute_tool",
+        "tool.name": "order",
+        "tool.type": "function",
+    }
     tries = spans.named("effect order")
     assert [spans.parent_of(span) for span in tries] == ["execute_tool order"] * 2
     assert SECRET not in json.dumps([span.to_json() for span in spans.all])
@@ -151,16 +164,23 @@ async def test_a_body_tells_of_each_model_that_it_asks(aflow: AsyncHarness, span
     assert spans.parent_of(first) == spans.parent_of(second) == "step ask_twice"
     assert spans.parent_of(third) == "decision says_itself", "and no second one for its choice"
     assert said(first) == {
-        "operation.name": "chat", "provider.name": "gcp.vertex_ai", "request.model": "big-1",
-        "response.model": "big-1-0926", "response.id": "r1", "response.finish_reasons": ("stop",),
-        "usage.input_tokens": 20, "usage.output_tokens": 3, "usage.cache_read.input_tokens": 8,
-    }  # fmt: skip
+        "operation.name": "chat",
+        "provider.name": "gcp.vertex_ai",
+        "request.model": "big-1",
+        "response.model": "big-1-0926",
+        "response.id": "r1",
+        "response.finish_reasons": ("stop",),
+        "usage.input_tokens": 20,
+        "usage.output_tokens": 3,
+        "usage.cache_read.input_tokens": 8,
+    }
     failed, completed = spans.named("chat")
     assert failed.attributes is not None
     assert failed.attributes["error.type"] == "ConnectionError"
     assert (failed.status.status_code.name, failed.status.description) == (
-        "ERROR", "ConnectionError",
-    )  # fmt: skip
+        "ERROR",
+        "ConnectionError",
+    )
     assert completed.status.status_code.name == "UNSET"
 
 

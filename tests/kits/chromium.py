@@ -146,9 +146,12 @@ class Chromium:
     def look(self, width: int, height: int, *, dark: bool = False) -> None:
         """Be a screen of this size, light or dark."""
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
             mobile=width < 500,
-        )  # fmt: skip
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -206,8 +209,10 @@ def chromium() -> Iterator[Chromium]:
         command = [program, *FLAGS, f"--user-data-dir={folder}"]
         process = subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, str(to_read), str(back_write), *command],
-            pass_fds=(to_read, back_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            pass_fds=(to_read, back_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(to_read)
         os.close(back_write)
         try:

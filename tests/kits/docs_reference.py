@@ -237,9 +237,23 @@ def _methods(cls: type) -> list[tuple[str, Any]]:
 
 
 INTERNAL = {"ask", "wait", "definitions", "listens", "on"} | {
-    "kind", "as_step", "args_codec", "verdict_codec", "encode_args", "statements",
-    "declared", "timeout_", "spec", "issue", "calls", "has_compensation", "code", "issue_compensation", "issue_by_hand", "read_request",
-}  # fmt: skip
+    "kind",
+    "as_step",
+    "args_codec",
+    "verdict_codec",
+    "encode_args",
+    "statements",
+    "declared",
+    "timeout_",
+    "spec",
+    "issue",
+    "calls",
+    "has_compensation",
+    "code",
+    "issue_compensation",
+    "issue_by_hand",
+    "read_request",
+}
 """Public in the language's sense only; the second set is what the engine asks of an effect."""
 
 
@@ -380,7 +394,7 @@ def errors_page() -> str:
         "`errors=`; else it is a `StepFailed`. What a workflow raises is the `__cause__` of the "
         "`RunFailed` that `result()` raises.\n\n"
         "The exit codes of the command line are in [its page](../cli.md#exit-codes).\n"
-    )  # fmt: skip
+    )
     return "\n".join(said)
 
 
@@ -479,13 +493,16 @@ from pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind = an
 def sql_page(conn: psycopg.Connection[Any]) -> str:
     """Views, functions, tables and kinds of units, from the catalog and its comments."""
     said = [
-        MADE, "# SQL\n",
-        ("Everything is in the schema `pgflow`. Views may be read by the four roles; functions are "
-         "granted as shown; tables are granted to nobody, "
-        "and are here for those who want to understand. See "
-        "[roles](../how-to/managed-postgres.md#roles).\n"),
+        MADE,
+        "# SQL\n",
+        (
+            "Everything is in the schema `pgflow`. Views may be read by the four roles; functions are "
+            "granted as shown; tables are granted to nobody, "
+            "and are here for those who want to understand. See "
+            "[roles](../how-to/managed-postgres.md#roles).\n"
+        ),
         "## Views\n",
-    ]  # fmt: skip
+    ]
     said += [_relation(*row) for row in conn.execute(RELATIONS, (["v"],))]
     said.append("## Functions for applications\n")
     verbs = list(conn.execute(VERBS))

@@ -350,9 +350,13 @@ class Store:
             (only,) = mailbox
             child = self.runs[json.loads(only.payload or "null")["run_id"]]
             return Offer(
-                only.mail_id, only.name, only.payload or "null", only.sent_us, only.call,
+                only.mail_id,
+                only.name,
+                only.payload or "null",
+                only.sent_us,
+                only.call,
                 child.workflow.name,
-            )  # fmt: skip
+            )
         return None
 
     def release_all(self) -> None:
@@ -481,9 +485,17 @@ class Store:
         return None, json.loads(json.dumps(answer))
 
     def _settle_update(
-        self, run: StoredRun, batch: dict[str, Any], run_id: int, chain_id: int, update_id: str,
-        mail_id: int | None, seq: int | None, status: str | None, error: str | None,
-    ) -> None:  # fmt: skip
+        self,
+        run: StoredRun,
+        batch: dict[str, Any],
+        run_id: int,
+        chain_id: int,
+        update_id: str,
+        mail_id: int | None,
+        seq: int | None,
+        status: str | None,
+        error: str | None,
+    ) -> None:
         """Takes an update out of the mailbox, and writes down its answer: the first one counts."""
         assert (run_id, chain_id) == (run.run_id, run.chain_id)
         if mail_id is not None:

@@ -88,9 +88,25 @@ class _Forked(subprocess.Popen[str]):
     _told: socket.socket
 
     def _execute_child(  # type: ignore[override]  # as subprocess calls it
-        self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags,
-        shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_rest,
-    ) -> None:  # fmt: skip
+        self,
+        args,
+        executable,
+        preexec_fn,
+        close_fds,
+        pass_fds,
+        cwd,
+        env,
+        startupinfo,
+        creationflags,
+        shell,
+        p2cread,
+        p2cwrite,
+        c2pread,
+        c2pwrite,
+        errread,
+        errwrite,
+        *_rest,
+    ) -> None:
         self._told, theirs = socket.socketpair()
         streams = [
             n if given == -1 else given for n, given in enumerate((p2cread, c2pwrite, errwrite))

@@ -14,9 +14,12 @@ def git(folder: Path | str, *arguments: str) -> str:
     """Runs git as the user would."""
     done = subprocess.run(
         ["git", "-c", "user.name=ann", "-c", "user.email=ann@example.org", *arguments],
-        cwd=folder, capture_output=True, text=True, check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
     return done.stdout
 

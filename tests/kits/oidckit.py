@@ -43,9 +43,11 @@ class Provider:
         """Return what is at an address as JSON; None for nothing."""
         if path == "/.well-known/openid-configuration":
             return {
-                "issuer": self.issuer + self.tail, "authorization_endpoint": f"{self.issuer}/authorize",
-                "token_endpoint": f"{self.issuer}/token", "jwks_uri": f"{self.issuer}/keys",
-            }  # fmt: skip
+                "issuer": self.issuer + self.tail,
+                "authorization_endpoint": f"{self.issuer}/authorize",
+                "token_endpoint": f"{self.issuer}/token",
+                "jwks_uri": f"{self.issuer}/keys",
+            }
         if path == "/keys":
             return {"keys": [self.published.as_dict(private=False)]}
         if path == "/token" and said.get("code") in self._codes:
@@ -70,9 +72,15 @@ class Provider:
             return {"error": "invalid_grant"}
         now = int(time.time())
         claims = {
-            "iss": self.issuer + self.tail, "sub": "1", "aud": CLIENT, "iat": now, "exp": now + 60,
-            "nonce": asked["nonce"], "email": "ann@example.org", **self.claims,
-        }  # fmt: skip
+            "iss": self.issuer + self.tail,
+            "sub": "1",
+            "aud": CLIENT,
+            "iat": now,
+            "exp": now + 60,
+            "nonce": asked["nonce"],
+            "email": "ann@example.org",
+            **self.claims,
+        }
         claims = {name: value for name, value in claims.items() if value is not None}
         text = (
             self.sign(claims)

@@ -43,9 +43,20 @@ def sop(
 ) -> str:
     """A SOP with nothing to remark on, unless a part says otherwise."""
     parts = [
-        "# Looking", "## Overview", "Looks at things.", "## Parameters", parameters, before, steps_heading, steps, after,
-        "## Examples", "None.", "## Troubleshooting", "None.",
-    ]  # fmt: skip
+        "# Looking",
+        "## Overview",
+        "Looks at things.",
+        "## Parameters",
+        parameters,
+        before,
+        steps_heading,
+        steps,
+        after,
+        "## Examples",
+        "None.",
+        "## Troubleshooting",
+        "None.",
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

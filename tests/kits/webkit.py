@@ -136,9 +136,14 @@ class Browser:
     """
 
     def __init__(
-        self, app: Any, principal: Principal | None = None, *, auth: Any = None,
-        is_old: bool = False, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        app: Any,
+        principal: Principal | None = None,
+        *,
+        auth: Any = None,
+        is_old: bool = False,
+        **options: Any,
+    ) -> None:
         served = self.served = asgi(app, auth=auth or (lambda _: principal), **options)
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(served, client=("127.0.0.1", 5000)),
@@ -194,10 +199,15 @@ class Watched:
         where, _, query = path.partition("?")
         said = {"host": "127.0.0.1", "accept": "text/event-stream", **headers}
         scope = {
-            "type": "http", "method": "GET", "path": where, "query_string": query.encode(),
+            "type": "http",
+            "method": "GET",
+            "path": where,
+            "query_string": query.encode(),
             "headers": [(name.encode(), text.encode()) for name, text in said.items()],
-            "client": ("127.0.0.1", 5000), "scheme": "http", "server": ("127.0.0.1", 80),
-        }  # fmt: skip
+            "client": ("127.0.0.1", 5000),
+            "scheme": "http",
+            "server": ("127.0.0.1", 80),
+        }
         self._task = asyncio.create_task(browser.served(scope, self._receive, self._send))
         self._task.add_done_callback(lambda _: self._news.set())
 

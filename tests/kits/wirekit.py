@@ -19,9 +19,13 @@ def query(sql: Any, *params: Any) -> Query[Any]:
 
 
 def on_wire(
-    dsn: str, use: Callable[[OwnWire], Awaitable[Any]], prepare_threshold: int | None = 3, *,
-    busy_poll: BusyPoll | None = None, timeout_seconds: float = 30.0,
-) -> Any:  # fmt: skip
+    dsn: str,
+    use: Callable[[OwnWire], Awaitable[Any]],
+    prepare_threshold: int | None = 3,
+    *,
+    busy_poll: BusyPoll | None = None,
+    timeout_seconds: float = 30.0,
+) -> Any:
     """On a connection of its own."""
 
     async def main() -> Any:

@@ -310,9 +310,11 @@ class Stage:
         self._stack.push_async_callback(async_engine.dispose)
         self._stack.callback(engine.dispose)
         return [
-            SessionProvider(sessionmaker(engine)), EngineProvider(engine),
-            AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
-        ]  # fmt: skip
+            SessionProvider(sessionmaker(engine)),
+            EngineProvider(engine),
+            AsyncSessionProvider(async_sessionmaker(async_engine)),
+            AsyncEngineProvider(async_engine),
+        ]
 
     def url(self, role: str) -> str:
         """The proxy's address as SQLAlchemy wants it."""
@@ -658,9 +660,13 @@ async def _with_django(stage: Stage) -> None:
     alias, role = (CALLER, CALLER) if "start" in stage.path.name else ("default", STEP)
     # In place: connections that exist hold on to the settings that they were made with.
     connections.settings.setdefault(alias, {**connections.settings["default"]}).update(
-        NAME=parts["dbname"], USER=parts["user"], PASSWORD=parts.get("password") or "",
-        HOST="127.0.0.1", PORT=str(stage.proxy.port), OPTIONS={"application_name": role},
-    )  # fmt: skip
+        NAME=parts["dbname"],
+        USER=parts["user"],
+        PASSWORD=parts.get("password") or "",
+        HOST="127.0.0.1",
+        PORT=str(stage.proxy.port),
+        OPTIONS={"application_name": role},
+    )
     del django_project
 
 
@@ -960,9 +966,12 @@ async def _is_alive(stage: Stage) -> None:
 
 
 @path(
-    "a death among the others", {HEART: ("reap_worker",), WORKER: ("claim_runs",)}, REST, booked=1,
+    "a death among the others",
+    {HEART: ("reap_worker",), WORKER: ("claim_runs",)},
+    REST,
+    booked=1,
     rhythm=Rhythm(beat=0.1, look=0.03, dead_after=0.2),
-)  # fmt: skip
+)
 async def _reap(stage: Stage, key: str) -> None:
     """A worker that has claimed the run, and never says another word."""
     async with stage.direct.transaction():

@@ -626,9 +626,12 @@ def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_sai
     async def other() -> None: ...
 
     for planner, steps, why in (
-        (tell, [], "must be a @decision"), (propose, [choose], "a plan may call"), (propose, [tell, other], "are named 'tell'"),
-        (propose, [rest], "cannot be passed by its name"), (propose, [print], "a plan may call"),
-    ):  # fmt: skip
+        (tell, [], "must be a @decision"),
+        (propose, [choose], "a plan may call"),
+        (propose, [tell, other], "are named 'tell'"),
+        (propose, [rest], "cannot be passed by its name"),
+        (propose, [print], "a plan may call"),
+    ):
         with pytest.raises(DefinitionError, match=why):
             plan.planning_of(planner, None, steps)  # type: ignore[arg-type]
     for writes, why in (

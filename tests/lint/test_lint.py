@@ -1130,8 +1130,10 @@ def test_a_sync_workflow_is_told_of_the_sync_twin():
         "import time\n@workflow\ndef flow():\n    time.sleep(1)\n    pgflow.sleep(1)\n    act(1)\n"
     )
     assert [finding.message.rpartition("; ")[2] for finding in found(text)] == [
-        "call pgflow.sync.sleep(...)", "in a sync workflow, call pgflow.sync.sleep()", "in a sync workflow, call act.sync()",
-    ]  # fmt: skip
+        "call pgflow.sync.sleep(...)",
+        "in a sync workflow, call pgflow.sync.sleep()",
+        "in a sync workflow, call act.sync()",
+    ]
 
 
 def test_a_function_that_two_workflows_use_is_told_of_once():
@@ -1226,10 +1228,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_folders_are_searched_but_not_where_others_write(folder):
-    write(folder, {
-        "a.py": BAD, "deep/er/b.py": BAD, "note.txt": "(", ".hidden/c.py": BAD, "venv/pyvenv.cfg": "", "venv/d.py": BAD,
-        "node_modules/e.py": BAD, "__pycache__/f.py": BAD, ".#lock.py": BAD,
-    })  # fmt: skip
+    write(
+        folder,
+        {
+            "a.py": BAD,
+            "deep/er/b.py": BAD,
+            "note.txt": "(",
+            ".hidden/c.py": BAD,
+            "venv/pyvenv.cfg": "",
+            "venv/d.py": BAD,
+            "node_modules/e.py": BAD,
+            "__pycache__/f.py": BAD,
+            ".#lock.py": BAD,
+        },
+    )
     report = check(".")
     assert [finding.file for finding in report.findings] == ["a.py", "deep/er/b.py"]
     assert (report.files, report.workflows) == (2, 2)
@@ -1306,10 +1318,15 @@ def test_a_file_that_cannot_be_read_is_one_line_and_the_others_are_checked(folde
 
 
 def test_encodings_are_those_that_a_file_declares(folder):
-    write(folder, {
-        "latin.py": b"# coding: latin-1\nname = '\xe9'\n" + BAD.encode(), "mark.py": b"\xef\xbb\xbf" + BAD.encode(),
-        "windows.py": BAD.replace("\n", "\r\n"), "old.py": BAD.replace("\n", "\r"),
-    })  # fmt: skip
+    write(
+        folder,
+        {
+            "latin.py": b"# coding: latin-1\nname = '\xe9'\n" + BAD.encode(),
+            "mark.py": b"\xef\xbb\xbf" + BAD.encode(),
+            "windows.py": BAD.replace("\n", "\r\n"),
+            "old.py": BAD.replace("\n", "\r"),
+        },
+    )
     assert [(f.file, f.line) for f in check(".").findings] == [
         ("latin.py", 6),
         ("mark.py", 4),

@@ -44,7 +44,7 @@ from pgflow import (
     step,
     transaction,
     workflow,
-)  # fmt: skip
+)
 from pgflow._model.codecs import hash_arguments
 from pgflow._model.envelopes import envelopes_of
 from pgflow.replay.check import find_divergence
@@ -372,9 +372,17 @@ def test_no_value_of_a_sync_run_is_readable_in_the_database(
     run = flow.start(everything_sync.options(key="all", metadata={"of": CANARY}), CANARY)
     flow.app.send("all", go, f"go {CANARY}")
     assert run.result(SOON) == [
-        {"word": CANARY}, f"found {CANARY}", f"why {CANARY}", f"noted {CANARY}", f"posted {CANARY}", f"helped {CANARY}, {CANARY}",
-        f"go {CANARY}", CANARY, f"because of {CANARY}", f"lost at {CANARY}",
-    ]  # fmt: skip
+        {"word": CANARY},
+        f"found {CANARY}",
+        f"why {CANARY}",
+        f"noted {CANARY}",
+        f"posted {CANARY}",
+        f"helped {CANARY}, {CANARY}",
+        f"go {CANARY}",
+        CANARY,
+        f"because of {CANARY}",
+        f"lost at {CANARY}",
+    ]
     assert list(run.stream("lines")) == [f"line {CANARY}", f"step {CANARY}"]
     assert (run.state(), tables_with(conn, CANARY)) == ({"at": CANARY}, set())
 

@@ -321,10 +321,14 @@ async def test_what_no_event_can_be_is_refused(aflow: AsyncHarness) -> None:
     async def wrong() -> list[str]:
         found = []
         cases: list[dict[str, Any]] = [
-            {"topic": ""}, {"topic": "a\0"}, {"topic": "a", "key": "x" * 256},
-            {"topic": "a", "match": [1]}, {"topic": "a", "match": {"x": "y" * 20_000}},
-            {"topic": "a", "after": -1}, {"topic": "a", "after": True},
-        ]  # fmt: skip
+            {"topic": ""},
+            {"topic": "a\0"},
+            {"topic": "a", "key": "x" * 256},
+            {"topic": "a", "match": [1]},
+            {"topic": "a", "match": {"x": "y" * 20_000}},
+            {"topic": "a", "after": -1},
+            {"topic": "a", "after": True},
+        ]
         for case in cases:
             try:
                 await pgflow.wait_for_event(**case)

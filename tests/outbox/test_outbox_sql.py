@@ -25,8 +25,11 @@ def settle(
     return one(  # type: ignore[no-any-return]
         conn,
         "select pgflow.settle_events(%s, %s, %s, %s)",
-        name, token, upto, json.dumps([list(result) for result in results]),
-    )  # fmt: skip
+        name,
+        token,
+        upto,
+        json.dumps([list(result) for result in results]),
+    )
 
 
 def publish(
@@ -132,8 +135,10 @@ def test_an_event_that_fails_holds_up_its_key_and_nothing_else(conn: psycopg.Con
     set_clock(conn, T0 + timedelta(seconds=61))
     taken = take(conn)
     assert [(event[0], event[6], event[7]) for event in taken.events] == [
-        (a1, 1, False), (a2, 0, False), (a3, 0, False)
-    ]  # fmt: skip
+        (a1, 1, False),
+        (a2, 0, False),
+        (a3, 0, False),
+    ]
     assert settle(conn, None, *[(number, "ok") for number in taken.numbers])
     assert rows(conn, "select 1 from pgflow.deliveries") == []
 

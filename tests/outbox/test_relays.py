@@ -125,9 +125,11 @@ async def test_an_event_commits_together_with_what_its_writer_writes(
         plain.publish("bills", [1])
     assert rows(conn, "select id from orders order by id") == [2, 3]
     assert rows(conn, "select topic, key, payload from pgflow.events order by event_id") == [
-        ("orders", "o2", {"id": 2, "total": 0}), ("bills", None, None),
-        ("orders", None, {"id": 3}), ("bills", None, [1]),
-    ]  # fmt: skip
+        ("orders", "o2", {"id": 2, "total": 0}),
+        ("bills", None, None),
+        ("orders", None, {"id": 3}),
+        ("bills", None, [1]),
+    ]
 
 
 def test_what_no_event_can_be_is_refused(dsn: str) -> None:
@@ -193,8 +195,9 @@ async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(
     numbers = await run.result()
     found = "select event_id, topic, key, payload, run_id is not null from pgflow.events"
     assert rows(conn, found + " order by event_id") == [
-        (numbers[0], "bought", "b", {"order": 7}, True), (numbers[1], "paid", "k", 7, True),
-    ]  # fmt: skip
+        (numbers[0], "bought", "b", {"order": 7}, True),
+        (numbers[1], "paid", "k", 7, True),
+    ]
     assert rows(conn, "select x from paid") == [7]
 
 
@@ -203,8 +206,9 @@ def test_a_sync_run_publishes_too(flow: Harness, conn: psycopg.Connection) -> No
     conn.execute("create table paid (x int)")
     numbers = flow.start(buy_sync, 7).result()
     assert rows(conn, "select event_id, topic, key from pgflow.events order by event_id") == [
-        (numbers[0], "bought", None), (numbers[1], "paid", None)
-    ]  # fmt: skip
+        (numbers[0], "bought", None),
+        (numbers[1], "paid", None),
+    ]
 
 
 # ---------------------------------------------------------------- to a workflow
@@ -257,8 +261,9 @@ async def test_an_event_that_no_run_can_take_is_dead_and_the_others_start_theirs
             dead = "select event_id from pgflow.deliveries where state = 'dead'"
             await eventually(lambda: rows(conn, dead) == [2], "the event is dead")
     assert rows(conn, "select key from pgflow.runs order by key") == [
-        "fulfilment/1", "fulfilment/3"
-    ]  # fmt: skip
+        "fulfilment/1",
+        "fulfilment/3",
+    ]
     assert "order" in one(conn, "select error from pgflow.deliveries")
 
 
@@ -291,8 +296,15 @@ async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(
         count = "select count(*) from seen"
         await eventually(lambda: one(conn, count) == 8, "all events were noted")
     assert rows(conn, "select x, tries from seen order by x") == [
-        (-4, 0), (-3, 0), (-2, 0), (-1, 0), (1, 1), (2, 2), (3, 1), (4, 1)
-    ]  # fmt: skip
+        (-4, 0),
+        (-3, 0),
+        (-2, 0),
+        (-1, 0),
+        (1, 1),
+        (2, 2),
+        (3, 1),
+        (4, 1),
+    ]
     # The fourth has the key of the second, and was not tried before it.
     assert tries[4] == 1
 
@@ -315,8 +327,9 @@ async def test_a_handler_is_called_with_each_event(dsn: str, conn: psycopg.Conne
         await eventually(lambda: len(seen) == 4, "both were called")
     events = [event for event in seen if isinstance(event, Event)]
     assert [(e.id, e.topic, e.key, e.payload) for e in events] == [
-        (numbers[0], "orders", "k", 0), (numbers[1], "orders", None, 1)
-    ]  # fmt: skip
+        (numbers[0], "orders", "k", 0),
+        (numbers[1], "orders", None, 1),
+    ]
     assert events[0].at == one(conn, "select min(at) from pgflow.events")
 
 
@@ -358,11 +371,14 @@ async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
 ) -> None:
     relays = [
         Relay(
-            f"{way.__name__} {takes}", ["orders"],
-            to=failing(way, takes_connection=takes), retries=AT_ONCE,
+            f"{way.__name__} {takes}",
+            ["orders"],
+            to=failing(way, takes_connection=takes),
+            retries=AT_ONCE,
         )
-        for way in (end_the_program, cancel_itself, ask_another_database) for takes in (False, True)
-    ]  # fmt: skip
+        for way in (end_the_program, cancel_itself, ask_another_database)
+        for takes in (False, True)
+    ]
     publish(conn, ["bad", "good"])
     app = AsyncApp(dsn, include=relays)
     async with app, app.worker(**QUICK):
@@ -372,10 +388,12 @@ async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
     assert rows(conn, said) == [
         (f"{way} {takes}", 3, error)
         for way, error in (
-            ("ask_another_database", "OperationalError"), ("cancel_itself", "CancelledError"),
+            ("ask_another_database", "OperationalError"),
+            ("cancel_itself", "CancelledError"),
             ("end_the_program", "SystemExit"),
-        ) for takes in (False, True)
-    ]  # fmt: skip
+        )
+        for takes in (False, True)
+    ]
 
 
 # ---------------------------------------------------------------- to a sink

@@ -65,9 +65,12 @@ def test_an_event_is_posted_under_its_number_and_signed_as_standard_webhooks_has
     post(server, relay="ho.oks", secret=[SECRET, "another secret of mine"], headers={"x-a": "1"})
     (request,) = server.requests
     assert json.loads(request.content) == {
-        "id": 7, "type": "orders", "timestamp": "2026-11-26T00:00:00+00:00", "key": "k",
+        "id": 7,
+        "type": "orders",
+        "timestamp": "2026-11-26T00:00:00+00:00",
+        "key": "k",
         "data": {"total": 20},
-    }  # fmt: skip
+    }
     assert request.headers["idempotency-key"] == request.headers["webhook-id"] == "ho%2Eoks/7"
     assert request.headers["x-a"] == "1"
     for secret in (SECRET, "another secret of mine"):

@@ -141,9 +141,7 @@ def test_whoever_writes_to_the_table_needs_no_right_on_pgflow_and_no_path_leads_
         conn.execute("reset role; reset search_path")
         assert started(conn) == ["1"]
         made = "select prosecdef, proconfig from pg_proc p where p.proname = %s"
-        assert one(conn, made, trigger(fulfil).name) == (
-            True, ["search_path=pg_catalog, pg_temp"]
-        )  # fmt: skip
+        assert one(conn, made, trigger(fulfil).name) == (True, ["search_path=pg_catalog, pg_temp"])
     finally:
         conn.execute("reset role; reset search_path; drop owned by writes_orders")
         conn.execute("drop role writes_orders")

@@ -177,10 +177,12 @@ def test_a_wsgi_server_takes_them_too(flow: Harness, conn: psycopg.Connection) -
     def ask(method: str, length: str, headers: dict[str, str]) -> str:
         statuses: list[str] = []
         environ = {
-            "REQUEST_METHOD": method, "PATH_INFO": "/hooks/orders", "CONTENT_LENGTH": length,
+            "REQUEST_METHOD": method,
+            "PATH_INFO": "/hooks/orders",
+            "CONTENT_LENGTH": length,
             "wsgi.input": io.BytesIO(body),
             **{"HTTP_" + name.upper().replace("-", "_"): text for name, text in headers.items()},
-        }  # fmt: skip
+        }
         served(environ, lambda status, _: statuses.append(status))
         return statuses[0]
 

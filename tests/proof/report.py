@@ -126,11 +126,17 @@ def record(
     """
     began, ended = trees
     return {
-        "arguments": arguments, "seconds": seconds, "date": date, "seed": seed, "commit": began.commit,
+        "arguments": arguments,
+        "seconds": seconds,
+        "date": date,
+        "seed": seed,
+        "commit": began.commit,
         "is_dirty": began.is_dirty or began != ended,
         "results": [{"postgres": version, **asdict(findings)} for version, findings in results],
-        "promises": PROMISES, "not_built": NOT_BUILT, "not_promised": non_guarantees(),
-    }  # fmt: skip
+        "promises": PROMISES,
+        "not_built": NOT_BUILT,
+        "not_promised": non_guarantees(),
+    }
 
 
 def played_again(run: dict[str, Any], results: list[tuple[str, Findings]]) -> dict[str, Any]:

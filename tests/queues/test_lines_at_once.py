@@ -130,10 +130,16 @@ def test_nobody_is_lost_and_no_limit_is_passed_whoever_meets_whom(
                     sqlkit.poll(own)
                 case 12:
                     rule(own, concurrency=rng.randint(5, 20))
-            over = max(over, one(own, """
+            over = max(
+                over,
+                one(
+                    own,
+                    """
               select coalesce(max(n), 0) from (
                 select count(*) as n from pgflow.lease e join pgflow.run r using (run_id) group by r.input->>'k') x
-            """))  # fmt: skip
+            """,
+                ),
+            )
         while held:
             finish(own, held.pop())
         return over

@@ -399,8 +399,10 @@ def test_a_run_that_has_begun_does_not_expire(db: Conn) -> None:
 
 def test_rules_that_are_not_named_stay_and_null_takes_one_away(db: Conn) -> None:
     assert rule(db, concurrency=5, rate="100/1m", key="input.k") == {
-        "concurrency": 5, "rate": "100/1m", "key": "input.k",
-    }  # fmt: skip
+        "concurrency": 5,
+        "rate": "100/1m",
+        "key": "input.k",
+    }
     assert rule(db, rate=None, per_key=2) == {"concurrency": 5, "key": "input.k", "per_key": 2}
     assert rule(db, key=None, per_key=None, concurrency=None) == {}
     assert rows(db, "select is_lined from pgflow.queue") == [None]
@@ -453,9 +455,11 @@ def test_it_is_kept_who_changed_what(db: Conn) -> None:
     ).fetchall()
     user = one(db, "select session_user::text")
     assert found == [
-        ("set", {"concurrency": 2}, "too slow", f"ann ({user})"), ("paused", {}, None, user), ("resumed", {}, None, user),
+        ("set", {"concurrency": 2}, "too slow", f"ann ({user})"),
+        ("paused", {}, None, user),
+        ("resumed", {}, None, user),
         ("set", {"concurrency": 3}, None, user),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

@@ -70,16 +70,51 @@ def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
 
 def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
     said = cli(
-        dsn, "queues", "set", "orders", "--concurrency", "50", "--rate", "100/1m", "--key", "input.customer",
-        "--per-key", "2", "--weight", "a=2", "--weight", "b=3", "--ageing", "90s", "--why", "launch",
-    )  # fmt: skip
+        dsn,
+        "queues",
+        "set",
+        "orders",
+        "--concurrency",
+        "50",
+        "--rate",
+        "100/1m",
+        "--key",
+        "input.customer",
+        "--per-key",
+        "2",
+        "--weight",
+        "a=2",
+        "--weight",
+        "b=3",
+        "--ageing",
+        "90s",
+        "--why",
+        "launch",
+    )
     assert said.data[0]["rules"] == {
-        "concurrency": 50, "rate": "100/1m", "key": "input.customer", "per_key": 2, "weights": {"a": 2, "b": 3},
+        "concurrency": 50,
+        "rate": "100/1m",
+        "key": "input.customer",
+        "per_key": 2,
+        "weights": {"a": 2, "b": 3},
         "ageing_seconds": 90,
-    }  # fmt: skip
+    }
     assert "rate=100/1m" in cli(dsn, "queues", tty=True).out
-    fewer = cli(dsn, "queues", "set", "orders", "--rate", "none", "--weight", "none", "--ageing", "none", "--fifo",
-                "--per-key", "none").data[0]  # fmt: skip
+    fewer = cli(
+        dsn,
+        "queues",
+        "set",
+        "orders",
+        "--rate",
+        "none",
+        "--weight",
+        "none",
+        "--ageing",
+        "none",
+        "--fifo",
+        "--per-key",
+        "none",
+    ).data[0]
     assert fewer["rules"] == {"concurrency": 50, "key": "input.customer", "fifo": True}
     history = cli(dsn, "queues", "history", "orders").data
     assert [row["what"] for row in history] == ["set", "set"]

@@ -82,9 +82,14 @@ def test_a_node_has_the_model_of_its_workflow_unless_another_provider_has_it(
     tmp_path: Path, node: str, more: str, model: str | None, effort: str | None
 ) -> None:
     agent = agent_of(
-        tmp_path, node, more,
-        provider="cmd:x", models=MODELS, assistant="claude", assistant_models={"claude": "own"},
-    )  # fmt: skip
+        tmp_path,
+        node,
+        more,
+        provider="cmd:x",
+        models=MODELS,
+        assistant="claude",
+        assistant_models={"claude": "own"},
+    )
     assert (agent.fields.get("model"), agent.fields.get("effort")) == (model, effort)
 
 

@@ -244,9 +244,13 @@ async def test_a_group_is_done_again_until_its_check_passes(
     run = await play(aflow, path)
     assert run.output.strip() == "3"
     assert steps(conn) == [
-        "group#1/tick", "group#1:until", "group#2/tick", "group#2:until", "group#3/tick",
+        "group#1/tick",
+        "group#1:until",
+        "group#2/tick",
+        "group#2:until",
+        "group#3/tick",
         "group#3:until",
-    ]  # fmt: skip
+    ]
 
 
 async def test_a_person_is_asked_about_the_text_and_their_words_are_the_output(
@@ -542,8 +546,11 @@ async def test_a_retry_takes_a_failed_turn_again_and_no_other(
     await aflow.until_idle()
     assert (await ended(run)).output == "two"
     assert (tmp_path / "witness").read_text().split("\n") == [
-        "first begins", "second begins", "second begins", ""
-    ]  # fmt: skip
+        "first begins",
+        "second begins",
+        "second begins",
+        "",
+    ]
 
 
 async def test_a_run_without_the_evidence_that_it_owes_fails_until_there_is_some(
@@ -592,8 +599,10 @@ async def test_a_node_whose_output_is_given_waits_for_no_folder_and_no_commit(
 async def test_a_pool_that_is_used_up_admits_no_further_turn(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
-    nodes = "\n".join(f"- {{id: n{n}, prompt: go, depends_on: [{needs}]}}" for n, needs in
-                      enumerate(["", "n0", "n1", "n2"]))  # fmt: skip
+    nodes = "\n".join(
+        f"- {{id: n{n}, prompt: go, depends_on: [{needs}]}}"
+        for n, needs in enumerate(["", "n0", "n1", "n2"])
+    )
     run = await play(
         aflow, write(tmp_path, nodes), provider="python:declared_agents:paid", budget={"usd": 1}
     )
@@ -637,9 +646,11 @@ async def test_outputs_of_a_type_are_files_named_by_their_rounds(
     (folder,) = tmp_path.glob(".pgflow/runs/*/artifacts/nodes")
     said = {path.name: path.read_text() for path in folder.glob("*.md")}
     assert said == {
-        "plan.md": "one", "twice%231%2finner.md": "", "twice%232%2finner.md": "DONE",
+        "plan.md": "one",
+        "twice%231%2finner.md": "",
+        "twice%232%2finner.md": "DONE",
         "turns.md": "DONE",
-    }  # fmt: skip
+    }
     about = json.loads((folder / "plan.meta.json").read_text())
     assert about.items() >= {"outputType": "plan", "path": "nodes/plan.md", "size": 3}.items()
 
@@ -653,8 +664,11 @@ async def test_an_agent_is_seen_at_work_and_nothing_of_it_is_kept(
     working = asyncio.ensure_future(aflow.until_idle())
     words = run.stream("agents", live=True)
     assert await anext(words) == {
-        "id": "think", "step": "think", "type": "assistant", "content": "one"
-    }  # fmt: skip
+        "id": "think",
+        "step": "think",
+        "type": "assistant",
+        "content": "one",
+    }
     (tmp_path / "seen").touch()
     await working
     async for word in words:

@@ -120,5 +120,6 @@ async def test_a_rehearsal_logs_no_node_that_is_given(aflow: AsyncHarness, tmp_p
     run = await play(aflow, path, key="st-1", provider="stub:", stubs={"a": "one", "b": "two"})
     assert run.output == "two"
     assert [one["type"] for one in events(tmp_path, "st-1")] == [
-        "workflow_start", "workflow_complete"
-    ]  # fmt: skip
+        "workflow_start",
+        "workflow_complete",
+    ]

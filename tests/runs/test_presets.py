@@ -121,19 +121,32 @@ def test_wishes_of_a_file_become_arguments_that_are_no_options(agent: Agent) -> 
     agent.take(
         "claude:--permission-mode acceptEdits",
         agent={
-            "model": "--dangerously-skip-permissions", "allowed_tools": ["Read", "Bash(git:*)"],
-            "denied_tools": ["WebSearch"], "mcp": "servers.json", "systemPrompt": "Be brief.",
+            "model": "--dangerously-skip-permissions",
+            "allowed_tools": ["Read", "Bash(git:*)"],
+            "denied_tools": ["WebSearch"],
+            "mcp": "servers.json",
+            "systemPrompt": "Be brief.",
         },
         max_usd=2.5,
         session="s-0",
-    )  # fmt: skip
+    )
     assert agent.argv == [
-        "-p", "--output-format=stream-json", "--verbose",
-        "--model=--dangerously-skip-permissions", "--system-prompt=Be brief.",
-        "--mcp-config=servers.json", "--disallowedTools=WebSearch", "--max-budget-usd=2.5",
-        "--resume=s-0", "--strict-mcp-config", "--fork-session",
-        "--tools=Read,Bash", "--allowedTools=Read,Bash(git:*)", "--permission-mode", "acceptEdits",
-    ]  # fmt: skip
+        "-p",
+        "--output-format=stream-json",
+        "--verbose",
+        "--model=--dangerously-skip-permissions",
+        "--system-prompt=Be brief.",
+        "--mcp-config=servers.json",
+        "--disallowedTools=WebSearch",
+        "--max-budget-usd=2.5",
+        "--resume=s-0",
+        "--strict-mcp-config",
+        "--fork-session",
+        "--tools=Read,Bash",
+        "--allowedTools=Read,Bash(git:*)",
+        "--permission-mode",
+        "acceptEdits",
+    ]
 
 
 def test_no_tools_are_no_tools(agent: Agent) -> None:

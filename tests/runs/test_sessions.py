@@ -91,9 +91,12 @@ async def test_the_turns_of_a_loop_go_on_in_their_own_session(
     await play(aflow, write(tmp_path, nodes), provider=AGENT)
     before = (None, None) if is_fresh else ("s:refine#1", "s:refine#2")
     assert sessions(tmp_path) == {
-        "plan": None, "refine#1": None, "refine#2": before[0], "refine#3": before[1],
+        "plan": None,
+        "refine#1": None,
+        "refine#2": before[0],
+        "refine#3": before[1],
         "last": "s:refine#3",
-    }  # fmt: skip
+    }
 
 
 async def test_each_round_of_a_group_and_an_included_workflow_begin_anew(
@@ -166,8 +169,10 @@ async def test_a_turn_whose_session_is_gone_begins_anew_and_says_so(
     turns = (tmp_path / "witness").read_text().splitlines()
     assert turns == ["plan in None", "build in s:plan", "build in None"]
     assert [(end["id"], end["state"]) for end in run.ends] == [
-        ("plan", "completed"), ("build", "lost"), ("build", "completed"),
-    ]  # fmt: skip
+        ("plan", "completed"),
+        ("build", "lost"),
+        ("build", "completed"),
+    ]
 
 
 async def test_a_session_that_is_gone_leaves_the_outputs_of_the_run_before(

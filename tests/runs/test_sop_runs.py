@@ -106,8 +106,10 @@ async def test_all_parameters_that_are_missing_are_asked_for_at_once(
     await aflow.answer(gate, Approve(edit={"topic": "tea"}))
     assert (await ended(run)).status == "completed"
     assert values(prompt(tmp_path, LOOK)) == {
-        "topic": "tea", "reader": "Ada", "folder": "notes/tea",
-    }  # fmt: skip
+        "topic": "tea",
+        "reader": "Ada",
+        "folder": "notes/tea",
+    }
 
 
 async def test_a_run_without_its_parameters_ends_where_they_are_refused(
@@ -241,9 +243,14 @@ async def test_every_sop_of_the_original_runs_to_its_end(
         inputs = {one.name: f"my {one.name}" for one in graph.inputs if one.required}
         dry = dry_run(graph, stubs=stubs, message="do it", inputs=inputs)
         run = await start(
-            aflow, CORPUS / name, "do it", cwd=str(tmp_path), inputs=inputs, provider="stub:",
+            aflow,
+            CORPUS / name,
+            "do it",
+            cwd=str(tmp_path),
+            inputs=inputs,
+            provider="stub:",
             stubs=stubs,
-        )  # fmt: skip
+        )
         runs[name] = (run, dry)
     await aflow.until_idle()
     for name, (run, dry) in runs.items():

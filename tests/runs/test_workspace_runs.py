@@ -83,9 +83,12 @@ async def test_the_papers_workspace_waits_for_its_folder_and_delivers_to_it_once
         assert text.startswith(f"{stage} of ["), text
         assert (meeting / f"out/weekly/{name}.md").read_text() == text
     assert {path.name for path in (meeting / "out/weekly").iterdir()} == {
-        "meeting-notes.md", "action-items.md", "key-insights.md", "summary.md",
+        "meeting-notes.md",
+        "action-items.md",
+        "key-insights.md",
+        "summary.md",
         ".pgflow-delivery.json",
-    }  # fmt: skip
+    }
     effects = conn.execute("select count(*) from pgflow.effects where name like '%deliver'")
     assert effects.fetchone() == (1,)
 
@@ -261,8 +264,11 @@ async def test_acts_of_stages_are_taken_back_in_reverse_when_a_later_stage_fails
     end = await ended(await begin(aflow, root))
     assert (end.status, "reads nowhere.md, which is not there" in end.error) == ("failed", True)
     assert [line.removesuffix(" begins") for line in seen(root)] == [
-        "01-a", "02-b", "02-b:compensate", "01-a:compensate",
-    ]  # fmt: skip
+        "01-a",
+        "02-b",
+        "02-b:compensate",
+        "01-a:compensate",
+    ]
     names = conn.execute("select name from pgflow.effects order by intended_at").fetchall()
     assert names[:2] == [("01-a",), ("02-b",)]
 

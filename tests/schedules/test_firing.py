@@ -308,8 +308,10 @@ def test_a_range_of_the_past_is_filled_and_no_slot_twice(conn: Conn) -> None:
     keep(conn)
     keep(conn, at("03-01 11:00"))
     assert backfill(conn, "09:00", "10:00", "11:00") == [
-        ("09:00", "buffered"), ("10:00", "buffered"), ("11:00", "there"),
-    ]  # fmt: skip
+        ("09:00", "buffered"),
+        ("10:00", "buffered"),
+        ("11:00", "there"),
+    ]
     assert backfill(conn, "09:00", "08:00") == [("08:00", "buffered"), ("09:00", "buffered")]
     for expected in ([11, 8], [11, 8, 9], [11, 8, 9, 10]):
         finish_all(conn)
@@ -516,12 +518,21 @@ def test_a_worker_that_stops_keeps_nothing(conn: Conn) -> None:
 def declare(conn: Conn, worker: int, *names: str, cron: str = "0 * * * *") -> list[str]:
     declared = [
         {
-            "name": name, "workflow": "work", "queue": "default", "spec": {"cron": [cron], "tz": "UTC"}, "overlap": "allow",
-            "catch_up": "all", "max_catch_up": 100, "jitter_seconds": 0, "priority": 0, "timeout_seconds": None,
-            "run_version": "", "slot_parameter": None,
+            "name": name,
+            "workflow": "work",
+            "queue": "default",
+            "spec": {"cron": [cron], "tz": "UTC"},
+            "overlap": "allow",
+            "catch_up": "all",
+            "max_catch_up": 100,
+            "jitter_seconds": 0,
+            "priority": 0,
+            "timeout_seconds": None,
+            "run_version": "",
+            "slot_parameter": None,
         }
         for name in names
-    ]  # fmt: skip
+    ]
     run(conn, calls.attach_schedules(worker, names))
     keep(conn)
     return run(conn, calls.declare_schedules(worker, declared))

@@ -116,9 +116,14 @@ def test_slots_are_the_same_wherever_one_begins(expression: str, zone: str) -> N
     year = ours(expression, zone)
     spec = make_spec(expression, tz=zone)
     # Around both changes of each clock every slot and every quarter of an hour is a beginning.
-    for change in (datetime(2027, 3, 14, tzinfo=UTC), datetime(2027, 3, 28, tzinfo=UTC),
-                   datetime(2027, 4, 3, tzinfo=UTC), datetime(2027, 10, 2, tzinfo=UTC),
-                   datetime(2027, 10, 31, tzinfo=UTC), datetime(2027, 11, 7, tzinfo=UTC)):  # fmt: skip
+    for change in (
+        datetime(2027, 3, 14, tzinfo=UTC),
+        datetime(2027, 3, 28, tzinfo=UTC),
+        datetime(2027, 4, 3, tzinfo=UTC),
+        datetime(2027, 10, 2, tzinfo=UTC),
+        datetime(2027, 10, 31, tzinfo=UTC),
+        datetime(2027, 11, 7, tzinfo=UTC),
+    ):
         for quarters in range(-8, 100):
             after = change + timedelta(minutes=15 * quarters)
             assert next(slots_after(spec, after)) == year[bisect.bisect_right(year, after)]
@@ -181,8 +186,11 @@ def test_days_without_slots_and_days_that_alone_have_them_are_days_of_the_zone()
     slots = list(slots_after(fair, datetime(2027, 1, 1, tzinfo=UTC)))
     local = [slot.astimezone(ZoneInfo("Pacific/Auckland")) for slot in slots]
     assert [(at.year, at.day, at.hour) for at in local] == [
-        (2027, 1, 0), (2027, 1, 12), (2029, 1, 0), (2029, 1, 12),
-    ]  # fmt: skip
+        (2027, 1, 0),
+        (2027, 1, 12),
+        (2029, 1, 0),
+        (2029, 1, 12),
+    ]
     assert refill(fair, datetime(2027, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)).is_over
 
 

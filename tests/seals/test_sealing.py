@@ -89,8 +89,10 @@ def test_a_long_journal_is_sealed_in_parts(conn: psycopg.Connection, flow: Harne
     switch_on(conn)
     assert seal(conn) == 3
     assert rows(conn, "select upto_seq, has_ended from pgflow.seals order by round") == [
-        (1000, False), (2000, False), (2504, True),
-    ]  # fmt: skip
+        (1000, False),
+        (2000, False),
+        (2504, True),
+    ]
     assert findings(conn) == []
 
 
@@ -112,8 +114,10 @@ def test_a_run_whose_start_is_not_committed_yet_is_not_passed(
     for _ in range(2):
         seal(conn)
     assert rows(conn, "select run_id, has_ended from pgflow.seals order by run_id") == [
-        (1, True), (2, True), (3, True),
-    ]  # fmt: skip
+        (1, True),
+        (2, True),
+        (3, True),
+    ]
     assert findings(conn) == []
 
 
@@ -181,9 +185,13 @@ def test_a_rewind_after_the_end_is_no_change_of_history(
     flow.until_idle()
     assert findings(conn) == []
     assert seal(conn) == 2
-    assert rows(conn, "select generation, has_ended from pgflow.seals order by generation, round") == [
-        (1, True), (1, True), (2, True),
-    ]  # fmt: skip
+    assert rows(
+        conn, "select generation, has_ended from pgflow.seals order by generation, round"
+    ) == [
+        (1, True),
+        (1, True),
+        (2, True),
+    ]
     assert findings(conn) == []
     # But nobody else may say of a run that it was continued.
     with conn.transaction(force_rollback=True):
@@ -232,9 +240,12 @@ def test_removed_history_leaves_the_roots_and_no_findings(
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1)")
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1, after => 1)")
     conn.execute("select pgflow.drop_history(clock_timestamp(), max => 1, after => 2)")
-    assert rows(conn, "select key is null, dropped_at is null from pgflow.seals order by run_id") == [
-        (True, False), (False, True),
-    ]  # fmt: skip
+    assert rows(
+        conn, "select key is null, dropped_at is null from pgflow.seals order by run_id"
+    ) == [
+        (True, False),
+        (False, True),
+    ]
     assert rows(conn, "select cardinality(runs) from pgflow.seal_round order by round") == [0, 0, 2]
     assert findings(conn, anchor) == []
     with conn.transaction(force_rollback=True):

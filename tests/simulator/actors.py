@@ -290,7 +290,9 @@ class Cast:
                 journal,
                 journal.seq,
                 offer=letter and [*letter, step.act.began],
-                due_us={seq: due_us for seq, _, kind, _, _, _, _, due_us, *_ in told if kind == "t"},
+                due_us={
+                    seq: due_us for seq, _, kind, _, _, _, _, due_us, *_ in told if kind == "t"
+                },
             )
 
     # ---------------------------------------------------------------- flushes

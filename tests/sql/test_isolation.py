@@ -56,9 +56,11 @@ def meetings(*, variants: bool) -> set[frozenset[str]]:
     names = {name: name if variants else verb.of or name for name, verb in VERBS.items()}
     return {
         frozenset((names[a.verb.name], names[b.verb.name]))
-        for spec in all_specs() for actors in spec.meetings
-        for n, a in enumerate(actors) for b in actors[n + 1 :]
-    }  # fmt: skip
+        for spec in all_specs()
+        for actors in spec.meetings
+        for n, a in enumerate(actors)
+        for b in actors[n + 1 :]
+    }
 
 
 def test_every_pair_of_calls_meets_or_cannot() -> None:
@@ -107,8 +109,10 @@ def test_what_must_never_be_is_found_in_what_is_printed() -> None:
     look = "place |journal|mail|said|lost|doubled|unsound\n------+---\nk lease|||| 1| 0|no wake-up is lost\n"
     printed = f"Parsed test spec\n\nstarting permutation: a b look\nstep a: x\nstep b: y\nERROR:  deadlock detected\nstep look: z\n{look}"
     assert isolationkit.faults("spec", printed) == [
-        "spec, a b look: b: deadlock detected", "spec, a b look: no wake-up is lost", "spec, a b look: 1 lost, 0 doubled",
-    ]  # fmt: skip
+        "spec, a b look: b: deadlock detected",
+        "spec, a b look: no wake-up is lost",
+        "spec, a b look: 1 lost, 0 doubled",
+    ]
     assert (
         isolationkit.faults("spec", printed.replace(look, ""))[1]
         == "spec, a b look: it did not come to its end"

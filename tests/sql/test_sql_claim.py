@@ -147,9 +147,18 @@ def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
 def test_a_claim_tells_what_few_runs_have_and_nothing_of_a_plain_one(db: Conn) -> None:
     _, _, claimed = claim_one_with_everything(db)
     assert claimed.extra == {
-        "labels": {"x": "y"}, "metadata": {"m": [None]}, "parent_run_id": None, "leaves_saga": None, "tenant": "t", "deadline_us": sqlkit.micros(T0) + 9_000_000,
-        "beats": False, "heritage": None, "saga": None, "offer": None, "pool": None,
-    }  # fmt: skip
+        "labels": {"x": "y"},
+        "metadata": {"m": [None]},
+        "parent_run_id": None,
+        "leaves_saga": None,
+        "tenant": "t",
+        "deadline_us": sqlkit.micros(T0) + 9_000_000,
+        "beats": False,
+        "heritage": None,
+        "saga": None,
+        "offer": None,
+        "pool": None,
+    }
     start(db, key="plain")
     assert claim_one(db).extra is None
 

@@ -547,9 +547,12 @@ def test_what_may_be_lost_does_not_wait_for_the_disk_and_leaves_the_session_alon
 ) -> None:
     run = begin(conn)
     for call in (
-        f"claim_runs({run.worker}, '{{1}}', 0, '{{}}')", "wake('{1}')", "poll()", f"beat({run.worker})",
+        f"claim_runs({run.worker}, '{{1}}', 0, '{{}}')",
+        "wake('{1}')",
+        "poll()",
+        f"beat({run.worker})",
         f"beat_step({run.run_id}, {run.token}, 1, 1, null)",
-    ):  # fmt: skip
+    ):
         with conn.transaction():
             conn.execute(f"select pgflow.{call}")
             assert one(conn, SYNC) == "off", call

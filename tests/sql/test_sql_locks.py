@@ -103,9 +103,20 @@ WAITS = {
 def gate(key: str, **terms: Any) -> dict[str, Any]:
     """A question that asks at a gate."""
     asked = {
-        "call": 1, "name": key, "key": key, "request": "1", "hash": "h", "approvers": [], "quorum": 1, "timeout": None,
-        "on_timeout": "expire", "escalate": [], "needs_value": False, "decision": None, "shape": True,
-    }  # fmt: skip
+        "call": 1,
+        "name": key,
+        "key": key,
+        "request": "1",
+        "hash": "h",
+        "approvers": [],
+        "quorum": 1,
+        "timeout": None,
+        "on_timeout": "expire",
+        "escalate": [],
+        "needs_value": False,
+        "decision": None,
+        "shape": True,
+    }
     return {"gates": [[1, key]], "new_gates": [asked | terms]}
 
 

@@ -294,8 +294,11 @@ def test_a_step_that_another_worker_did_again_was_begun_more_than_once(db: Conn)
         ),
     )
     assert rows(db, "select step, status, attempts from pgflow.steps order by call") == [
-        ("cut", "completed", 2), ("whole", "completed", 1), ("failed", "completed", 2), ("both", "completed", 3),
-    ]  # fmt: skip
+        ("cut", "completed", 2),
+        ("whole", "completed", 1),
+        ("failed", "completed", 2),
+        ("both", "completed", 3),
+    ]
     for repeated in ("steps where attempts > 1", "repeated_steps"):
         assert rows(db, f"select step from pgflow.{repeated} order by call") == [
             "cut",

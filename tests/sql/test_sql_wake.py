@@ -512,8 +512,11 @@ def test_each_signal_goes_to_one_wait_in_the_order_of_sending(db: Conn) -> None:
     ):
         taken += commit(db, flush(run, signals=waits, park=True, idle=True)).units_of(run)
     assert [(call, name, payload) for _, call, _, name, payload in taken] == [
-        (1, "paid", "0"), (2, "paid", "1"), (3, "paid", "2"), (5, "other", '"o"'),
-    ]  # fmt: skip
+        (1, "paid", "0"),
+        (2, "paid", "1"),
+        (3, "paid", "2"),
+        (5, "other", '"o"'),
+    ]
     assert [seq for seq, *_ in taken] == [1, 2, 3, 4]
     assert mailbox(db, run.chain_id) == []
     assert (
@@ -629,10 +632,15 @@ def test_mail_that_nobody_took_is_put_aside_when_the_run_ends(db: Conn) -> None:
     set_clock(db, T0 + seconds(9))
     finish(db, run)
     assert mailbox(db, run.chain_id) == []
-    assert one(db, "select name, payload::text, sent_at, moved_at from pgflow.undelivered order by "
-                   "signal_id") == (
-        "a", '{"b":1, "a":-0.0}', T0, T0 + seconds(9),
-    )  # fmt: skip
+    assert one(
+        db,
+        "select name, payload::text, sent_at, moved_at from pgflow.undelivered order by signal_id",
+    ) == (
+        "a",
+        '{"b":1, "a":-0.0}',
+        T0,
+        T0 + seconds(9),
+    )
 
 
 def test_mail_to_a_finished_run_is_accepted_and_put_aside(db: Conn) -> None:
@@ -1003,11 +1011,23 @@ def begin_two_children(db: Conn) -> tuple[Any, Any]:
     top = begin(db, "top", key="top", tenant="t", metadata='{"trace": [1]}', timeout_seconds=100)
     answer = commit(
         db,
-        flush(top, children=[
-            child(1, "plain"),
-            child(2, "own", key="mine", queue="q2", timeout_seconds=5, metadata={"other": 1}, run_at=T0 + seconds(10), close_policy="a"),
-        ]),
-    )  # fmt: skip
+        flush(
+            top,
+            children=[
+                child(1, "plain"),
+                child(
+                    2,
+                    "own",
+                    key="mine",
+                    queue="q2",
+                    timeout_seconds=5,
+                    metadata={"other": 1},
+                    run_at=T0 + seconds(10),
+                    close_policy="a",
+                ),
+            ],
+        ),
+    )
     assert [u[1:4] for u in answer.units_of(top)] == [[1, "k", "plain"], [2, "k", "own"]]
     assert len(answer.lanes) == 2
     return top, answer
@@ -1156,8 +1176,13 @@ def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: C
     question = {"timers": [[1, 1, "T"]], "signals": [[2, "go"]], "idle": True}
     answer = commit(db, *(flush(run, **question, park=run is not asking) for run in runs))
     assert {run.key: answer.place_of(run) for run in runs} == {
-        "k0": "parked", "k1": "leased", "k2": "leased", "k3": "held", "k4": "ended", "k5": "leased",
-    }  # fmt: skip
+        "k0": "parked",
+        "k1": "leased",
+        "k2": "leased",
+        "k3": "held",
+        "k4": "ended",
+        "k5": "leased",
+    }
     assert [[u[1:3] for u in answer.units_of(run)] for run in runs] == [
         [],
         [[1, "T"]],

@@ -77,8 +77,9 @@ def test_a_call_that_is_gone_is_named(state, empty):
     empty.execute("drop function pgflow.leave_worker(int)")
     empty.execute("alter function pgflow.observe_workers() rename to observed_workers")
     assert [line.partition(": ")[0] for line in unresolved(empty, calls)] == [
-        "select worker_id, beat from pgflow.observe_workers()", "select pgflow.leave_worker(%s::int)",
-    ]  # fmt: skip
+        "select worker_id, beat from pgflow.observe_workers()",
+        "select pgflow.leave_worker(%s::int)",
+    ]
 
 
 FUNCTIONS = """
@@ -97,9 +98,12 @@ def test_what_functions_of_a_landed_version_call_stays(state, empty):
     schema.migrate(empty)
     ours = empty.execute(FUNCTIONS).fetchall()
     gone = [
-        f"{name}({', '.join(types)})" for name, types, _ in landed
-        if not any(n == name and t[: len(types)] == types and needed <= len(types) for n, t, needed in ours)
-    ]  # fmt: skip
+        f"{name}({', '.join(types)})"
+        for name, types, _ in landed
+        if not any(
+            n == name and t[: len(types)] == types and needed <= len(types) for n, t, needed in ours
+        )
+    ]
     assert gone == []
 
 
@@ -107,9 +111,10 @@ def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(state, empty_dsn,
     """It goes on in the functions that it began with, whatever has taken their place."""
     schema.install(empty, state.assets)
     with (
-        ThreadPoolExecutor(2) as pool, psycopg.connect(empty_dsn, autocommit=True) as holder,
+        ThreadPoolExecutor(2) as pool,
+        psycopg.connect(empty_dsn, autocommit=True) as holder,
         psycopg.connect(empty_dsn, autocommit=True) as client,
-    ):  # fmt: skip
+    ):
         client.execute("set deadlock_timeout = '1min'")
         client.execute("select pgflow.start_run(workflow => 'w', input => '{}', key => 'before')")
         holder.execute(servers.MIDWAY.format(""))

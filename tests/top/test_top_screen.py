@@ -307,8 +307,9 @@ async def test_a_database_that_does_not_answer_is_told_of_and_found_again(
             try:
                 other.execute(
                     "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s "
-                    "and application_name like 'pgflow app%%'", [conn.info.dbname],
-                )  # fmt: skip
+                    "and application_name like 'pgflow app%%'",
+                    [conn.info.dbname],
+                )
                 await sees(top, pilot, "No answer from the database since", "stuck-1")
             finally:
                 other.execute(allow.format(name, sql.SQL("true")))

@@ -98,9 +98,11 @@ def left(conn: psycopg.Connection, sku: str = "a") -> int:
 def provide_all(flow: Harness, engine: Engine, async_engine: AsyncEngine) -> None:
     """Gives the app a provider of each kind."""
     flow.app.definitions.providers += [
-        SessionProvider(sessionmaker(engine)), EngineProvider(engine),
-        AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
-    ]  # fmt: skip
+        SessionProvider(sessionmaker(engine)),
+        EngineProvider(engine),
+        AsyncSessionProvider(async_sessionmaker(async_engine)),
+        AsyncEngineProvider(async_engine),
+    ]
 
 
 TAKE = text("update stock set n = n - :n where sku = :sku returning n")
@@ -617,8 +619,10 @@ def test_a_start_that_is_rolled_back_leaves_nothing_and_one_that_is_committed_ex
     flow.include(wait_for_go)
     flow.until_idle()
     opened: Any = {
-        "session": lambda: Session(engine), "scoped session": lambda: scoped_session(sessionmaker(engine)), "connection": engine.connect,
-    }[kind]()  # fmt: skip
+        "session": lambda: Session(engine),
+        "scoped session": lambda: scoped_session(sessionmaker(engine)),
+        "connection": engine.connect,
+    }[kind]()
     try:
         opened.execute(TAKE, {"n": 1, "sku": "a"})
         flow.app.using(opened).start(wait_for_go.options(key="gone"))

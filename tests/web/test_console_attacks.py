@@ -128,8 +128,15 @@ async def test_nothing_that_is_stored_is_ever_html(
     assert len(pages) > 60
     kinds = {path.partition("?")[0] for path, _ in pages}
     assert kinds >= {
-        *PAGES, "/run", "/run/order", "/gate", "/debt", "/schedule", "/schedule/order", "/relay",
-    }  # fmt: skip
+        *PAGES,
+        "/run",
+        "/run/order",
+        "/gate",
+        "/debt",
+        "/schedule",
+        "/schedule/order",
+        "/relay",
+    }
     for path, page in pages:
         assert is_harmless(page) == [], path
     everything = "".join(page.text for _, page in pages)
@@ -141,16 +148,25 @@ async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -
     browser = Browser(aflow.app, ANN)
     for text in EVIL:
         for path in (
-            address("/runs", key=text), address("/runs", workflow=text),
-            address("/runs", status=text), address("/runs", label=text),
-            address("/runs", after=text), address("/run", key=text), address("/gate", gate=text),
-            address("/debt", key=text), address("/effects", state=text),
-            address("/budget", pool=text), address("/gates", done=text, mine="1"),
-            address("/run/order", key=text, verb=text), f"/{text}",
-            address("/schedules", state=text), address("/schedule", name=text),
-            address("/schedule/order", name=text, verb=text), address("/relay", name=text),
+            address("/runs", key=text),
+            address("/runs", workflow=text),
+            address("/runs", status=text),
+            address("/runs", label=text),
+            address("/runs", after=text),
+            address("/run", key=text),
+            address("/gate", gate=text),
+            address("/debt", key=text),
+            address("/effects", state=text),
+            address("/budget", pool=text),
+            address("/gates", done=text, mine="1"),
+            address("/run/order", key=text, verb=text),
+            f"/{text}",
+            address("/schedules", state=text),
+            address("/schedule", name=text),
+            address("/schedule/order", name=text, verb=text),
+            address("/relay", name=text),
             address("/queue", name=text),
-        ):  # fmt: skip
+        ):
             await browser.status(path)
             assert browser.last is not None
             if browser.last.headers["content-type"].startswith("text/html"):
@@ -410,9 +426,13 @@ async def test_nothing_of_an_address_becomes_a_header(aflow: AsyncHarness) -> No
 async def test_paths_lead_to_no_file(aflow: AsyncHarness) -> None:
     browser = Browser(aflow.app, ANN)
     for path in (
-        "/static/console.py", "/static/../console.py", "/static/%2e%2e/console.py",
-        "/static//etc/passwd", "/static/..%2f..%2fconsole.py", "/templates/base.html",
-    ):  # fmt: skip
+        "/static/console.py",
+        "/static/../console.py",
+        "/static/%2e%2e/console.py",
+        "/static//etc/passwd",
+        "/static/..%2f..%2fconsole.py",
+        "/templates/base.html",
+    ):
         assert await browser.status(path) == 404, path
     assert await browser.status("/static/console.css") == 200
 

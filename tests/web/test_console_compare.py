@@ -109,9 +109,13 @@ async def test_a_run_leads_to_its_logs_by_its_trace(
     assert "Logs" not in (await Browser(aflow.app, ANN).get("/run", key="plain")).words
     assert inspect.ask(conn, inspect.read_trace(-1)) == ""
     for wrong in (
-        "javascript:alert('{key}')", "logs.example.org/{key}", "https://{key}/", "https://x/{id}",
-        "https://{trace_id}.example.org/", "https://x/ {key}",
-    ):  # fmt: skip
+        "javascript:alert('{key}')",
+        "logs.example.org/{key}",
+        "https://{key}/",
+        "https://x/{id}",
+        "https://{trace_id}.example.org/",
+        "https://x/ {key}",
+    ):
         with pytest.raises(InvalidArgument, match="logs="):
             checked_logs(wrong)
 

@@ -90,9 +90,11 @@ async def test_a_schedule_is_paused_resumed_and_triggered_by_a_name(
         assert answer.headers["location"] == "/run?key=it%27s+late%2F2027-03-01T09%3A00%3A00Z"
     said = "select what, said_by, why from pgflow.schedule_changes order by change_id"
     assert rows(conn, said)[1:] == [
-        ("paused", "bob (postgres)", "holidays"), ("resumed", "bob (postgres)", None),
-        ("triggered", "bob (postgres)", "they want it"), ("triggered", "bob (postgres)", None),
-    ]  # fmt: skip
+        ("paused", "bob (postgres)", "holidays"),
+        ("resumed", "bob (postgres)", None),
+        ("triggered", "bob (postgres)", "they want it"),
+        ("triggered", "bob (postgres)", None),
+    ]
     for wrong in ({"slot": "noon"}, {"slot": "2027-13-01"}):
         answer = await browser.submit(order_to("it's late", "trigger"), {}, **wrong)
         assert answer.status_code == 400, wrong
@@ -131,9 +133,12 @@ async def test_slots_of_the_past_are_shown_before_they_are_backfilled(
         "bob (postgres)"
     }
     for wrong in (
-        {"last": ""}, {"first": "x"}, {"overlap": "skip"}, {"last": "2028-01-01"},
+        {"last": ""},
+        {"first": "x"},
+        {"overlap": "skip"},
+        {"last": "2028-01-01"},
         {"first": "1990-01-01"},
-    ):  # fmt: skip
+    ):
         answer = await browser.submit(path, {}, **wrong)
         assert answer.status_code == 400, (wrong, answer.text)
     empty = {**said, "first": "2027-03-28T10:00", "last": "2027-03-28T11:00"}

@@ -115,11 +115,24 @@ def test_each_type_has_a_field_of_its_kind() -> None:
     form = of(Refund, PLAIN)
     kinds = {one.pointer: one.kind for one in [*form.leaves, *form.parts]}
     assert kinds == {
-        "/lines": "list", "/lines/0/sku": "text", "/lines/0/qty": "number", "/total": "number",
-        "/currency": "choice", "/level": "choice", "/due": "date", "/at": "text", "/note": "text",
-        "/way": "choice", "/meta": "group", "/meta/a~1b": "number", "/is_rush": "choice",
-        "/send_to": "group", "/send_to/street": "text", "/send_to/zip": "text", "/either": "json",
-    }  # fmt: skip
+        "/lines": "list",
+        "/lines/0/sku": "text",
+        "/lines/0/qty": "number",
+        "/total": "number",
+        "/currency": "choice",
+        "/level": "choice",
+        "/due": "date",
+        "/at": "text",
+        "/note": "text",
+        "/way": "choice",
+        "/meta": "group",
+        "/meta/a~1b": "number",
+        "/is_rush": "choice",
+        "/send_to": "group",
+        "/send_to/street": "text",
+        "/send_to/zip": "text",
+        "/either": "json",
+    }
     fields = {one.pointer: one for one in form.leaves}
     assert (
         fields["/lines/0/sku"].hint == "Of the shelf, at least 2 characters, at most 8 characters"
@@ -132,9 +145,15 @@ def test_each_type_has_a_field_of_its_kind() -> None:
 
 def test_what_nobody_has_touched_stays_as_it_is_to_the_letter() -> None:
     odd = {
-        "a": 1e-7, "b": 12345678901234567890, "c": "x\u200by", "d": "1\r\n2", "e": "",
-        "f": "\nfirst", "g": {"h": None, "i": [1, {"j": 2}]}, "k": True,
-    }  # fmt: skip
+        "a": 1e-7,
+        "b": 12345678901234567890,
+        "c": "x\u200by",
+        "d": "1\r\n2",
+        "e": "",
+        "f": "\nfirst",
+        "g": {"h": None, "i": [1, {"j": 2}]},
+        "k": True,
+    }
     for annotation in (dict[str, Any], Any):
         form = of(annotation, odd)
         assert of(annotation, odd, shown(form)).result == odd
@@ -238,9 +257,13 @@ async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(
     form = next(one for one in page.forms if one.fields.get("verdict") == "edit")
     assert (answer.status_code, form.fields["value:/total"]) == (200, "many")
     changed = {
-        "value:/total": "11.00", "value:/lines/0/qty": "3", "drop:/lines/1": "1",
-        "value:/lines/2/sku": "rope", "value:/lines/2/qty": "4", "value:/level": "2",
-    }  # fmt: skip
+        "value:/total": "11.00",
+        "value:/lines/0/qty": "3",
+        "drop:/lines/1": "1",
+        "value:/lines/2/sku": "rope",
+        "value:/lines/2/qty": "4",
+        "value:/level": "2",
+    }
     late = {**form.fields, "hash": "0" * 64}
     answer = await browser.client.post(
         path, data={**late, **changed}, headers={"origin": "http://127.0.0.1"}
@@ -255,9 +278,11 @@ async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(
     assert await run.result(SOON) == repr(
         refund().model_copy(
             update={
-                "total": Decimal("11.00"), "lines": [Line("boots", 3), Line("rope", 4)],
-                "note": "<b>", "level": Level.HIGH,
+                "total": Decimal("11.00"),
+                "lines": [Line("boots", 3), Line("rope", 4)],
+                "note": "<b>",
+                "level": Level.HIGH,
             }
         )
-    )  # fmt: skip
+    )
     assert "Line(sku='mat', qty=1)" in await chosen.result(SOON)

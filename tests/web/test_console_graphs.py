@@ -186,16 +186,24 @@ def test_nodes_of_a_group_stand_where_they_do_in_its_newest_round() -> None:
     )
     first = [{"id": "tick", "state": "completed", "iteration": 1}]
     assert words(graph, ["group#1/tick", "group#1/tock"], *first)[2:] == [
-        "group running", "tick completed", "tock running",
-    ]  # fmt: skip
+        "group running",
+        "tick completed",
+        "tock running",
+    ]
     begun = ["a", "a#b#2:until", "group#1/tick", "group#1/tock", "group#2/tick"]
     assert words(graph, begun, *first) == [
-        "a running", "a#b running", "group running", "tick running", "tock waiting",
-    ]  # fmt: skip
+        "a running",
+        "a#b running",
+        "group running",
+        "tick running",
+        "tock waiting",
+    ]
     ends = [{"id": "group", "state": "completed"}, {"id": "a", "state": "odd"}, "no", {"id": 7}]
     assert words(graph, begun[::-1], *ends)[2:] == [
-        "group completed", "tick running", "tock waiting",
-    ]  # fmt: skip
+        "group completed",
+        "tick running",
+        "tock waiting",
+    ]
     assert words(graph, ["pgflow.folder", "", "b"], asks=["a:ask#2"])[0] == "a asks"
 
 

@@ -204,12 +204,18 @@ async def test_a_session_of_somebody_is_not_made_by_hand(
 
 def test_a_provider_is_asked_by_https_only(known: Provider) -> None:
     for wrong in (
-        {"issuer": "http://id.example.org"}, {"issuer": "id.example.org"},
-        {"address": "http://ops.example.org"}, {"secret": b"short"},
+        {"issuer": "http://id.example.org"},
+        {"issuer": "id.example.org"},
+        {"address": "http://ops.example.org"},
+        {"secret": b"short"},
         {"roles": {"ops": ["root"]}},
-    ):  # fmt: skip
+    ):
         given: dict[str, Any] = {
-            "issuer": known.issuer, "client_id": CLIENT, "address": BASE, "roles": ROLES, **wrong,
-        }  # fmt: skip
+            "issuer": known.issuer,
+            "client_id": CLIENT,
+            "address": BASE,
+            "roles": ROLES,
+            **wrong,
+        }
         with pytest.raises(InvalidArgument):
             Oidc(**given)

@@ -77,8 +77,10 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     assert "It is told to pause." in (await browser.get(answer.headers["location"])).words
     await aflow.until_idle()
     assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
-        "paused", "finance asks", "bob (postgres)",
-    )  # fmt: skip
+        "paused",
+        "finance asks",
+        "bob (postgres)",
+    )
     answer = await browser.submit(order_to("invoice 1", "pause"), {})
     assert (answer.status_code, "is paused: pause fits queued" in answer.text) == (409, True)
     await browser.submit(order_to("invoice 1", "resume"), {})
@@ -89,8 +91,10 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     await browser.submit(order_to("invoice 1", "cancel"), {}, why="ordered twice")
     await aflow.until_idle()
     assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
-        "cancelled", "ordered twice", "bob (postgres)",
-    )  # fmt: skip
+        "cancelled",
+        "ordered twice",
+        "bob (postgres)",
+    )
     page = await browser.get("/run", key="invoice 1")
     assert not [link for link in page.links if link.startswith("/run/order")]
     page = await browser.get(order_to("invoice 1", "cancel"))
@@ -146,9 +150,12 @@ async def test_a_run_is_taken_back_and_forked_with_another_input(
     assert await run.result(SOON) == 3
     assert run_row(conn, "l", "generation") == (2,)
     answer = await browser.submit(
-        address("/run/again", key="l", at="0"), {"verb": "fork"}, new_key="m", effects="repeat",
+        address("/run/again", key="l", at="0"),
+        {"verb": "fork"},
+        new_key="m",
+        effects="repeat",
         input='{"steps": 1}',
-    )  # fmt: skip
+    )
     assert answer.headers["location"] == "/run?key=m&done=fork"
     await aflow.until_idle()
     assert await aflow.app.get("m", long).result(SOON) == 1

@@ -31,9 +31,13 @@ async def test_no_address_leads_to_a_run_of_another_tenant(
     )
     browser = Browser(aflow.app, ANN)
     for path, more in (
-        ("/run", {}), ("/run/value", {"value": "input"}), ("/run/value", {"value": "1"}),
-        ("/run/order", {"verb": "cancel"}), ("/run/again", {}), ("/run/compare", {}),
-    ):  # fmt: skip
+        ("/run", {}),
+        ("/run/value", {"value": "input"}),
+        ("/run/value", {"value": "1"}),
+        ("/run/order", {"verb": "cancel"}),
+        ("/run/again", {}),
+        ("/run/compare", {}),
+    ):
         assert await browser.status(path, key="theirs", **more) == 404, path
     for path in ("/", "/runs", "/runs?key=*", "/runs?status=running", "/budgets"):
         assert "theirs" not in (await browser.get(path)).words, path

@@ -116,14 +116,29 @@ def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn
     gate, rich = rows(conn, "select gate from pgflow.gates order by workflow")
     debts = rows(conn, "select effect from pgflow.obligations where kind <> 'gate'")
     pages = [
-        *PAGES, "/run?key=order-1", "/run?key=pay-1", "/run/again?key=pay-1", "/filters",
-        "/run/compare?key=pay-2", "/run/order?key=ask-1&verb=cancel", f"/worker?id={worker}",
-        "/runs?status=failed", "/runs/order?verb=retry&status=failed", "/filters?status=failed",
-        "/sql/page?page=/", "/workflow?name=pay", "/budget?pool=models", "/schedule?name=nightly",
-        "/schedule/order?name=nightly&verb=backfill", "/relay?name=mailer",
-        "/relay/order?name=mailer&verb=replay", "/queue?name=default", f"/gate?gate={gate}", "/run?key=none",
+        *PAGES,
+        "/run?key=order-1",
+        "/run?key=pay-1",
+        "/run/again?key=pay-1",
+        "/filters",
+        "/run/compare?key=pay-2",
+        "/run/order?key=ask-1&verb=cancel",
+        f"/worker?id={worker}",
+        "/runs?status=failed",
+        "/runs/order?verb=retry&status=failed",
+        "/filters?status=failed",
+        "/sql/page?page=/",
+        "/workflow?name=pay",
+        "/budget?pool=models",
+        "/schedule?name=nightly",
+        "/schedule/order?name=nightly&verb=backfill",
+        "/relay?name=mailer",
+        "/relay/order?name=mailer&verb=replay",
+        "/queue?name=default",
+        f"/gate?gate={gate}",
+        "/run?key=none",
         *(f"/debt?key={key}" for key in debts),
-    ]  # fmt: skip
+    ]
     found = {}
     with console(dsn) as (url, _), chromium() as browser:
         for place, path in enumerate(pages):

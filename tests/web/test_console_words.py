@@ -22,9 +22,15 @@ def at(seconds: float) -> datetime:
 
 def entry(name: str, began: float, ended: float | None, **more: Any) -> Entry:
     said: dict[str, Any] = {
-        "call": 1, "kind": "step", "is_known": True, "failures": (), "cut_off": 0, "due_at": None,
-        "payload": None, "status": "open" if ended is None else "completed",
-    }  # fmt: skip
+        "call": 1,
+        "kind": "step",
+        "is_known": True,
+        "failures": (),
+        "cut_off": 0,
+        "due_at": None,
+        "payload": None,
+        "status": "open" if ended is None else "completed",
+    }
     ended_at = None if ended is None else at(ended)
     return Entry(name=name, began_at=at(began), ended_at=ended_at, **{**said, **more})
 
@@ -55,8 +61,10 @@ def test_ages_offsets_and_amounts_are_told() -> None:
 def test_a_value_is_shown_up_to_a_limit_and_on_one_line() -> None:
     short = words.shown({"a": [1, "ü  ü"]})
     assert (short.text, short.line, short.left_out) == (
-        '{"a": [1, "ü  ü"]}', '{"a": [1, "ü ü"]}', 0,
-    )  # fmt: skip
+        '{"a": [1, "ü  ü"]}',
+        '{"a": [1, "ü ü"]}',
+        0,
+    )
     wide = words.shown({"a": ["x" * 64]})
     assert (wide.text.count("\n"), wide.line) == (4, '{"a": ["' + "x" * 64 + '"]}')
     long = words.shown("x" * 50_000)
@@ -90,11 +98,15 @@ def test_a_waterfall_places_calls_on_one_axis() -> None:
         None,
     )
     assert [(line.name, line.shape, line.took) for line in drawn.lines] == [
-        ("a", "solid", "2.0 s"), ("b", "solid", "8.0 s"), ("sleep", "outline", "5.0 s"),
-    ]  # fmt: skip
+        ("a", "solid", "2.0 s"),
+        ("b", "solid", "8.0 s"),
+        ("sleep", "outline", "5.0 s"),
+    ]
     assert [(bar.x, bar.width) for line in drawn.lines for bar in line.bars] == [
-        (0, 20), (20, 80), (50, 50),
-    ]  # fmt: skip
+        (0, 20),
+        (20, 80),
+        (50, 50),
+    ]
     assert drawn.lines[1].bars[0].notches == (40,)
     assert [tick.label for tick in drawn.ticks] == ["0 ms", "2.5 s", "5.0 s", "7.5 s", "10 s"]
     assert drawn.span == "10 s"
@@ -105,8 +117,10 @@ def test_calls_of_one_name_that_follow_each_other_share_a_line() -> None:
     loop[7] = entry("fetch", 7, 8, status="failed")
     drawn = draw([entry("begin", 0, 1), *loop, entry("end", 100, 101)], NOON, None)
     assert [(line.name, len(line.bars), line.notes) for line in drawn.lines] == [
-        ("begin", 1, ""), ("fetch", 100, "100 calls, 1 failed"), ("end", 1, ""),
-    ]  # fmt: skip
+        ("begin", 1, ""),
+        ("fetch", 100, "100 calls, 1 failed"),
+        ("end", 1, ""),
+    ]
     assert sum(bar.is_bad for bar in drawn.lines[1].bars) == 1
     many = draw([entry(f"s{n}", n, n + 1) for n in range(500)], NOON, None)
     assert (len(many.lines), many.more) == (200, 300)

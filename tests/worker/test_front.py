@@ -33,9 +33,19 @@ def claimed(
     *run_ids: int, priority: int = 0, took_seconds: float = 0.0, suspect: int = 0
 ) -> list[Claim]:
     rest: dict[str, Any] = {
-        "token": 1, "lane_id": 1, "generation": 1, "attempt": 1, "last_seq": 0, "key": "", "root": "", "input": "null", "units": [],
-        "has_mail": False, "created_us": 0, "now_us": 0,
-    }  # fmt: skip
+        "token": 1,
+        "lane_id": 1,
+        "generation": 1,
+        "attempt": 1,
+        "last_seq": 0,
+        "key": "",
+        "root": "",
+        "input": "null",
+        "units": [],
+        "has_mail": False,
+        "created_us": 0,
+        "now_us": 0,
+    }
     return [
         Claim(
             run_id=n,

@@ -65,8 +65,12 @@ async def test_an_effect_returns_the_snapshot_of_what_it_has_done(
     keys = rows(conn, "select effect from pgflow.effects order by seq")
     assert found.key == keys[0]
     assert [snapshot.kind for snapshot in ws.history()][::-1] == [
-        "edits", "begin", "change", "begin", "change",
-    ]  # fmt: skip
+        "edits",
+        "begin",
+        "change",
+        "begin",
+        "change",
+    ]
 
 
 async def test_a_change_that_fails_fails_in_the_workflow_and_leaves_the_files(

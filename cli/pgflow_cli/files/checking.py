@@ -146,9 +146,13 @@ def _say(report: Report, *, as_json: bool, annotated: bool) -> None:
 
 def _row(finding: Finding) -> dict[str, Any]:
     return {
-        "file": finding.file, "line": finding.line, "column": finding.column, "code": finding.code,
-        "title": _titles()[finding.code], "message": finding.message,
-    }  # fmt: skip
+        "file": finding.file,
+        "line": finding.line,
+        "column": finding.column,
+        "code": finding.code,
+        "title": _titles()[finding.code],
+        "message": finding.message,
+    }
 
 
 def _titles() -> dict[str, str]:

@@ -62,9 +62,14 @@ class Event:
     def as_row(self) -> dict[str, Any]:
         """For machines."""
         return {
-            "at": self.at, "what": self.what, "name": self.name, "text": self.text, "key": self.key,
-            "generation": self.generation, "seq": self.seq,
-        }  # fmt: skip
+            "at": self.at,
+            "what": self.what,
+            "name": self.name,
+            "text": self.text,
+            "key": self.key,
+            "generation": self.generation,
+            "seq": self.seq,
+        }
 
 
 def _short(value: Any, most: int = 200) -> str:

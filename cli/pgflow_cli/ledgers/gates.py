@@ -180,9 +180,13 @@ def _answer(
         if newest is None:
             raise Mistake(f"the history of the run of gate {gate} was removed meanwhile")
     said = {
-        "gate": gate, "verdict": verdict, "by": who, "key": newest.key, "status": newest.status,
+        "gate": gate,
+        "verdict": verdict,
+        "by": who,
+        "key": newest.key,
+        "status": newest.status,
         "open": still is not None,
-    }  # fmt: skip
+    }
 
     def told() -> Any:
         if still is not None:

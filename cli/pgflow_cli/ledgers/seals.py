@@ -319,9 +319,14 @@ def redact(
 
 
 def _redact_update(
-    key: str, update_id: str, generation: int | None, why: str, *, as_json: bool | None,
+    key: str,
+    update_id: str,
+    generation: int | None,
+    why: str,
+    *,
+    as_json: bool | None,
     dsn: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Replaces all values of an update, wherever they are."""
     if generation is not None:
         raise Mistake("an update is redacted in all generations: leave --generation out")

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 AsJson = Annotated[
     bool | None,
     typer.Option(
-        "--json/--table", show_default=False,
+        "--json/--table",
+        show_default=False,
         help="Answer in JSON or in a table; else people get a table (a terminal, a log of GitHub "
-             "Actions, cron's mail), programs JSON.",
+        "Actions, cron's mail), programs JSON.",
     ),
-]  # fmt: skip
+]
 Limit = Annotated[
     int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
 ]

@@ -104,13 +104,17 @@ class Filters:
         from pgflow.inspect import RunFilter
 
         return RunFilter(
-            status=_known_statuses(self.status or []), workflow=self.workflow or (),
-            queue=self.queue or (), labels=parse_pairs(self.label, "--label"),
-            key=self.key, keys=self.patterns,
+            status=_known_statuses(self.status or []),
+            workflow=self.workflow or (),
+            queue=self.queue or (),
+            labels=parse_pairs(self.label, "--label"),
+            key=self.key,
+            keys=self.patterns,
             since=None if self.since is None else parse_moment(self.since, "--since"),
             until=None if self.until is None else parse_moment(self.until, "--until"),
-            tenant=tenant, error=self.error,
-        )  # fmt: skip
+            tenant=tenant,
+            error=self.error,
+        )
 
 
 def _known_statuses(statuses: list[str]) -> list[str]:

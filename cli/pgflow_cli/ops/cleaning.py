@@ -183,8 +183,9 @@ class Look:
         here = [run for run in runs if run.workflow == WORKFLOW and self._was_here(run)]
         if not here and not self.orphans:
             return "unknown"
-        if here and any(run.finished_at is None or run.finished_at >= self.ended_before
-                        for run in here):  # fmt: skip
+        if here and any(
+            run.finished_at is None or run.finished_at >= self.ended_before for run in here
+        ):
             return "recent"
         if not here and self.left.touched(left) > time.time() - self.age.total_seconds():
             return "recent"
@@ -245,12 +246,14 @@ def _remove(look: Look, item: Item) -> Item:
 def _numbers(items: list[Item]) -> dict[str, int]:
     """Number of the parts of each kind that go."""
     kinds = Counter(
-        "branches" if part == item.left.branch
-        else "worktrees" if part == item.left.worktree
+        "branches"
+        if part == item.left.branch
+        else "worktrees"
+        if part == item.left.worktree
         else "folders"
         for item in items
         for part in item.going
-    )  # fmt: skip
+    )
     return {kind: kinds[kind] for kind in _NOUNS}
 
 

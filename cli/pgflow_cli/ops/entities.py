@@ -94,7 +94,16 @@ def _of_one(
         Column("STATE", lambda row: plain(told(row["state"])), takes_rest=True, most=120),
     ]
     names = (
-        "number", "version", "at", "update", "said_by", "args", "verdict", "error", "state",
-        "run_id", "call",
-    )  # fmt: skip
+        "number",
+        "version",
+        "at",
+        "update",
+        "said_by",
+        "args",
+        "verdict",
+        "error",
+        "state",
+        "run_id",
+        "call",
+    )
     return rows, columns, names

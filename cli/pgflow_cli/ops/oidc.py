@@ -45,9 +45,12 @@ def read_oidc(path: Path) -> tuple[Oidc, list[str]]:
         )
     try:
         login = Oidc(
-            said.pop("issuer"), said.pop("client_id"), os.environ.get(CLIENT_SECRET),
-            **{**said, "address": address}, secret=web_secret(),
-        )  # fmt: skip
+            said.pop("issuer"),
+            said.pop("client_id"),
+            os.environ.get(CLIENT_SECRET),
+            **{**said, "address": address},
+            secret=web_secret(),
+        )
     except (InvalidArgument, ImportError) as error:
         text = str(error).replace("secret= of a login", WEB_SECRET)
         raise Mistake(text if isinstance(error, ImportError) else f"{path}: {text}") from None

@@ -232,9 +232,13 @@ def set_queue(
     from pgflow._db.query import run
 
     numbers = {
-        "concurrency": concurrency, "per_worker": per_worker, "per_key": per_key,
-        "burst": burst, "key_burst": key_burst, "max_deaths": max_deaths,
-    }  # fmt: skip
+        "concurrency": concurrency,
+        "per_worker": per_worker,
+        "per_key": per_key,
+        "burst": burst,
+        "key_burst": key_burst,
+        "max_deaths": max_deaths,
+    }
     texts = {"key": key, "rate": rate, "key_rate": key_rate}
     rules: dict[str, Any] = {
         name: _number(name, text) for name, text in numbers.items() if text is not None
@@ -439,11 +443,14 @@ def queue_columns(now: datetime) -> list[Column]:
 
     return [
         Column("QUEUE", lambda row: plain(row["queue"])),
-        number("queued", "cyan"), number("running", "yellow"), number("waiting", "blue"),
-        number("paused", "magenta"), number("stuck", "bold red"),
+        number("queued", "cyan"),
+        number("running", "yellow"),
+        number("waiting", "blue"),
+        number("paused", "magenta"),
+        number("stuck", "bold red"),
         Column("OLDEST", lambda row: plain(age(row["oldest_queued_at"], now)), right=True),
         number("workers"),
         Column("LIMIT", lambda row: plain(row["max_running"] or ""), right=True),
         Column("RULES", lambda row: plain(_said(_others(row["rules"]))), from_width=100),
         Column("STATE", lambda row: plain(_state(row, now))),
-    ]  # fmt: skip
+    ]

@@ -176,15 +176,21 @@ def _replay(histories: Iterator[RecordedRun], definitions: Definitions, form: Fo
 def _as_row(verdict: Verdict) -> dict[str, Any]:
     found = verdict.divergence
     return {
-        "key": verdict.key, "workflow": verdict.workflow, "generation": verdict.generation,
+        "key": verdict.key,
+        "workflow": verdict.workflow,
+        "generation": verdict.generation,
         "units": verdict.units,
-        "verdict": "unknown workflow" if not verdict.is_known
-        else "redacted" if verdict.is_redacted
-        else "repeats" if found is None else "diverges",
+        "verdict": "unknown workflow"
+        if not verdict.is_known
+        else "redacted"
+        if verdict.is_redacted
+        else "repeats"
+        if found is None
+        else "diverges",
         "message": None if found is None else found.message,
         "diff": [] if found is None else found.diff,
         "where": [] if found is None else found.where,
-    }  # fmt: skip
+    }
 
 
 def _show(verdict: Verdict) -> None:

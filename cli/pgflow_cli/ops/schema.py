@@ -45,10 +45,13 @@ def _migrate(connection: Any, lock_timeout: float = 60.0) -> dict[str, Any]:
 
     report = migrate_schema(connection, lock_timeout_seconds=lock_timeout)
     return {
-        "database": name_of(connection), "up_to_date": report.already_current,
-        "migrations": report.migrations, "sources": report.sources,
-        "owner": report.owner, "advice": report.advice,
-    }  # fmt: skip
+        "database": name_of(connection),
+        "up_to_date": report.already_current,
+        "migrations": report.migrations,
+        "sources": report.sources,
+        "owner": report.owner,
+        "advice": report.advice,
+    }
 
 
 def _say_migrated(report: dict[str, Any]) -> str:

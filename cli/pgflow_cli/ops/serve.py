@@ -95,10 +95,18 @@ def serve(
     found = read_triggers(folder / NAME if triggers is None else triggers)
     pool = parse_amounts(budget) if budget else None
     wishes = Wishes(
-        [], [], folder if cwd is None else cwd, provider, tuple(env or ()), tuple(secret or ()),
-        pool is not None, False, tuple(ignore or ()), search=check_search(search),
+        [],
+        [],
+        folder if cwd is None else cwd,
+        provider,
+        tuple(env or ()),
+        tuple(secret or ()),
+        pool is not None,
+        False,
+        tuple(ignore or ()),
+        search=check_search(search),
         providers=parse_pairs(providers, "--map"),
-    )  # fmt: skip
+    )
     flows = Flows(folder, found, wishes)
     stop = serving.Stop()
     app = AsyncApp(find_dsn(dsn), include=[declared])

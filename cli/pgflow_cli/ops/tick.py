@@ -207,11 +207,13 @@ def _outcomes(
 
 def _sum_up(drained: Drained, rows: list[dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {
-        "outcome": drained.outcome, "seconds": round(drained.seconds, 3),
+        "outcome": drained.outcome,
+        "seconds": round(drained.seconds, 3),
         "taken": len(drained.taken),
         **{status: sum(row["status"] == status for row in rows) for status in _COUNTED},
-        "work_left": drained.work_left, "next_wake_at": drained.next_wake_at,
-    }  # fmt: skip
+        "work_left": drained.work_left,
+        "next_wake_at": drained.next_wake_at,
+    }
     return {**summary, "exit_code": _exit_code(summary)}
 
 

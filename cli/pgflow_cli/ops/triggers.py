@@ -89,15 +89,19 @@ def compare(
             state = there.state
         rows.append(
             {
-                "name": trigger.name, "table": ".".join(trigger.table),
-                "workflow": trigger.workflow.name, "state": state,
+                "name": trigger.name,
+                "table": ".".join(trigger.table),
+                "workflow": trigger.workflow.name,
+                "state": state,
             }
-        )  # fmt: skip
+        )
     rows += [
         {
-            "name": left.name, "table": left.target, "workflow": None,
+            "name": left.name,
+            "table": left.target,
+            "workflow": None,
             "state": "not in the code" if has_code else left.state,
         }
         for left in found.values()
-    ]  # fmt: skip
+    ]
     return rows

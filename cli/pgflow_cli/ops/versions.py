@@ -66,11 +66,12 @@ def _version_columns(now: datetime) -> list[Column]:
     return [
         Column("WORKFLOW", lambda row: plain(row["workflow"])),
         Column("VERSION", lambda row: plain(row["version"])),
-        _number("pinned_runs", "PINNED"), _number("begun_runs", "BEGUN"),
+        _number("pinned_runs", "PINNED"),
+        _number("begun_runs", "BEGUN"),
         _number("workers", "WORKERS"),
         Column("SERVED", lambda row: plain(_served(row, now))),
         Column("MAY GO", lambda row: plain(_verdict(row))),
-    ]  # fmt: skip
+    ]
 
 
 def _served(row: Any, now: datetime) -> str:
@@ -105,9 +106,11 @@ def patches(
     columns = [
         Column("WORKFLOW", lambda row: plain(row["workflow"])),
         Column("PATCH", lambda row: plain(row["patch"])),
-        _number("new_side", "NEW"), _number("old_side", "OLD"), _number("workers", "WORKERS"),
+        _number("new_side", "NEW"),
+        _number("old_side", "OLD"),
+        _number("workers", "WORKERS"),
         Column("NEXT", lambda row: plain(_next(row))),
-    ]  # fmt: skip
+    ]
     form = choose_form(as_json=as_json, as_csv=as_csv)
     print_rows(
         form,

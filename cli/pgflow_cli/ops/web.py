@@ -114,9 +114,13 @@ def web(
     app = open_target(target, dsn, listen=True)
     try:
         served = pgflow.web.asgi(
-            app, auth=auth, hosts=hosts or names or None, secret=web_secret(), logs=logs,
+            app,
+            auth=auth,
+            hosts=hosts or names or None,
+            secret=web_secret(),
+            logs=logs,
             graphs=GRAPHS,
-        )  # fmt: skip
+        )
     except InvalidArgument as error:
         said = str(error).replace("logs=", "--logs").replace("secret= of a console", WEB_SECRET)
         raise Mistake(said) from None
@@ -126,9 +130,14 @@ def web(
 
 
 def _check(
-    host: str, tokens: Path | None, oidc: Path | None, names: list[str] | None, *,
-    read_only: bool, roles: list[str] | None,
-) -> None:  # fmt: skip
+    host: str,
+    tokens: Path | None,
+    oidc: Path | None,
+    names: list[str] | None,
+    *,
+    read_only: bool,
+    roles: list[str] | None,
+) -> None:
     """Refuse options that would let in others, or that say two things.
 
     Raises:
@@ -184,10 +193,16 @@ def make_server(served: Any) -> Any:
 
     return Server(
         uvicorn.Config(
-            _answering_to_the_end(served), log_config=None, log_level="warning", access_log=False,
-            proxy_headers=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5,
+            _answering_to_the_end(served),
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
         )
-    )  # fmt: skip
+    )
 
 
 def _answering_to_the_end(served: Any) -> Any:

@@ -72,9 +72,13 @@ def signal(
                 )
         after = _wake_run(connection, key, sent_to, before, name)
     sent = {
-        "key": key, "signal": name, "payload": value, "message": sent_to.message_id,
-        "before": before.status, "status": after.status,
-    }  # fmt: skip
+        "key": key,
+        "signal": name,
+        "payload": value,
+        "message": sent_to.message_id,
+        "before": before.status,
+        "status": after.status,
+    }
     if idempotency_key is not None:
         sent["new"] = sent_to.is_new
     print_one(choose_form(as_json=as_json), sent, lambda: plain(_sent(sent, before.why, after.why)))

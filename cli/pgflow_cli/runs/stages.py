@@ -142,10 +142,13 @@ def request(
             sent = run(
                 connection,
                 mail.deliver_signal(
-                    key, f"{REQUEST}{stage}", "{}", sent_by=operator(),
+                    key,
+                    f"{REQUEST}{stage}",
+                    "{}",
+                    sent_by=operator(),
                     idempotency_key=f"{REQUEST}{stage}",
                 ),
-            )  # fmt: skip
+            )
             if sent.ended_as is not None and sent.is_new:
                 raise Mistake(f"run {key!r} is {sent.ended_as}: it runs no more stages")
         wake(connection, sent.chains, sent.lanes)

@@ -525,11 +525,27 @@ def run(
         arguments = {}
     elif file is not None:
         wishes = declared.Wishes(
-            words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
-            pool is not None, detach, tuple(ignore or ()), base, context, parallel,
-            dialect.value, tuple(requested or ()), chain, lease.value, worktree, conversation,
-            folders, parse_pairs(providers, "--map"),
-        )  # fmt: skip
+            words or [],
+            inputs or [],
+            cwd,
+            provider,
+            tuple(env or ()),
+            tuple(secret or ()),
+            pool is not None,
+            detach,
+            tuple(ignore or ()),
+            base,
+            context,
+            parallel,
+            dialect.value,
+            tuple(requested or ()),
+            chain,
+            lease.value,
+            worktree,
+            conversation,
+            folders,
+            parse_pairs(providers, "--map"),
+        )
         arguments = declared.prepare(file, wishes, partial(asking.ask_missing, dsn, key))
         declared.check_folder(dsn, arguments, key)
         app, workflow = _app_of_files(find_dsn(dsn))
@@ -540,11 +556,21 @@ def run(
                 load_module(target)
             except NoModule:
                 raise Mistake(declared.unfound(target, folders)) from None
-        of_files = {"--cwd": cwd, "--with": requested, "--provider": provider,
-                    "--map": providers, "--env": env,
-                    "--secret": secret, "--ignore": ignore, "--base": base,
-                    "--context": context, "--chain": chain, "--worktree": worktree,
-                    "--conversation": conversation, "--path": search}  # fmt: skip
+        of_files = {
+            "--cwd": cwd,
+            "--with": requested,
+            "--provider": provider,
+            "--map": providers,
+            "--env": env,
+            "--secret": secret,
+            "--ignore": ignore,
+            "--base": base,
+            "--context": context,
+            "--chain": chain,
+            "--worktree": worktree,
+            "--conversation": conversation,
+            "--path": search,
+        }
         if said := [option for option, value in of_files.items() if value]:
             raise Mistake(f"{said[0]} is said of a file, and {target} is none")
         if len(inputs or ()) > 1:

@@ -105,10 +105,19 @@ def entry_row(entry: Entry) -> dict[str, Any]:
     from pgflow.inspect import describe_error
 
     values = (
-        entry.call, entry.kind, entry.name, entry.status, entry.began_at, entry.is_known,
-        entry.ended_at, None if entry.seconds is None else round(entry.seconds, 6), entry.attempts,
-        [describe_error(failure.error) for failure in entry.failures], entry.due_at, detail(entry),
-    )  # fmt: skip
+        entry.call,
+        entry.kind,
+        entry.name,
+        entry.status,
+        entry.began_at,
+        entry.is_known,
+        entry.ended_at,
+        None if entry.seconds is None else round(entry.seconds, 6),
+        entry.attempts,
+        [describe_error(failure.error) for failure in entry.failures],
+        entry.due_at,
+        detail(entry),
+    )
     return dict(zip(_ENTRY_NAMES, values, strict=True))
 
 

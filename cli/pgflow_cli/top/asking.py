@@ -83,11 +83,15 @@ class Ask(ModalScreen[str]):
         said = self.said()
         self.query_one("#stands", Static).update(
             Text.assemble(
-                ("$ ", "dim"), printable(self._order.command(said)), "\n",
-                ("=> ", "dim"), printable(self._order.sql(said)), "\n",
+                ("$ ", "dim"),
+                printable(self._order.command(said)),
+                "\n",
+                ("=> ", "dim"),
+                printable(self._order.sql(said)),
+                "\n",
                 (printable(f"It is recorded as the word of {self._who}."), "dim"),
             )
-        )  # fmt: skip
+        )
 
     def on_input_changed(self) -> None:
         """Follow what is typed."""

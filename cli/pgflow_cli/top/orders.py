@@ -138,20 +138,27 @@ def _run_order(order: told.Order, run: RunRow, person: Person) -> Order:
     is_signal = order.verb == "signal"
     waits_for = (getattr(run, "reason_detail", None) or {}).get("signals") or [""]
     fields = (
-        (Field("name", "Name of the signal", str(waits_for[0]), is_needed=True),
-         Field("payload", "Its payload, in JSON", "null", is_needed=True))
-        if is_signal else (WHY,)
-    )  # fmt: skip
+        (
+            Field("name", "Name of the signal", str(waits_for[0]), is_needed=True),
+            Field("payload", "Its payload, in JSON", "null", is_needed=True),
+        )
+        if is_signal
+        else (WHY,)
+    )
     return Order(
-        RUN_KEYS[order.verb], order.title, order.says, fields,
+        RUN_KEYS[order.verb],
+        order.title,
+        order.says,
+        fields,
         lambda said: told.command_of(
             order, run.key, said.get("name", ""), said.get("payload", ""), said.get("why", "")
         ),
         lambda said: told.sql_of(
             order, run.key, said.get("name", ""), said.get("payload", ""), person.name
         ).replace("'WHY'", literal(said.get("why", ""))),
-        partial(_tell_run, order, run.key, person), order.past,
-    )  # fmt: skip
+        partial(_tell_run, order, run.key, person),
+        order.past,
+    )
 
 
 async def _tell_run(order: told.Order, key: str, person: Person, desk: Desk, said: Said) -> None:
@@ -185,28 +192,52 @@ def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person)
     orders = [
         make("a", "Approve", "approve", "It is done exactly as it is shown.", (COMMENT,)),
         make("e", "Edit, then approve", "edit", "It is done as you say.", (edit, COMMENT)),
-        make("j", "Reject", "reject", "It is not done. The run is told why.",
-             (Field("why", "Why", is_needed=True),)),
-        make("k", "Take over", "take_over", "You have done it yourself: the run will not.",
-             (Field("result", "Its result, in JSON", "null", True), COMMENT)),
-        make("l", "Escalate", "escalate", "Somebody else must decide.",
-             (Field("to", "To whom", is_needed=True),)),
+        make(
+            "j",
+            "Reject",
+            "reject",
+            "It is not done. The run is told why.",
+            (Field("why", "Why", is_needed=True),),
+        ),
+        make(
+            "k",
+            "Take over",
+            "take_over",
+            "You have done it yourself: the run will not.",
+            (Field("result", "Its result, in JSON", "null", True), COMMENT),
+        ),
+        make(
+            "l",
+            "Escalate",
+            "escalate",
+            "Somebody else must decide.",
+            (Field("to", "To whom", is_needed=True),),
+        ),
         _delegate_order(gate, person),
-    ]  # fmt: skip
+    ]
     if gate.needs_value:
         orders = [order for order in orders if order.key != "a"]
     return orders if is_clear else [order for order in orders if order.key != "e"]
 
 
 def _answer_order(
-    gate: GateRow, person: Person, key: str, title: str, verb: str, says: str,
+    gate: GateRow,
+    person: Person,
+    key: str,
+    title: str,
+    verb: str,
+    says: str,
     fields: tuple[Field, ...],
-) -> Order:  # fmt: skip
+) -> Order:
     async def give(desk: Desk, said: Said) -> None:
         await desk.tell(
-            "answer", gate.gate, answer_of(verb, said), by=person.name,
-            payload_hash=gate.payload_hash, acting_as=list(person.roles),
-        )  # fmt: skip
+            "answer",
+            gate.gate,
+            answer_of(verb, said),
+            by=person.name,
+            payload_hash=gate.payload_hash,
+            acting_as=list(person.roles),
+        )
 
     def command(said: Said) -> str:
         words = ["pgflow", verb.replace("_", "-"), quoted(gate.gate)]
@@ -221,10 +252,16 @@ def _answer_order(
     def sql(said: Said) -> str:
         verdict = "approve" if verb == "edit" else verb
         return call(
-            "answer_gate", gate.gate, verdict, payload_hash=gate.payload_hash,
-            value=said.get("edit", said.get("result")), reason=said.get("why"), by=person.name,
-            acting_as=array_of(person.roles), hand_to=said.get("to"),
-        )  # fmt: skip
+            "answer_gate",
+            gate.gate,
+            verdict,
+            payload_hash=gate.payload_hash,
+            value=said.get("edit", said.get("result")),
+            reason=said.get("why"),
+            by=person.name,
+            acting_as=array_of(person.roles),
+            hand_to=said.get("to"),
+        )
 
     past = f"{title}: your answer is recorded."
     return Order(key, title, says, fields, command, sql, give, past)
@@ -261,13 +298,18 @@ def _delegate_order(gate: GateRow, person: Person) -> Order:
         await desk.tell("delegate_gate", gate.gate, said["to"].strip(), by=place, why=kept)
 
     return Order(
-        "g", "Delegate", "Another may answer in your place.",
+        "g",
+        "Delegate",
+        "Another may answer in your place.",
         (Field("to", "To whom", is_needed=True), WHY),
-        lambda said: f"pgflow delegate {quoted(gate.gate)} --to {quoted(said['to'] or 'NAME')} "
-        f"--by {quoted(place)}",
+        lambda said: (
+            f"pgflow delegate {quoted(gate.gate)} --to {quoted(said['to'] or 'NAME')} "
+            f"--by {quoted(place)}"
+        ),
         lambda said: call("delegate_gate", gate.gate, place, said["to"], reason=said["why"]),
-        give, "Delegated.",
-    )  # fmt: skip
+        give,
+        "Delegated.",
+    )
 
 
 # ---------------------------------------------------------------- debts
@@ -283,34 +325,45 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
     how = Field("why", "Why", is_needed=True)
     return [
         Order(
-            "d", "Discharge", "It was done.", (Field("value", "Evidence, in JSON", "null"),),
+            "d",
+            "Discharge",
+            "It was done.",
+            (Field("value", "Evidence, in JSON", "null"),),
             lambda said: f"pgflow discharge {quoted(key)} --evidence {quoted(said['value'])}",
             lambda said: call("discharge", key, evidence=said["value"], sent_by=person.name),
             lambda desk, said: desk.tell(
                 "discharge", key, read_json(said["value"] or "null", "the evidence"), by=person.name
-            ), "Discharged.",
+            ),
+            "Discharged.",
         ),
         Order(
-            "h", "Hand over", "Somebody outside owes it from now on.",
+            "h",
+            "Hand over",
+            "Somebody outside owes it from now on.",
             (Field("to", "To whom", is_needed=True), WHY),
-            lambda said: f"pgflow transfer {quoted(key)} {quoted(said['to'] or 'HOLDER')} "
-            f"--why {quoted(said['why'])}",
+            lambda said: (
+                f"pgflow transfer {quoted(key)} {quoted(said['to'] or 'HOLDER')} "
+                f"--why {quoted(said['why'])}"
+            ),
             lambda said: call(
                 "transfer_obligation", key, said["to"], why=said["why"], sent_by=person.name
             ),
             lambda desk, said: desk.tell(
                 "transfer", key, said["to"].strip(), why=said["why"].strip(), by=person.name
-            ), "Handed over. It stays owed.",
+            ),
+            "Handed over. It stays owed.",
         ),
         Order(
-            "w", "Waive", "It need not be done.", (how,),
+            "w",
+            "Waive",
+            "It need not be done.",
+            (how,),
             lambda said: f"pgflow waive {quoted(key)} --why {quoted(said['why'] or 'WHY')}",
             lambda said: call("waive_obligation", key, said["why"], sent_by=person.name),
-            lambda desk, said: desk.tell(
-                "waive", key, by=person.name, why=said["why"].strip()
-            ), "Waived.",
+            lambda desk, said: desk.tell("waive", key, by=person.name, why=said["why"].strip()),
+            "Waived.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
@@ -327,13 +380,21 @@ def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
         await desk.tell("settle_effect", key, verdict, result, why=why, by=person.name)
 
     return Order(
-        VERDICT_KEYS[verdict], f"Settle: {verdict.replace('_', ' ')}", SAYS[verdict],
+        VERDICT_KEYS[verdict],
+        f"Settle: {verdict.replace('_', ' ')}",
+        SAYS[verdict],
         (*value, Field("why", "How do you know", is_needed=True)),
-        lambda said: f"pgflow settle {quoted(key)} {option(said)} --why "
-        f"{quoted(said['why'] or 'WHY')}",
+        lambda said: (
+            f"pgflow settle {quoted(key)} {option(said)} --why {quoted(said['why'] or 'WHY')}"
+        ),
         lambda said: call(
-            "settle_effect", key, verdict, value=said.get("value"), why=said["why"],
+            "settle_effect",
+            key,
+            verdict,
+            value=said.get("value"),
+            why=said["why"],
             sent_by=person.name,
         ),
-        give, "Your word on the effect is recorded.",
-    )  # fmt: skip
+        give,
+        "Your word on the effect is recorded.",
+    )

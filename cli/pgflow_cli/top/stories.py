@@ -109,8 +109,11 @@ class Teller:
         """
         page, key = place
         tellers = {
-            "run": self._run, "gate": self._gate, "debt": self._debt, "worker": self._worker,
-        }  # fmt: skip
+            "run": self._run,
+            "gate": self._gate,
+            "debt": self._debt,
+            "worker": self._worker,
+        }
         return await tellers[page](key)
 
     # ------------------------------------------------------------ runs
@@ -128,11 +131,14 @@ class Teller:
 
     def _head(self, run: RunDetail) -> list[RenderableType]:
         line = Text.assemble(
-            styled_status(run.status), "  ", plain(run.workflow), "  ",
+            styled_status(run.status),
+            "  ",
+            plain(run.workflow),
+            "  ",
             f"started {age(run.created_at, self.now)}",
             f", generation {run.generation}" if run.generation > 1 else "",
             f", worker {run.worker_id}" if run.worker_id is not None else "",
-        )  # fmt: skip
+        )
         said = [why(run), f"({run.why})" if run.why else "", advice(run)]
         return [line, plain(" ".join(filter(None, said)))]
 
@@ -160,18 +166,24 @@ class Teller:
         rows = [{"entry": entry} for entry in fold(units, begin)]
         columns = [
             Column("WHAT", lambda row: _what(row["entry"]), most=40, takes_rest=True),
-            Column("AT", lambda row: plain(
-                "+" + duration((row["entry"].began_at - begin).total_seconds())), right=True),
+            Column(
+                "AT",
+                lambda row: plain("+" + duration((row["entry"].began_at - begin).total_seconds())),
+                right=True,
+            ),
             Column("TOOK", lambda row: plain(_took(row["entry"])), right=True),
             Column("STATUS", lambda row: plain(_status(row["entry"]))),
             Column("", lambda row: bars.draw(row["entry"], BAR_ROOM, until), 70, most=BAR_ROOM),
-        ]  # fmt: skip
+        ]
         earlier = f" (the newest {WINDOW_UNITS} of {last:,} units)" if after else ""
         errors = [
-            Text(printable(f"{entry.name}: {describe_error(self.desk.clear(failure.error))}"),
-                 style="red")
-            for entry in (row["entry"] for row in rows) for failure in entry.failures[-3:]
-        ]  # fmt: skip
+            Text(
+                printable(f"{entry.name}: {describe_error(self.desk.clear(failure.error))}"),
+                style="red",
+            )
+            for entry in (row["entry"] for row in rows)
+            for failure in entry.failures[-3:]
+        ]
         return [_heading(f"What it did{earlier}"), make_table(columns, rows, self.width), *errors]
 
     async def _tell_ledgers(self, run: RunDetail, story: Story) -> None:
@@ -180,8 +192,9 @@ class Teller:
         debts = [debt for debt in await self.desk.ask(list_debts(run.run_id)) if debt.effect]
         story.links += [
             (f"{debt.kind} {debt.name}, {debt.state or 'open'}", ("debt", debt.effect))
-            for debt in debts if debt.kind != "gate" and debt.effect
-        ]  # fmt: skip
+            for debt in debts
+            if debt.kind != "gate" and debt.effect
+        ]
         decisions = (await self.desk.ask(list_decisions(run.run_id, limit=MOST_ROWS))).items
         if decisions:
             story.parts.append(_heading("Decisions"))
@@ -245,8 +258,13 @@ class Teller:
             is_clear = self.desk.reads_everything(gate.request)
             story.orders += orders_of_gate(gate, shown, is_clear=is_clear, person=self.person)
             if not asks(gate, (self.person.name, *self.person.roles)):
-                parts.insert(1, Text(f"It does not ask {self.person.name}: --as names your roles.",
-                                     style="yellow"))  # fmt: skip
+                parts.insert(
+                    1,
+                    Text(
+                        f"It does not ask {self.person.name}: --as names your roles.",
+                        style="yellow",
+                    ),
+                )
         return story
 
     async def _debt(self, key: str) -> Story:
@@ -256,10 +274,13 @@ class Teller:
         says = {**EFFECT_STATES, **OBLIGATION_STATES}.get(debt.state or "", "")
         parts: list[RenderableType] = [
             plain(f"{debt.state}: {says}"),
-            plain(f"Run {debt.key} owes it" + (f" to {debt.owed_to}" if debt.owed_to else "")
-                  + f". It was opened {age(debt.opened_at, self.now)}."),
+            plain(
+                f"Run {debt.key} owes it"
+                + (f" to {debt.owed_to}" if debt.owed_to else "")
+                + f". It was opened {age(debt.opened_at, self.now)}."
+            ),
             plain(f"Key: {debt.effect}"),
-        ]  # fmt: skip
+        ]
         if debt.due_at is not None:
             parts.append(plain(f"Due {age(debt.due_at, self.now)}."))
         if debt.kind == "effect":
@@ -282,12 +303,14 @@ class Teller:
             list_held_runs(worker.worker_id, tenant=self.desk.tenant, limit=MOST_ROWS)
         )
         parts: list[RenderableType] = [
-            plain(f"It serves {', '.join(worker.queues)}, holds {worker.running} of "
-                  f"{worker.concurrency}, and was started {age(worker.started_at, self.now)}."),
+            plain(
+                f"It serves {', '.join(worker.queues)}, holds {worker.running} of "
+                f"{worker.concurrency}, and was started {age(worker.started_at, self.now)}."
+            ),
             plain(f"Version {worker.version}. Last heard of {age(worker.beat_at, self.now)}."),
             _heading("Runs that it holds"),
             _held(held, self.now, self.width) if held else plain("None."),
-        ]  # fmt: skip
+        ]
         links: list[tuple[str, Place]] = [(f"run {run.key}", ("run", run.key)) for run in held]
         return Story(f"worker {worker.host}:{worker.pid}", parts, links=links)
 

@@ -173,9 +173,10 @@ class Bank:
         self._lost_acks = lost_acks
         self._chance = random.Random(seed)  # noqa: S311 - not a secret
         self._counters: dict[str, Callable[..., Line | None]] = {
-            "statement": book.statement, "instruct": self._instruct,
+            "statement": book.statement,
+            "instruct": self._instruct,
             "counts": lambda: dict(self.counts),
-        }  # fmt: skip
+        }
 
     async def serve(self, port: int = 0) -> asyncio.Server:
         """Listens on the loopback; port 0 means any."""

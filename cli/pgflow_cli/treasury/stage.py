@@ -102,12 +102,17 @@ class Stage:
             Text(
                 "Treasury days: each is a run; workers are killed while they hold some",
                 style="bold",
-            ), Text(),
-            self._bar(progress, len(quarter.days)), Text(),
-            _days(rows, alive), _legend(), Text(),
-            self._workers(quarter, rows, alive), Text(),
+            ),
+            Text(),
+            self._bar(progress, len(quarter.days)),
+            Text(),
+            _days(rows, alive),
+            _legend(),
+            Text(),
+            self._workers(quarter, rows, alive),
+            Text(),
             *self._events,
-        ]  # fmt: skip
+        ]
 
     def _bar(self, progress: Progress, days: int) -> RenderableType:
         table = Table.grid(padding=(0, 2))

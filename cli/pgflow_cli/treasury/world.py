@@ -51,7 +51,13 @@ def _flows(day: date, account: str, target: int, seed: int) -> list[Line]:
         kind: round(usual * chance.lognormvariate(0, _SPREAD)) for kind in ("receipts", "payments")
     }
     return [
-        {"type": "flow", "day": day.isoformat(), "kind": kind, "account": account,
-         "currency": ACCOUNTS[account], "cents": cents if kind == "receipts" else -cents}
+        {
+            "type": "flow",
+            "day": day.isoformat(),
+            "kind": kind,
+            "account": account,
+            "currency": ACCOUNTS[account],
+            "cents": cents if kind == "receipts" else -cents,
+        }
         for kind, cents in amounts.items()
-    ]  # fmt: skip
+    ]

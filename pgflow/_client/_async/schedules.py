@@ -17,9 +17,16 @@ class AsyncSchedules(AsyncBudgets):
     """The part of a client that looks after schedules."""
 
     async def set_schedule(
-        self, name: str, schedule: Schedule, workflow: Workflow[..., Any], /, *args: Any,
-        why: str | None = None, by: str | None = None, **kwargs: Any,
-    ) -> bool:  # fmt: skip
+        self,
+        name: str,
+        schedule: Schedule,
+        workflow: Workflow[..., Any],
+        /,
+        *args: Any,
+        why: str | None = None,
+        by: str | None = None,
+        **kwargs: Any,
+    ) -> bool:
         """Makes a schedule, or sets it anew: for schedules that are not known when the code is
         written, such as one for each customer.
 
@@ -97,9 +104,13 @@ class AsyncSchedules(AsyncBudgets):
         return await self._ask(schedules.resume_schedule(name, why, by))
 
     async def trigger_schedule(
-        self, name: str, *, slot_at: datetime | None = None, why: str | None = None,
+        self,
+        name: str,
+        *,
+        slot_at: datetime | None = None,
+        why: str | None = None,
         by: str | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Starts a run of a schedule now, paused or not, whatever runs of it are open.
 
         Args:
@@ -119,9 +130,15 @@ class AsyncSchedules(AsyncBudgets):
         return started.run_key
 
     async def backfill_schedule(
-        self, name: str, first: datetime, last: datetime, *,
-        overlap: BackfillOverlap = "buffer_all", why: str | None = None, by: str | None = None,
-    ) -> list[BackfilledSlot]:  # fmt: skip
+        self,
+        name: str,
+        first: datetime,
+        last: datetime,
+        *,
+        overlap: BackfillOverlap = "buffer_all",
+        why: str | None = None,
+        by: str | None = None,
+    ) -> list[BackfilledSlot]:
         """Has the slots of a range in the past start their runs. A slot that has a run gets no
         second one.
 

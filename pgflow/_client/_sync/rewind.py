@@ -34,9 +34,15 @@ class Rewinds:
         raise NotImplementedError
 
     def retry(
-        self, key: str, *, why: str = "retried", from_step: str | None = None,
-        attempts: int | None = None, effects: DroppedEffects | None = None, by: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        key: str,
+        *,
+        why: str = "retried",
+        from_step: str | None = None,
+        attempts: int | None = None,
+        effects: DroppedEffects | None = None,
+        by: str | None = None,
+    ) -> None:
         """Lets a stuck run go on with a fresh budget,
         or does a failed one again from the step that failed. Of a run of a workflow file, all that
         failed is done again, also in the runs that it has called.

@@ -18,9 +18,16 @@ class Schedules(Budgets):
     """The part of a client that looks after schedules."""
 
     def set_schedule(
-        self, name: str, schedule: Schedule, workflow: Workflow[..., Any], /, *args: Any,
-        why: str | None = None, by: str | None = None, **kwargs: Any,
-    ) -> bool:  # fmt: skip
+        self,
+        name: str,
+        schedule: Schedule,
+        workflow: Workflow[..., Any],
+        /,
+        *args: Any,
+        why: str | None = None,
+        by: str | None = None,
+        **kwargs: Any,
+    ) -> bool:
         """Makes a schedule, or sets it anew: for schedules that are not known when the code is
         written, such as one for each customer.
 
@@ -92,9 +99,13 @@ class Schedules(Budgets):
         return self._ask(schedules.resume_schedule(name, why, by))
 
     def trigger_schedule(
-        self, name: str, *, slot_at: datetime | None = None, why: str | None = None,
+        self,
+        name: str,
+        *,
+        slot_at: datetime | None = None,
+        why: str | None = None,
         by: str | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Starts a run of a schedule now, paused or not, whatever runs of it are open.
 
         Args:
@@ -114,9 +125,15 @@ class Schedules(Budgets):
         return started.run_key
 
     def backfill_schedule(
-        self, name: str, first: datetime, last: datetime, *,
-        overlap: BackfillOverlap = "buffer_all", why: str | None = None, by: str | None = None,
-    ) -> list[BackfilledSlot]:  # fmt: skip
+        self,
+        name: str,
+        first: datetime,
+        last: datetime,
+        *,
+        overlap: BackfillOverlap = "buffer_all",
+        why: str | None = None,
+        by: str | None = None,
+    ) -> list[BackfilledSlot]:
         """Has the slots of a range in the past start their runs. A slot that has a run gets no
         second one.
 

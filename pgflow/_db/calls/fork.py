@@ -90,10 +90,18 @@ def fork_run(
     )
     labels = options.get("labels")
     params = (
-        key, new_key, options.get("at"), options.get("from_step"), edit, input_text,
-        options.get("effects"), options.get("with_mail", False), options.get("generation"),
-        None if labels is None else json.dumps(labels), *_shared(options, "forked", tenant),
-    )  # fmt: skip
+        key,
+        new_key,
+        options.get("at"),
+        options.get("from_step"),
+        edit,
+        input_text,
+        options.get("effects"),
+        options.get("with_mail", False),
+        options.get("generation"),
+        None if labels is None else json.dumps(labels),
+        *_shared(options, "forked", tenant),
+    )
     return Query(sql, params, lambda rows: Started(*rows[0]))
 
 
@@ -113,9 +121,14 @@ def rewind_run(
         "tenant => %s::text, sent_by => %s::text)"
     )
     params = (
-        key, to_seq, from_step, edit, options.get("effects"), options.get("children", "refuse"),
+        key,
+        to_seq,
+        from_step,
+        edit,
+        options.get("effects"),
+        options.get("children", "refuse"),
         *_shared(options, "rewound", tenant),
-    )  # fmt: skip
+    )
     return Query(sql, params, lambda rows: _renewed(key, rows))
 
 

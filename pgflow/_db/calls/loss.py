@@ -52,7 +52,15 @@ def report_loss(worker_id: int, host: str, pid: int, loss: Loss) -> Query[int]:
         "%s::bigint, %s::bigint, %s::float8, %s::int, %s::jsonb)"
     )
     params = (
-        worker_id, host, pid, loss.old_timeline, loss.new_timeline, loss.acknowledged, loss.kept,
-        loss.age_seconds, len(loss.runs), json.dumps(list(loss.runs[:MAX_RUNS])),
-    )  # fmt: skip
+        worker_id,
+        host,
+        pid,
+        loss.old_timeline,
+        loss.new_timeline,
+        loss.acknowledged,
+        loss.kept,
+        loss.age_seconds,
+        len(loss.runs),
+        json.dumps(list(loss.runs[:MAX_RUNS])),
+    )
     return Query(sql, params, lambda rows: int(rows[0][0]))

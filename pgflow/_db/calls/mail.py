@@ -102,10 +102,16 @@ def resume_run(key: str, why: str, tenant: str = "", sent_by: str | None = None)
 
 
 def retry_run(
-    key: str, why: str, tenant: str = "", sent_by: str | None = None, *,
-    from_step: str | None = None, attempts: int | None = None, effects: str | None = None,
+    key: str,
+    why: str,
+    tenant: str = "",
+    sent_by: str | None = None,
+    *,
+    from_step: str | None = None,
+    attempts: int | None = None,
+    effects: str | None = None,
     children: str = "refuse",
-) -> Query[Sent]:  # fmt: skip
+) -> Query[Sent]:
     """Gives a stuck run a fresh budget, or goes back to just before a step."""
     sql = (
         "select pgflow.retry_run(%s::text, %s::text, %s::text, %s::text, "

@@ -130,8 +130,14 @@ def settle_events(
         " %s::int, %s::float8)"
     )
     values = (
-        name, token, upto, json.dumps(results), lease_seconds, threshold, cooldown_seconds,
-    )  # fmt: skip
+        name,
+        token,
+        upto,
+        json.dumps(results),
+        lease_seconds,
+        threshold,
+        cooldown_seconds,
+    )
     return Query(sql, values, lambda rows: bool(rows[0][0]))
 
 

@@ -120,9 +120,12 @@ def declare_schedules(worker_id: int, declared: Sequence[Mapping[str, Any]]) -> 
 
 
 def set_schedule(
-    told: Mapping[str, Any], input_text: str, labels: Mapping[str, str] | None,
-    why: str | None, by: str | None,
-) -> Query[bool]:  # fmt: skip
+    told: Mapping[str, Any],
+    input_text: str,
+    labels: Mapping[str, str] | None,
+    why: str | None,
+    by: str | None,
+) -> Query[bool]:
     """Makes a schedule, or sets it anew; False if it is like that already."""
     sql = (
         "select pgflow.set_schedule(%s::text, %s::text, %s::jsonb, %s::text, %s::json, %s::text, "
@@ -130,11 +133,22 @@ def set_schedule(
         "%s::text)"
     )
     params = (
-        told["name"], told["workflow"], json.dumps(told["spec"]), told["queue"], input_text,
-        told["slot_parameter"], told["overlap"], told["catch_up"], told["max_catch_up"],
-        told["jitter_seconds"], told["priority"], told["timeout_seconds"],
-        None if labels is None else json.dumps(labels), why, by,
-    )  # fmt: skip
+        told["name"],
+        told["workflow"],
+        json.dumps(told["spec"]),
+        told["queue"],
+        input_text,
+        told["slot_parameter"],
+        told["overlap"],
+        told["catch_up"],
+        told["max_catch_up"],
+        told["jitter_seconds"],
+        told["priority"],
+        told["timeout_seconds"],
+        None if labels is None else json.dumps(labels),
+        why,
+        by,
+    )
     return Query(sql, params, lambda rows: bool(rows[0][0]))
 
 

@@ -100,16 +100,31 @@ def start_run(
 
 
 def start_runs(
-    workflow: str, runs: list[tuple[str, str]], options: StartOptions, tenant: str = "", *,
-    keys_are_new: bool = False, defaults: str | None = None, start_id: str | None = None,
-) -> Query[list[Started]]:  # fmt: skip
+    workflow: str,
+    runs: list[tuple[str, str]],
+    options: StartOptions,
+    tenant: str = "",
+    *,
+    keys_are_new: bool = False,
+    defaults: str | None = None,
+    start_id: str | None = None,
+) -> Query[list[Started]]:
     """Starts many runs of one workflow, all or none: [(key, input text), ...]. New keys are UUIDs
     that were made up and not sent before.
     """
     params = (
-        workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant,
-        options.version, keys_are_new, options.if_taken, defaults, start_id,
-    )  # fmt: skip
+        workflow,
+        json.dumps(runs),
+        options.queue,
+        options.priority,
+        *_shared(options),
+        tenant,
+        options.version,
+        keys_are_new,
+        options.if_taken,
+        defaults,
+        start_id,
+    )
     draws = _draws(options)
     if options.key_for is not None:
         return Query(

@@ -100,9 +100,13 @@ def _request(agent: str, question: Question) -> tuple[str, dict[str, Any]]:
 def _options(question: Question) -> dict[str, Any]:
     terms = question.terms
     options = {
-        "approvers": terms.approvers, "quorum": terms.quorum, "timeout": terms.timeout,
-        "on_timeout": terms.on_timeout, "escalate": terms.escalate, "notify": terms.notify,
-    }  # fmt: skip
+        "approvers": terms.approvers,
+        "quorum": terms.quorum,
+        "timeout": terms.timeout,
+        "on_timeout": terms.on_timeout,
+        "escalate": terms.escalate,
+        "notify": terms.notify,
+    }
     return {**options, "answer": Any} if question.is_external else options
 
 

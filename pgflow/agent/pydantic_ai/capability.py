@@ -61,11 +61,13 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
         codec=JSON_CODEC,
         # Bodies run on the worker's loop, the code on the workflow's: each body opens its own.
         toolset_lifecycles={
-            "function": "enter-always", "mcp": "enter-never", "dynamic": "enter-never",
+            "function": "enter-always",
+            "mcp": "enter-never",
+            "dynamic": "enter-never",
         },
         unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
         tool_config_key=KEY,
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

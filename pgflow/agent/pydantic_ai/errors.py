@@ -50,8 +50,10 @@ def refusals_are_final() -> Iterator[None]:
             raise
         raise exceptions.ModelHTTPError.for_category(
             exceptions.ModelRequestRejectedError,
-            status_code=code, model_name=error.model_name, body=error.body,
-        ) from error  # fmt: skip
+            status_code=code,
+            model_name=error.model_name,
+            body=error.body,
+        ) from error
 
 
 @contextlib.contextmanager

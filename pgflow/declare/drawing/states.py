@@ -76,11 +76,12 @@ def stand(
 def _seen(nodes: Iterable[Node], depth: int) -> dict[str, Seen]:
     return {
         node.id: Seen(
-            node, depth,
+            node,
+            depth,
             inner=_seen(node.body.nodes, depth + 1) if isinstance(node.body, Group) else {},
         )
         for node in nodes
-    }  # fmt: skip
+    }
 
 
 def _every(nodes: Mapping[str, Seen]) -> Iterator[Seen]:

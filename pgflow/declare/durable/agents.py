@@ -62,9 +62,8 @@ class Agents:
         said = _text(graph.options.get("provider")) or settings.assistant
         self._word = _provider_of(self._preset) or said
         self._model = (
-            (model if self._preset is None else self._preset.model)
-            or settings.assistant_models.get(self._word)
-        )  # fmt: skip
+            model if self._preset is None else self._preset.model
+        ) or settings.assistant_models.get(self._word)
 
     @property
     def default(self) -> str:

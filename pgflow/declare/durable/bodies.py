@@ -280,11 +280,14 @@ async def _told(job: Job, order: Order) -> Ended:
     began = time.monotonic()
     ended = await run(order)
     job.log.tell(
-        "exec_output", job.key, content=mode,
+        "exec_output",
+        job.key,
+        content=mode,
         exit_code="timeout" if ended.timed_out else ended.status,
-        stdout_tail=tail(ended.stdout.text), stderr_tail=tail(ended.stderr.text),
+        stdout_tail=tail(ended.stdout.text),
+        stderr_tail=tail(ended.stderr.text),
         duration_ms=round((time.monotonic() - began) * 1000),
-    )  # fmt: skip
+    )
     return ended
 
 

@@ -22,10 +22,20 @@ import pgflow
 from pgflow.declare.durable.folders import Folders
 
 Kind: TypeAlias = Literal[
-    "workflow_start", "workflow_resume", "workflow_complete", "workflow_error", "node_start",
-    "node_complete", "node_skipped", "node_error", "node_suspended", "gate_decision",
-    "exec_output", "assistant", "tool",
-]  # fmt: skip
+    "workflow_start",
+    "workflow_resume",
+    "workflow_complete",
+    "workflow_error",
+    "node_start",
+    "node_complete",
+    "node_skipped",
+    "node_error",
+    "node_suspended",
+    "gate_decision",
+    "exec_output",
+    "assistant",
+    "tool",
+]
 """Type of an event."""
 
 TAIL: Final = 4000

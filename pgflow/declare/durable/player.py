@@ -348,8 +348,15 @@ class Player:
             try:
                 await pgflow.call(f"{key}:artifact", keep, output.text, retries=1)
             except StepFailed as error:
-                pgflow.emit(STREAM, {"id": node.id, "type": "artifact", "state": "failed",
-                                     "reason": str(error)[:1000]})  # fmt: skip
+                pgflow.emit(
+                    STREAM,
+                    {
+                        "id": node.id,
+                        "type": "artifact",
+                        "state": "failed",
+                        "reason": str(error)[:1000],
+                    },
+                )
         self.tell(end, state)
 
     def tell(self, end: Settled, state: State) -> None:

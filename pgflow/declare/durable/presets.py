@@ -161,13 +161,15 @@ class Claude(Preset):
             "resume": turn.session,
         }
         return [
-            "-p", "--output-format=stream-json", "--verbose",
+            "-p",
+            "--output-format=stream-json",
+            "--verbose",
             *_options(words),
             *(("--strict-mcp-config",) if words["mcp-config"] else ()),
             *(("--fork-session",) if turn.session else ()),
             *_tools(agent.get("allowed_tools")),
             *self.more,
-        ]  # fmt: skip
+        ]
 
     def words(self, event: Event) -> Iterator[tuple[Word, str]]:
         """Yield its words and tools."""
@@ -203,11 +205,14 @@ class Claude(Preset):
             has_value=has_value,
             usd=_decimal(event.get("total_cost_usd")),
             tokens=_tokens(
-                event.get("usage"), "input_tokens", "output_tokens",
-                "cache_creation_input_tokens", "cache_read_input_tokens",
+                event.get("usage"),
+                "input_tokens",
+                "output_tokens",
+                "cache_creation_input_tokens",
+                "cache_read_input_tokens",
             ),
             session=event.get("session_id") or heard.reply.session,
-        )  # fmt: skip
+        )
         error = None
         if event.get("is_error") or event.get("subtype") != "success":
             error = f"{event.get('subtype')}: {heard.reply.text[:2000]}".rstrip(": ")
@@ -232,8 +237,15 @@ class Codex(Preset):
             "output-schema": schema_file,
         }
         goes_on = ("resume", turn.session) if turn.session else ()
-        return ["exec", "--json", "--skip-git-repo-check", *_options(words), *self.more,
-                *goes_on, "-"]  # fmt: skip
+        return [
+            "exec",
+            "--json",
+            "--skip-git-repo-check",
+            *_options(words),
+            *self.more,
+            *goes_on,
+            "-",
+        ]
 
     @contextmanager
     def schema_file(self, turn: Turn) -> Iterator[str | None]:

@@ -312,8 +312,11 @@ class Works:
     def _tell_word(self, turn: Turn, kind: Word, text: str) -> None:
         """Tell those who watch of what an agent says or uses; inside the body of its step."""
         said: dict[str, JsonValue] = {
-            "id": turn.node, "step": turn.key, "type": kind, "content": text[-_MOST_OF_A_WORD:]
-        }  # fmt: skip
+            "id": turn.node,
+            "step": turn.key,
+            "type": kind,
+            "content": text[-_MOST_OF_A_WORD:],
+        }
         pgflow.emit(WORDS, said, durable=False)
         if kind == "tool":
             self.log.tell("tool", turn.key, content=text[:_MOST_OF_A_WORD])

@@ -37,17 +37,21 @@ async def ask_again(desk: Desk, request: Request) -> Page:
         "again",
         f"Again: {run.key}",
         {
-            "run": run, "last": last, "at": min(at, last), "unit": kept[0] if kept else None,
+            "run": run,
+            "last": last,
+            "at": min(at, last),
+            "unit": kept[0] if kept else None,
             "treatments": TREATMENTS,
             "input": json.dumps(desk.clear(run.input), ensure_ascii=False, indent=2)
-            if desk.reads_everything(run.input) else "",
+            if desk.reads_everything(run.input)
+            else "",
             "rewind_sql": f"select pgflow.rewind_run({key}, to_seq => {at}, sent_by => {by})",
             "fork_sql": f"select pgflow.fork_run({key}, 'NEW KEY', at_seq => {at}, "
             f"sent_by => {by})",
         },
         f"pgflow rewind {quoted(run.key)} --to {at}",
         under="/runs",
-    )  # fmt: skip
+    )
 
 
 async def do_again(desk: Desk, request: Request) -> Response:

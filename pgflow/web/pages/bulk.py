@@ -42,12 +42,17 @@ async def ask_many(desk: Desk, request: Request) -> Page:
         "bulk",
         f"{order.title} many",
         {
-            "order": order, "runs": runs, "more": more, "asked": asked, "most": MOST_RUNS,
-            "keys": json.dumps([run.key for run in runs]), "said": {**asked, "verb": order.verb},
+            "order": order,
+            "runs": runs,
+            "more": more,
+            "asked": asked,
+            "most": MOST_RUNS,
+            "keys": json.dumps([run.key for run in runs]),
+            "said": {**asked, "verb": order.verb},
         },
         command_of(asked, order.verb),
         under="/runs",
-    )  # fmt: skip
+    )
 
 
 async def tell_many(desk: Desk, request: Request) -> Page:
@@ -73,11 +78,13 @@ async def tell_many(desk: Desk, request: Request) -> Page:
         "told",
         f"{order.title} many",
         {
-            "order": order, "told": len(keys) - len(refused), "count": len(refused),
+            "order": order,
+            "told": len(keys) - len(refused),
+            "count": len(refused),
             "refused": refused[:MOST_REFUSALS],
         },
         under="/runs",
-    )  # fmt: skip
+    )
 
 
 def _order(request: Request) -> Order:

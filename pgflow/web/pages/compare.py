@@ -36,10 +36,16 @@ async def show_comparison(desk: Desk, request: Request) -> Page:
         "compare",
         f"Compare: {run.key}",
         {
-            "run": run, "origin": origin, "is_same": is_same, "difference": found,
-            "inputs": [] if is_same else _differences(desk.clear(origin.input),
-                                                      desk.clear(run.input)),
-            "results": [] if is_same else [
+            "run": run,
+            "origin": origin,
+            "is_same": is_same,
+            "difference": found,
+            "inputs": []
+            if is_same
+            else _differences(desk.clear(origin.input), desk.clear(run.input)),
+            "results": []
+            if is_same
+            else [
                 ("Status", origin.status, run.status),
                 ("Output", desk.clear(origin.output), desk.clear(run.output)),
                 ("Error", desk.clear(origin.error), desk.clear(run.error)),
@@ -48,7 +54,7 @@ async def show_comparison(desk: Desk, request: Request) -> Page:
         },
         f"pgflow show {quoted(run.key)}",
         under="/runs",
-    )  # fmt: skip
+    )
 
 
 def _differences(before: Any, after: Any) -> list[tuple[str, Any, Any]]:

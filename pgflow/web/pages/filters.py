@@ -33,12 +33,14 @@ async def ask_filter(desk: Desk, request: Request) -> Page:
         "filters",
         "Saved searches",
         {
-            "asked": asked, "is_searched": any(asked.values()),
-            "filters": await list_filters(desk, principal), "most": MOST_CHARS,
+            "asked": asked,
+            "is_searched": any(asked.values()),
+            "filters": await list_filters(desk, principal),
+            "most": MOST_CHARS,
         },
         command_of(asked),
         under="/runs",
-    )  # fmt: skip
+    )
 
 
 async def save_filter(desk: Desk, request: Request) -> Response:

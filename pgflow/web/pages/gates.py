@@ -42,20 +42,24 @@ async def show_gates(desk: Desk, request: Request) -> Page:
     mine = request.query_params.get("mine") == "1"
     found = await desk.ask(
         list_gates(
-            asks=principal.name if mine else None, tenant=desk.tenant,
-            after=request.query_params.get("after"), limit=PAGE_ROWS,
+            asks=principal.name if mine else None,
+            tenant=desk.tenant,
+            after=request.query_params.get("after"),
+            limit=PAGE_ROWS,
         )
-    )  # fmt: skip
+    )
     return Page(
         "gates",
         "Gates",
         {
-            "gates": [(gate, desk.clear(gate.request)) for gate in found], "next": found.next,
-            "mine": mine, "now": await desk.ask(database_now()),
+            "gates": [(gate, desk.clear(gate.request)) for gate in found],
+            "next": found.next,
+            "mine": mine,
+            "now": await desk.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
         },
         f"pgflow gates --for {quoted(principal.name)}" if mine else "pgflow gates",
-    )  # fmt: skip
+    )
 
 
 async def show_gate(desk: Desk, request: Request) -> Page:
@@ -100,12 +104,18 @@ async def _page(desk: Desk, request: Request, gate: GateRow, sent: Sent | None =
         "gate",
         gate.name,
         {
-            "gate": gate, "request_": shown, "now": await desk.ask(database_now()),
+            "gate": gate,
+            "request_": shown,
+            "now": await desk.ask(database_now()),
             "on_timeout": ENDS.get(gate.on_timeout, gate.on_timeout),
             "evidence": desk.clear(gate.evidence),
             "answers": [{**said, "value": desk.clear(said.get("value"))} for said in gate.answers],
-            "json": written(shown), "fields": flat(shown) if is_clear else None,
-            "is_clear": is_clear, "form": form, "sent": sent, "wrong": wrong,
+            "json": written(shown),
+            "fields": flat(shown) if is_clear else None,
+            "is_clear": is_clear,
+            "form": form,
+            "sent": sent,
+            "wrong": wrong,
             "lacks_value": gate.needs_value and not gate.edited,
             "may_answer": principal.may("approve"),
             "asks_me": asks(gate, (principal.name, *principal.acts_as)),
@@ -117,7 +127,7 @@ async def _page(desk: Desk, request: Request, gate: GateRow, sent: Sent | None =
         },
         f"pgflow approve {quoted(gate.gate)} --hash {gate.payload_hash[:12]}…",
         sent.status,
-    )  # fmt: skip
+    )
 
 
 async def _form(
@@ -170,9 +180,13 @@ async def _tell(desk: Desk, gate: GateRow, principal: Principal, form: Mapping[s
         return
     edit = await _edit(desk, gate, form) if verdict == "edit" else None
     await desk.tell(
-        "answer", gate.gate, _answer(verdict, form, why, edit), by=principal.name,
-        payload_hash=form.get("hash", ""), acting_as=list(principal.acts_as),
-    )  # fmt: skip
+        "answer",
+        gate.gate,
+        _answer(verdict, form, why, edit),
+        by=principal.name,
+        payload_hash=form.get("hash", ""),
+        acting_as=list(principal.acts_as),
+    )
 
 
 async def _edit(desk: Desk, gate: GateRow, form: Mapping[str, str]) -> Any:

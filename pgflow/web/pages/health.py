@@ -42,15 +42,20 @@ async def show_health(desk: Desk, request: Request) -> Page:
         "health",
         "Database",
         {
-            "server": server, "size": grown(tables), "long_seconds": LONG_SECONDS,
+            "server": server,
+            "size": grown(tables),
+            "long_seconds": LONG_SECONDS,
             "oldest": snapshots[0] if snapshots else None,
-            "tables": tables[:SHOWN_TABLES], "more": len(tables) - SHOWN_TABLES,
+            "tables": tables[:SHOWN_TABLES],
+            "more": len(tables) - SHOWN_TABLES,
             "findings": [
                 *judge_journal(partitions, losses, await desk.ask(read_seal_lag())),
-                *judge_server(server), *judge_snapshots(snapshots), *judge_tables(tables),
+                *judge_server(server),
+                *judge_snapshots(snapshots),
+                *judge_tables(tables),
             ],
             "statements": await desk.ask_seldom("statements", statements, STATEMENT_SECONDS),
             "now": await desk.ask(database_now()),
         },
         "pgflow doctor",
-    )  # fmt: skip
+    )

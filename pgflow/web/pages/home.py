@@ -25,9 +25,11 @@ async def show_home(desk: Desk, request: Request) -> Page:
         "Triage",
         {
             "needs": [[need for need in found if need.level == level] for level in LEVELS],
-            "count": len(found), "now": now, "queues": queues,
+            "count": len(found),
+            "now": now,
+            "queues": queues,
             "workers": await desk.ask(list_workers()),
             "plots": plot_rates(await desk.ask_seldom("rates", read_rates(), PLOT_SECONDS)),
         },
         "pgflow doctor",
-    )  # fmt: skip
+    )

@@ -23,12 +23,15 @@ async def ask_order(desk: Desk, request: Request) -> Page:
         "order",
         f"{order.title}: {run.key}",
         {
-            "order": order, "run": run, "signal": signal, "payload": payload,
+            "order": order,
+            "run": run,
+            "signal": signal,
+            "payload": payload,
             "fits": run.status in order.fits,
             "sql": sql_of(order, run.key, signal, payload, principal.name),
         },
         command_of(order, run.key, signal, payload, ""),
-    )  # fmt: skip
+    )
 
 
 async def give_order(desk: Desk, request: Request) -> Response:

@@ -40,11 +40,14 @@ async def show_outbox(desk: Desk, request: Request) -> Page:
         "outbox",
         "Outbox",
         {
-            "relays": await desk.ask(list_relays()), "triggers": await desk.ask(list_triggers()),
-            "shapes": SHAPES, "most_lag": MOST_LAG, "now": await desk.ask(database_now()),
+            "relays": await desk.ask(list_relays()),
+            "triggers": await desk.ask(list_triggers()),
+            "shapes": SHAPES,
+            "most_lag": MOST_LAG,
+            "now": await desk.ask(database_now()),
         },
         "pgflow outbox",
-    )  # fmt: skip
+    )
 
 
 async def show_relay(desk: Desk, request: Request) -> Page:
@@ -64,17 +67,23 @@ async def show_relay(desk: Desk, request: Request) -> Page:
         "relay",
         relay.name,
         {
-            "relay": relay, "says": STATES[relay.state], "shape": SHAPES[relay.state],
-            "state": state, "counts": {"dead": relay.dead, "waiting": relay.retrying},
-            "states": DELIVERIES, "next": found.next, "most_lag": MOST_LAG,
+            "relay": relay,
+            "says": STATES[relay.state],
+            "shape": SHAPES[relay.state],
+            "state": state,
+            "counts": {"dead": relay.dead, "waiting": relay.retrying},
+            "states": DELIVERIES,
+            "next": found.next,
+            "most_lag": MOST_LAG,
             "orders": orders_for(relay.state, relay.dead) if may_order else [],
-            "may_order": may_order, "done": ORDERS[done].past if done in ORDERS else "",
+            "may_order": may_order,
+            "done": ORDERS[done].past if done in ORDERS else "",
             "changes": await desk.ask(list_relay_changes(relay.name)),
             "deliveries": [(one, desk.clear(one.payload)) for one in found],
             "now": await desk.ask(database_now()),
         },
         f"pgflow outbox show {quoted(relay.name)}",
-    )  # fmt: skip
+    )
 
 
 async def find_relay(desk: Desk, request: Request) -> RelayRow:

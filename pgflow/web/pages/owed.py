@@ -49,22 +49,28 @@ async def _show(desk: Desk, request: Request, kind: str, states: Mapping[str, st
     for one in [state] if state else states:
         found = await desk.ask(
             list_obligations(
-                state=one, kind=kind, tenant=desk.tenant, after=after if state else None,
+                state=one,
+                kind=kind,
+                tenant=desk.tenant,
+                after=after if state else None,
                 limit=PAGE_ROWS if state else FIRST_ROWS,
             )
-        )  # fmt: skip
+        )
         if found.items or state:
             parts.append((one, states[one], found.items, found.next))
     return Page(
         "owed",
         f"{kind.capitalize()}s",
         {
-            "kind": kind, "parts": parts, "state": state, "states": tuple(states),
+            "kind": kind,
+            "parts": parts,
+            "state": state,
+            "states": tuple(states),
             "now": await desk.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
         },
         "pgflow owed" + (f" --state {state}" if state else ""),
-    )  # fmt: skip
+    )
 
 
 async def show_debt(desk: Desk, request: Request) -> Page:
@@ -76,8 +82,11 @@ async def show_debt(desk: Desk, request: Request) -> Page:
         "debt",
         debt.name,
         {
-            "debt": debt, "effect": effect, "now": await desk.ask(database_now()),
-            "detail": desk.clear(debt.detail), "beat": desk.clear(debt.beat_details),
+            "debt": debt,
+            "effect": effect,
+            "now": await desk.ask(database_now()),
+            "detail": desk.clear(debt.detail),
+            "beat": desk.clear(debt.beat_details),
             "args": desk.clear(effect.request) if effect else None,
             "says": {**EFFECT_STATES, **OBLIGATION_STATES}.get(debt.state or "", ""),
             "verdicts": [(one, SAYS[one]) for one in verdicts],
@@ -85,7 +94,7 @@ async def show_debt(desk: Desk, request: Request) -> Page:
         },
         _command(debt),
         under="/effects" if debt.kind == "effect" else "/obligations",
-    )  # fmt: skip
+    )
 
 
 def _command(debt: ObligationRow) -> str:

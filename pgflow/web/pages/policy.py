@@ -40,8 +40,11 @@ async def show_policy(desk: Desk, request: Request) -> Page:
         "policy",
         "Policy",
         {
-            "rules": judged, "said": said, "risks": RISKS, "asked": asked,
+            "rules": judged,
+            "said": said,
+            "risks": RISKS,
+            "asked": asked,
             "verdict": next((rule for rule in judged if rule.counts), None) if asked else None,
         },
         f"pgflow policy check {quoted(said['name'])} --risk {risk}" if asked else "",
-    )  # fmt: skip
+    )

@@ -49,11 +49,12 @@ async def show_queues(desk: Desk, request: Request) -> Page:
         "queues",
         "Queues",
         {
-            "queues": await desk.ask(list_queues()), "lanes": lanes,
+            "queues": await desk.ask(list_queues()),
+            "lanes": lanes,
             "now": await desk.ask(database_now()),
         },
         "pgflow queues",
-    )  # fmt: skip
+    )
 
 
 async def show_queue(desk: Desk, request: Request) -> Page:
@@ -64,15 +65,18 @@ async def show_queue(desk: Desk, request: Request) -> Page:
         "queue",
         found.queue,
         {
-            "queue": found, "fields": fields, "texts": TEXTS,
+            "queue": found,
+            "fields": fields,
+            "texts": TEXTS,
             "others": {name: rule for name, rule in found.rules.items() if name not in FIELDS},
             "changes": await desk.ask(list_queue_changes(found.queue, limit=CHANGE_ROWS)),
             "lanes": [lane for lane in await desk.ask(list_lanes(found.queue)) if lane.queued],
-            "may": principal_of(request).may("operate"), "now": await desk.ask(database_now()),
+            "may": principal_of(request).may("operate"),
+            "now": await desk.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
         },
         f"pgflow queues changes {quoted(found.queue)}",
-    )  # fmt: skip
+    )
 
 
 async def change_queue(desk: Desk, request: Request) -> Response:

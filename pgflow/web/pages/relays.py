@@ -24,12 +24,15 @@ async def ask_order(desk: Desk, request: Request) -> Page:
         "relay_order",
         f"{order.title}: {relay.name}",
         {
-            "order": order, "relay": relay, "shape": SHAPES[relay.state], "event": event,
+            "order": order,
+            "relay": relay,
+            "shape": SHAPES[relay.state],
+            "event": event,
             "fits": order in orders_for(relay.state, relay.dead),
             "sql": sql_of(order, relay.name, event, principal.name),
         },
         command_of(order, relay.name, event),
-    )  # fmt: skip
+    )
 
 
 async def give_order(desk: Desk, request: Request) -> Response:

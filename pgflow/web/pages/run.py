@@ -81,16 +81,24 @@ async def show_run(desk: Desk, request: Request) -> Page:
         "run",
         key,
         {
-            "run": run, "now": now, "why": why(run), "advice": advice(run),
+            "run": run,
+            "now": now,
+            "why": why(run),
+            "advice": advice(run),
             "done": ORDERS[done].past if done in ORDERS else AGAIN.get(done, ""),
             "may_order": principal_of(request).may("operate"),
             "orders": orders_for(run) if principal_of(request).may("operate") else [],
-            "logs": await _logs(desk, run), "values": _values(desk, run), "clear": desk.clear,
-            "graph": await _graph(desk, run), "standings": STANDINGS,
-            **journal, **await _kin(desk, run, kinds), **await _ledgers(desk, run, kinds),
+            "logs": await _logs(desk, run),
+            "values": _values(desk, run),
+            "clear": desk.clear,
+            "graph": await _graph(desk, run),
+            "standings": STANDINGS,
+            **journal,
+            **await _kin(desk, run, kinds),
+            **await _ledgers(desk, run, kinds),
         },
         f"pgflow show {quoted(key)}",
-    )  # fmt: skip
+    )
 
 
 async def _logs(desk: Desk, run: RunDetail) -> str:
@@ -156,10 +164,12 @@ async def _journal(
     found = {
         "waterfall": draw(entries, begins, now if goes_on else None) if entries else None,
         "units": [_told(desk, unit) for unit in units],
-        "last": last, "after": after, "is_newest": is_newest,
+        "last": last,
+        "after": after,
+        "is_newest": is_newest,
         "earlier": max(0, after - WINDOW_UNITS) if after else None,
         "later": None if is_newest else min(after + WINDOW_UNITS, newest),
-    }  # fmt: skip
+    }
     return found, kinds
 
 
@@ -203,19 +213,21 @@ async def _ledgers(desk: Desk, run: RunDetail, kinds: frozenset[str]) -> dict[st
     messages = await desk.ask(list_messages(run.key, tenant=desk.tenant, limit=MOST_ROWS))
     return {
         "gates": (await desk.ask(list_gates(run.key, tenant=desk.tenant))).items,
-        "effects": effects.items, "saga": saga_of(effects.items), "more_effects": effects.next,
+        "effects": effects.items,
+        "saga": saga_of(effects.items),
+        "more_effects": effects.next,
         "decisions": [
             (one, desk.clear(one.value), desk.clear(one.evidence), desk.clear(one.alternatives))
             for one in decisions
         ],
         "more_decisions": decisions.next,
-        "debts": [
-            debt for debt in await desk.ask(list_debts(run.run_id)) if debt.kind != "gate"
-        ],
+        "debts": [debt for debt in await desk.ask(list_debts(run.run_id)) if debt.kind != "gate"],
         "asked": await desk.ask(list_orders(run.key, tenant=desk.tenant)),
-        "messages": messages.items, "state": state or {}, "spent": spent or [],
+        "messages": messages.items,
+        "state": state or {},
+        "spent": spent or [],
         "error_words": describe_error(desk.clear(run.error)) if run.error else "",
-    }  # fmt: skip
+    }
 
 
 def saga_of(effects: Sequence[EffectRow]) -> dict[str, list[Any]]:
@@ -226,10 +238,11 @@ def saga_of(effects: Sequence[EffectRow]) -> dict[str, list[Any]]:
     return {
         "taken_back": [(one, undone[one.effect]) for one in effects if one.effect in undone],
         "stands": [
-            one for one in reversed(effects)
+            one
+            for one in reversed(effects)
             if one.status == "confirmed" and one.effect not in undone and not one.compensates
         ],
-    }  # fmt: skip
+    }
 
 
 async def show_value(desk: Desk, request: Request) -> Response:

@@ -58,18 +58,27 @@ async def show_runs(desk: Desk, request: Request) -> Page:
         "runs",
         "Runs",
         {
-            "runs": found.items, "next": found.next, "asked": asked, "statuses": STATUSES,
-            "queues": await desk.ask(list_queue_names()), "since": tuple(SINCE),
+            "runs": found.items,
+            "next": found.next,
+            "asked": asked,
+            "statuses": STATUSES,
+            "queues": await desk.ask(list_queue_names()),
+            "since": tuple(SINCE),
             "orders": [ORDERS[verb] for verb in ("retry", "resume", "pause", "cancel")]
-            if may_order else [],
+            if may_order
+            else [],
             "filters": await list_filters(desk, principal) if may_order else {},
             "searched": {name: value for name, value in asked.items() if value},
-            "is_searched": any(asked.values()), "is_later": "after" in request.query_params,
-            "has_older": has_older, "is_wide": is_wide, "most": within, "more": older,
+            "is_searched": any(asked.values()),
+            "is_later": "after" in request.query_params,
+            "has_older": has_older,
+            "is_wide": is_wide,
+            "most": within,
+            "more": older,
             "now": await desk.ask(database_now()),
         },
         command_of(asked),
-    )  # fmt: skip
+    )
 
 
 async def list_filters(desk: Desk, principal: Principal) -> dict[str, dict[str, str]]:

@@ -63,23 +63,31 @@ ORDERS = {
     order.verb: order
     for order in (
         Order(
-            "resume", "Resume", "It goes on with the slots to come. Those that passed meanwhile "
-            "start nothing.", "It goes on.",
+            "resume",
+            "Resume",
+            "It goes on with the slots to come. Those that passed meanwhile start nothing.",
+            "It goes on.",
         ),
         Order(
-            "pause", "Pause", "Its slots start no run until it is resumed. Runs that are open go "
-            "on.", "It is paused.",
+            "pause",
+            "Pause",
+            "Its slots start no run until it is resumed. Runs that are open go on.",
+            "It is paused.",
         ),
         Order(
-            "trigger", "Trigger", "One run starts now, whatever runs of it are open.",
+            "trigger",
+            "Trigger",
+            "One run starts now, whatever runs of it are open.",
             "A run is started.",
         ),
         Order(
-            "backfill", "Backfill", "Slots of a range in the past start their runs. One that has a "
-            "run gets no second one.", "The slots have their runs.",
+            "backfill",
+            "Backfill",
+            "Slots of a range in the past start their runs. One that has a run gets no second one.",
+            "The slots have their runs.",
         ),
     )
-}  # fmt: skip
+}
 NOT_CHANGED = "same"
 """Word of an address for an order that has changed nothing."""
 
@@ -99,12 +107,17 @@ async def show_schedules(desk: Desk, request: Request) -> Page:
         "schedules",
         "Schedules",
         {
-            "schedules": found.items, "next": found.next, "state": state, "states": SCHEDULE_STATES,
-            "counts": counts, "shapes": SHAPES, "too_late": LATE_SECONDS,
+            "schedules": found.items,
+            "next": found.next,
+            "state": state,
+            "states": SCHEDULE_STATES,
+            "counts": counts,
+            "shapes": SHAPES,
+            "too_late": LATE_SECONDS,
             "now": await desk.ask(database_now()),
         },
         "pgflow schedules",
-    )  # fmt: skip
+    )
 
 
 async def show_schedule(desk: Desk, request: Request) -> Page:
@@ -125,16 +138,22 @@ async def show_schedule(desk: Desk, request: Request) -> Page:
         "schedule",
         found.name,
         {
-            "schedule": found, "says": SCHEDULE_STATES[found.state], "shape": SHAPES[found.state],
+            "schedule": found,
+            "says": SCHEDULE_STATES[found.state],
+            "shape": SHAPES[found.state],
             "is_late": found.state == "active" and found.late_seconds > LATE_SECONDS,
-            "zone": zone, "slots": [(at, wall(at, zone)) for at in _next_slots(found)],
+            "zone": zone,
+            "slots": [(at, wall(at, zone)) for at in _next_slots(found)],
             "buffered": [(at, wall(at, zone)) for at in found.buffered[:SHOWN_SLOTS]],
-            "input": desk.clear(found.input), "changes": changes.items,
-            "more_changes": changes.next, "now": await desk.ask(database_now()), "done": said,
+            "input": desk.clear(found.input),
+            "changes": changes.items,
+            "more_changes": changes.next,
+            "now": await desk.ask(database_now()),
+            "done": said,
             "orders": orders_for(found) if principal_of(request).may("operate") else [],
         },
         f"pgflow schedules show {quoted(found.name)}",
-    )  # fmt: skip
+    )
 
 
 def orders_for(found: ScheduleRow) -> list[Order]:
@@ -159,14 +178,19 @@ async def ask_order(desk: Desk, request: Request) -> Page:
     order, found = _order(request), await _find(desk, request)
     zone = str(found.spec.get("tz", "UTC"))
     values: dict[str, Any] = {
-        "order": order, "schedule": found, "shape": SHAPES[found.state], "zone": zone,
-        "fits": order in orders_for(found), "slots": None, "overlaps": OVERLAPS,
+        "order": order,
+        "schedule": found,
+        "shape": SHAPES[found.state],
+        "zone": zone,
+        "fits": order in orders_for(found),
+        "slots": None,
+        "overlaps": OVERLAPS,
         "first": request.query_params.get("first", ""),
         "last": request.query_params.get("last", ""),
         "overlap": _overlap(request.query_params.get("overlap", "buffer_all")),
         "sql": f"select pgflow.{order.verb}_schedule({literal(found.name)}, why => 'WHY', "
         f"sent_by => {literal(principal.name)})",
-    }  # fmt: skip
+    }
     command = f"pgflow schedules {order.verb} {quoted(found.name)}"
     if order.verb == "backfill":
         values["sql"] = ""
@@ -177,9 +201,11 @@ async def ask_order(desk: Desk, request: Request) -> Page:
             slots = _slots(found, values["first"], values["last"])
             values["slots"] = [(at, wall(at, zone)) for at in slots]
     return Page(
-        "schedule_order", f"{order.title}: {found.name}",
-        {**values, "shown": SHOWN_SLOTS, "now": found.read_at}, command,
-    )  # fmt: skip
+        "schedule_order",
+        f"{order.title}: {found.name}",
+        {**values, "shown": SHOWN_SLOTS, "now": found.read_at},
+        command,
+    )
 
 
 async def give_order(desk: Desk, request: Request) -> Page | Response:
@@ -200,16 +226,19 @@ async def give_order(desk: Desk, request: Request) -> Page | Response:
         done = await desk.tell("backfill_schedule", found.name, begin, end, overlap=overlap, **said)
         zone = str(found.spec.get("tz", "UTC"))
         return Page(
-            "backfilled", f"Backfilled: {found.name}",
+            "backfilled",
+            f"Backfilled: {found.name}",
             {
-                "schedule": found, "slots": [(slot, wall(slot.slot_at, zone)) for slot in done],
-                "zone": zone, "shown": SHOWN_SLOTS,
+                "schedule": found,
+                "slots": [(slot, wall(slot.slot_at, zone)) for slot in done],
+                "zone": zone,
+                "shown": SHOWN_SLOTS,
                 "counts": {
                     state: sum(slot.state == state for slot in done)
                     for state in ("started", "buffered", "there")
                 },
             },
-        )  # fmt: skip
+        )
     changed = await desk.tell(f"{order.verb}_schedule", found.name, **said)
     return see(request, "/schedule", name=found.name, done=order.verb if changed else NOT_CHANGED)
 

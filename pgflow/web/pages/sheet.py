@@ -46,9 +46,14 @@ async def run_sheet(desk: Desk, request: Request) -> Page:
 def _page(desk: Desk, request: Request, text: str, *, status: int = 200, **said: object) -> Page:
     del desk
     values = {
-        "sql": text, "sheet": None, "trouble": "", "examples": EXAMPLES, "most": MOST_ROWS,
-        "may": principal_of(request).may("admin"), **said,
-    }  # fmt: skip
+        "sql": text,
+        "sheet": None,
+        "trouble": "",
+        "examples": EXAMPLES,
+        "most": MOST_ROWS,
+        "may": principal_of(request).may("admin"),
+        **said,
+    }
     return Page("sheet", "SQL", values, "psql", status)
 
 
@@ -65,11 +70,12 @@ async def show_behind(desk: Desk, request: Request, handlers: Handlers) -> Page:
         "What a page asks",
         {
             "statements": list(dict.fromkeys(shown_statement(one) for one in seen.statements)),
-            "page": link(request, path, **said), "path": path,
+            "page": link(request, path, **said),
+            "path": path,
             "may": principal_of(request).may("admin"),
         },
         under="/sql",
-    )  # fmt: skip
+    )
 
 
 def _request_of(request: Request, path: str, query: str) -> Request:

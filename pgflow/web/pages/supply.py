@@ -40,20 +40,23 @@ async def show_budgets(desk: Desk, request: Request) -> Page:
         "budgets",
         "Budgets",
         {
-            "budgets": [(row, used(row)) for row in found], "next": found.next,
-            "now": await desk.ask(database_now()), **await _spending(desk),
+            "budgets": [(row, used(row)) for row in found],
+            "next": found.next,
+            "now": await desk.ask(database_now()),
+            **await _spending(desk),
         },
         "pgflow budgets",
-    )  # fmt: skip
+    )
 
 
 async def _spending(
     desk: Desk, pool: str | None = None, since: datetime | None = None
 ) -> dict[str, Any]:
     return {
-        "spent": await read_spending(desk, pool, since or SINCE), "ways": WAYS,
+        "spent": await read_spending(desk, pool, since or SINCE),
+        "ways": WAYS,
         "newest": NEWEST_CHARGES,
-    }  # fmt: skip
+    }
 
 
 def used(row: BudgetRow) -> tuple[float, float] | None:
@@ -76,13 +79,15 @@ async def show_budget(desk: Desk, request: Request) -> Page:
         "budget",
         pool,
         {
-            "pool": pool, "budgets": [(row, used(row)) for row in rows],
+            "pool": pool,
+            "budgets": [(row, used(row)) for row in rows],
             **await _spending(desk, pool, rows[0].period_at),
-            "may": principal_of(request).may("admin"), "now": await desk.ask(database_now()),
+            "may": principal_of(request).may("admin"),
+            "now": await desk.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
         },
         f"pgflow budgets {quoted(pool)}",
-    )  # fmt: skip
+    )
 
 
 async def change_budget(desk: Desk, request: Request) -> Response:
@@ -120,12 +125,14 @@ async def show_workers(desk: Desk, request: Request) -> Page:
         "workers",
         "Workers",
         {
-            "workers": await desk.ask(list_workers()), "silent": silent,
-            "too_silent": SILENT_SECONDS, "strays": await desk.ask(list_stray_leases()),
+            "workers": await desk.ask(list_workers()),
+            "silent": silent,
+            "too_silent": SILENT_SECONDS,
+            "strays": await desk.ask(list_stray_leases()),
             "now": await desk.ask(database_now()),
         },
         "pgflow workers --list",
-    )  # fmt: skip
+    )
 
 
 async def show_worker(desk: Desk, request: Request) -> Page:
@@ -140,12 +147,14 @@ async def show_worker(desk: Desk, request: Request) -> Page:
         "worker",
         f"Worker {worker.worker_id}",
         {
-            "worker": worker, "silent": silent.get(worker.worker_id, 0.0),
-            "too_silent": SILENT_SECONDS, "most": PAGE_ROWS,
+            "worker": worker,
+            "silent": silent.get(worker.worker_id, 0.0),
+            "too_silent": SILENT_SECONDS,
+            "most": PAGE_ROWS,
             "held": await desk.ask(
                 list_held_runs(worker.worker_id, tenant=desk.tenant, limit=PAGE_ROWS)
             ),
             "now": await desk.ask(database_now()),
         },
         "pgflow workers --list",
-    )  # fmt: skip
+    )

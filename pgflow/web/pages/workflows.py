@@ -48,10 +48,12 @@ async def show_workflow(desk: Desk, request: Request) -> Page:
         "workflow",
         name,
         {
-            "name": name, "row": rows[0] if rows else None, "steps": steps[:MOST_ROWS],
+            "name": name,
+            "row": rows[0] if rows else None,
+            "steps": steps[:MOST_ROWS],
             "versions": versions[:MOST_ROWS],
             "patches": [row for row in patches if row.workflow == name][:MOST_ROWS],
             "now": await desk.ask(database_now()),
         },
         f"pgflow versions {quoted(name)}",
-    )  # fmt: skip
+    )

@@ -137,8 +137,10 @@ def _trigger(place: str, name: str, said: Any) -> Trigger:
     source = sources[0]
     known = _SHARED | _SOURCES[source] | {source}
     if unknown := sorted(set(said) - known):
-        raise Mistake(f"{place} has {unknown[0]!r}, which nothing reads: it may have "
-                      f"{', '.join(sorted(known))}")  # fmt: skip
+        raise Mistake(
+            f"{place} has {unknown[0]!r}, which nothing reads: it may have "
+            f"{', '.join(sorted(known))}"
+        )
     trigger = Trigger(
         name,
         _text(place, said, "run"),

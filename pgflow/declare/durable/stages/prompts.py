@@ -74,9 +74,11 @@ def heard(values: dict[str, JsonValue]) -> str:
 
 def up_to(gate: Gate) -> str:
     """The order to work up to a checkpoint, and to stop there."""
-    after = f"Do the process up to and including step {gate.after_step}" if gate.after_step else (
-        "Do the process up to this checkpoint"
-    )  # fmt: skip
+    after = (
+        f"Do the process up to and including step {gate.after_step}"
+        if gate.after_step
+        else ("Do the process up to this checkpoint")
+    )
     return f"{after}, and stop there: a person decides how you go on. Present: {gate.presents}"
 
 
