@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(120)
 
 word = Signal("word", str)
 acted: list[tuple[str, str]] = []
@@ -174,6 +173,7 @@ def begin_all(flow: Harness, conn: Conn, keys: list[str], rounds: int = 5) -> No
         assert flow.app.get(key, everything).result(SOON) == expected(rounds)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("effects", ["repeat", "reuse"])
 def test_a_run_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, effects: Any) -> None:
     begin_all(flow, conn, ["k"])
@@ -194,6 +194,7 @@ def test_a_run_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, effec
     assert count(conn, "pgflow.signal") == count(conn, "pgflow.undelivered") == 0
 
 
+@pytest.mark.full
 def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> None:
     begin_all(flow, conn, ["k"])
     length = units(conn, "k")
@@ -223,6 +224,7 @@ def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> N
     )
 
 
+@pytest.mark.full
 def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_forked_in_any(
     flow: Harness, conn: Conn
 ) -> None:
@@ -263,6 +265,7 @@ async def shopping(items: list[str]) -> list[str]:
     return [await buy(item) for item in items]
 
 
+@pytest.mark.full
 def test_what_has_acted_is_named_and_refused(flow: Harness, conn: Conn) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "bread"])
@@ -314,6 +317,7 @@ def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(
     )
 
 
+@pytest.mark.full
 def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, conn: Conn) -> None:
     @workflow
     async def trip(items: list[str], seats: list[str]) -> list[str]:
@@ -345,6 +349,7 @@ def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, c
     assert count(conn, "booked") == 2
 
 
+@pytest.mark.full
 def test_transactions_are_acts_too(flow: Harness, conn: Conn) -> None:
     @workflow
     async def trip(seat: str) -> str:
@@ -363,6 +368,7 @@ def test_transactions_are_acts_too(flow: Harness, conn: Conn) -> None:
     assert count(conn, "booked") == 2
 
 
+@pytest.mark.full
 def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
     flow: Harness, conn: Conn
 ) -> None:
@@ -391,6 +397,7 @@ def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
     assert run_row(conn, "k", "generation") == (3,)
 
 
+@pytest.mark.full
 def test_attempts_is_a_budget_of_its_own(flow: Harness, conn: Conn) -> None:
     tries: list[int] = []
     enough = [99]
@@ -444,6 +451,7 @@ def test_what_cannot_be_retried_says_what_can(flow: Harness) -> None:
 # ---------------------------------------------------------------- edits
 
 
+@pytest.mark.full
 def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
     flow: Harness, conn: Conn
 ) -> None:
@@ -547,6 +555,7 @@ def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
 # ---------------------------------------------------------------- places, mail, kin
 
 
+@pytest.mark.full
 def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(
     flow: Harness, conn: Conn
 ) -> None:
@@ -579,6 +588,7 @@ def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(
     assert run.result(SOON) == list("abcde")
 
 
+@pytest.mark.full
 def test_a_message_that_came_in_time_comes_in_time_again(flow: Harness) -> None:
     @workflow
     async def collect() -> list[str]:
@@ -597,6 +607,7 @@ def test_a_message_that_came_in_time_comes_in_time_again(flow: Harness) -> None:
     assert run.result(SOON) == ["in time", "the second"]
 
 
+@pytest.mark.full
 def test_what_was_put_aside_at_the_end_is_there_again(flow: Harness, conn: Conn) -> None:
     @workflow
     async def takes(how_many: int) -> list[str]:
@@ -848,6 +859,7 @@ def keys_of(items: str) -> list[str]:
     return [key for item, key in acted if item in items.split()]
 
 
+@pytest.mark.full
 def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own(
     flow: Harness, conn: Conn
 ) -> None:
@@ -878,6 +890,7 @@ def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own
     sound(conn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verdict", ["confirmed", "absent"])
 def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, verdict: Any) -> None:
     broken.add("tea")
@@ -905,6 +918,7 @@ def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, ver
     sound(conn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cut", [3, 4])
 def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(
     flow: Harness, conn: Conn, cut: int
@@ -948,6 +962,7 @@ def test_a_step_that_rests_on_a_decision_is_handed_on(flow: Harness, conn: Conn)
     assert len({key for _, key in acted}) == 4
 
 
+@pytest.mark.full
 def test_an_imported_run_is_forked_and_not_rewound(
     flow: Harness, conn: Conn, other_dsn: str
 ) -> None:
@@ -1055,6 +1070,7 @@ def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(
     assert len(acted) == 2
 
 
+@pytest.mark.full
 async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
     aflow.include(shopping)
     run = await aflow.start(shopping.options(key="k"), ["milk"])
@@ -1072,6 +1088,7 @@ async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
     assert len(acted) == 3
 
 
+@pytest.mark.full
 def test_a_stream_tells_nothing_twice(flow: Harness) -> None:
     @workflow
     async def talks() -> None:
@@ -1109,6 +1126,7 @@ def test_history_that_is_removed_takes_generations_and_leaves_forks(db: Conn) ->
 # ---------------------------------------------------------------- at the same time
 
 
+@pytest.mark.full
 def test_a_rewind_and_a_claim_at_the_same_moment_are_one_or_the_other(conn: Conn, dsn: str) -> None:
     for n in range(30 if IS_LONG else 10):
         key = f"k{n}"

@@ -210,7 +210,7 @@ def ledger(conn: Conn, flow: Harness) -> Conn:
     return conn
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.full
 def test_every_change_of_a_single_row_of_a_thousand_is_found(ledger: Conn) -> None:
     anchor = one(ledger, "select pgflow.anchor()::text")
     ledger.execute("set pgflow.rewrites = 'on'")
@@ -246,6 +246,7 @@ def columns(conn: Conn, table: str) -> list[str]:
     )
 
 
+@pytest.mark.full
 def test_every_change_of_a_start_or_an_outcome_is_found(ledger: Conn) -> None:
     assert set(RUN) | CHANGES_LATER == set(columns(ledger, "run"))
     assert set(OUTCOME) == set(columns(ledger, "outcome"))
@@ -276,6 +277,7 @@ def test_a_page_of_nothing_is_no_verification(ledger: Conn) -> None:
             ledger.execute(f"select pgflow.verify_anchor({anchor})")
 
 
+@pytest.mark.full
 def test_a_gap_behind_the_last_seal_is_found(ledger: Conn, flow: Harness) -> None:
     run = flow.start(adding, 1)
     flow.until_idle()
@@ -292,6 +294,7 @@ def test_a_gap_behind_the_last_seal_is_found(ledger: Conn, flow: Harness) -> Non
         assert "units_missing" in findings(ledger)
 
 
+@pytest.mark.full
 def test_every_change_of_a_run_or_of_the_seals_is_found(ledger: Conn) -> None:
     anchor = one(ledger, "select pgflow.anchor()::text")
     for change, code in CHANGES:
@@ -302,6 +305,7 @@ def test_every_change_of_a_run_or_of_the_seals_is_found(ledger: Conn) -> None:
     assert findings(ledger, anchor) == []
 
 
+@pytest.mark.full
 def test_whoever_forges_the_seals_too_is_found_by_the_anchor_alone(ledger: Conn) -> None:
     anchor = one(ledger, "select pgflow.anchor()::text")
     with ledger.transaction(force_rollback=True):
@@ -330,6 +334,7 @@ def test_whoever_forges_the_seals_too_is_found_by_the_anchor_alone(ledger: Conn)
         assert findings(ledger, anchor) == ["anchor_changed"]
 
 
+@pytest.mark.full
 def test_an_anchor_stays_true_while_more_is_sealed(ledger: Conn, flow: Harness) -> None:
     anchors = [one(ledger, "select pgflow.anchor()::text")]
     for day in range(2):
@@ -363,6 +368,7 @@ def test_a_proof_convinces_without_a_database(ledger: Conn) -> None:
     assert check_anchor(other)
 
 
+@pytest.mark.full
 def test_a_proof_fits_the_anchor_that_it_was_made_for(ledger: Conn, flow: Harness) -> None:
     anchors = [inspect.ask(ledger, inspect.read_anchor())]
     key = one(ledger, "select key from pgflow.run where run_id = 24")
@@ -417,6 +423,7 @@ def test_what_is_not_sealed_has_no_proof(conn: Conn, flow: Harness) -> None:
         flow.app.ask(inspect.verify_seals(anchor={"x": 1}).first)
 
 
+@pytest.mark.full
 def test_the_command_line_finds_it_and_says_where(ledger: Conn, dsn: str, tmp_path: Any) -> None:
     anchor, proof = tmp_path / "anchor.json", tmp_path / "proof.json"
     anchor.write_text(pgflow(dsn, "audit", "anchor").out)
@@ -449,6 +456,7 @@ def test_the_command_line_finds_it_and_says_where(ledger: Conn, dsn: str, tmp_pa
     assert (answer.code, "is damaged" in answer.err) == (2, True)
 
 
+@pytest.mark.full
 def test_the_command_line_switches_seals_and_answers_mistakes(
     conn: Conn, dsn: str, flow: Harness, tmp_path: Any
 ) -> None:
