@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +39,44 @@ MANY_TESTS = 50
 # system's, if it is one on a disk.
 if (memory := servers.find_memory(8)) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+
+# Some images forbid Python to keep what it compiles. Then each of the thousands of processes that the
+# tests start would compile all of pgflow anew, so it is kept outside of the tree.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(servers.CACHE / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Compile the tests once, on all processors, before several processes collect all of them: to
+    rewrite their assertions takes longer than anything else of a collection.
+    """
+    if config.args != config.getini("testpaths"):
+        return
+    halves = [half for half in _uncompiled_halves() if half]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-m", ""]
+    compiling = [
+        subprocess.Popen([*command, *half], cwd=config.rootpath, stdout=subprocess.DEVNULL)
+        for half in halves
+    ]
+    for process in compiling:
+        process.wait()
+
+
+def _uncompiled_halves() -> tuple[list[str], list[str]]:
+    tests = sorted(Path(__file__).parent.rglob("test_*.py"))
+    tag = f"pytest-{pytest.__version__}.pyc"
+
+    def is_compiled(path: Path) -> bool:
+        cache = Path(cache_from_source(str(path)))
+        kept = cache.with_name(f"{cache.stem}-{tag}")
+        return kept.exists() and kept.stat().st_mtime >= path.stat().st_mtime
+
+    left = [str(path) for path in tests if not is_compiled(path)]
+    return left[::2], left[1::2]
 
 
 def pytest_xdist_auto_num_workers() -> int:
