@@ -14,7 +14,6 @@ import psycopg
 import pytest
 import sqlkit
 from records import SOON, count, run_row, steps
-from shares import IS_LONG, share_of
 from sqlkit import (
     PATIENT,
     Actor,
@@ -174,12 +173,15 @@ def begin_all(flow: Harness, conn: Conn, keys: list[str], rounds: int = 5) -> No
         assert flow.app.get(key, everything).result(SOON) == expected(rounds)
 
 
+@pytest.mark.parametrize("one_of", [5, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("effects", ["repeat", "reuse"])
-def test_a_run_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, effects: Any) -> None:
+def test_a_run_goes_on_from_every_unit_of_fifty(
+    flow: Harness, conn: Conn, effects: Any, one_of: int
+) -> None:
     begin_all(flow, conn, ["k"])
     length = units(conn, "k")
     assert length >= 50
-    keys = {cut: f"k{cut}" for cut in sorted({*share_of(range(length + 1), 5), 40})}
+    keys = {cut: f"k{cut}" for cut in sorted({*range(0, length + 1, one_of), length, 40})}
     begin_all(flow, conn, [*keys.values()])
     for cut, key in keys.items():
         flow.app.rewind(key, min(cut, units(conn, key)), effects=effects)
@@ -194,7 +196,8 @@ def test_a_run_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, effec
     assert count(conn, "pgflow.signal") == count(conn, "pgflow.undelivered") == 0
 
 
-def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> None:
+@pytest.mark.parametrize("one_of", [5, pytest.param(1, marks=pytest.mark.full)])
+def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, one_of: int) -> None:
     begin_all(flow, conn, ["k"])
     length = units(conn, "k")
     assert length >= 50
@@ -203,7 +206,7 @@ def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> N
     ).fetchall()
     keys = {
         cut: flow.app.fork("k", f"fork-{cut}", at=cut, effects="repeat", with_mail=True)
-        for cut in sorted({*share_of(range(length + 1), 5), 6})
+        for cut in sorted({*range(0, length + 1, one_of), length, 6})
     }
     sound(conn)
     for cut, key in keys.items():
@@ -1110,7 +1113,7 @@ def test_history_that_is_removed_takes_generations_and_leaves_forks(db: Conn) ->
 
 
 def test_a_rewind_and_a_claim_at_the_same_moment_are_one_or_the_other(conn: Conn, dsn: str) -> None:
-    for n in range(30 if IS_LONG else 10):
+    for n in range(10):
         key = f"k{n}"
         started = start(conn, key=key)
 
