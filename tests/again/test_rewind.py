@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(120)
 
 word = Signal("word", str)
 acted: list[tuple[str, str]] = []
@@ -173,15 +172,13 @@ def begin_all(flow: Harness, conn: Conn, keys: list[str], rounds: int = 5) -> No
         assert flow.app.get(key, everything).result(SOON) == expected(rounds)
 
 
-@pytest.mark.parametrize("one_of", [5, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.full
 @pytest.mark.parametrize("effects", ["repeat", "reuse"])
-def test_a_run_goes_on_from_every_unit_of_fifty(
-    flow: Harness, conn: Conn, effects: Any, one_of: int
-) -> None:
+def test_a_run_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, effects: Any) -> None:
     begin_all(flow, conn, ["k"])
     length = units(conn, "k")
     assert length >= 50
-    keys = {cut: f"k{cut}" for cut in sorted({*range(0, length + 1, one_of), length, 40})}
+    keys = {cut: f"k{cut}" for cut in sorted({*range(0, length + 1, 5), length, 40})}
     begin_all(flow, conn, [*keys.values()])
     for cut, key in keys.items():
         flow.app.rewind(key, min(cut, units(conn, key)), effects=effects)
@@ -196,8 +193,8 @@ def test_a_run_goes_on_from_every_unit_of_fifty(
     assert count(conn, "pgflow.signal") == count(conn, "pgflow.undelivered") == 0
 
 
-@pytest.mark.parametrize("one_of", [5, pytest.param(1, marks=pytest.mark.full)])
-def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, one_of: int) -> None:
+@pytest.mark.full
+def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> None:
     begin_all(flow, conn, ["k"])
     length = units(conn, "k")
     assert length >= 50
@@ -206,7 +203,7 @@ def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, one_
     ).fetchall()
     keys = {
         cut: flow.app.fork("k", f"fork-{cut}", at=cut, effects="repeat", with_mail=True)
-        for cut in sorted({*range(0, length + 1, one_of), length, 6})
+        for cut in sorted({*range(0, length + 1, 5), length, 6})
     }
     sound(conn)
     for cut, key in keys.items():
@@ -226,6 +223,7 @@ def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn, one_
     )
 
 
+@pytest.mark.full
 def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_forked_in_any(
     flow: Harness, conn: Conn
 ) -> None:
@@ -266,6 +264,7 @@ async def shopping(items: list[str]) -> list[str]:
     return [await buy(item) for item in items]
 
 
+@pytest.mark.full
 def test_what_has_acted_is_named_and_refused(flow: Harness, conn: Conn) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "bread"])
@@ -317,6 +316,7 @@ def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(
     )
 
 
+@pytest.mark.full
 def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, conn: Conn) -> None:
     @workflow
     async def trip(items: list[str], seats: list[str]) -> list[str]:
@@ -348,6 +348,7 @@ def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, c
     assert count(conn, "booked") == 2
 
 
+@pytest.mark.full
 def test_transactions_are_acts_too(flow: Harness, conn: Conn) -> None:
     @workflow
     async def trip(seat: str) -> str:
@@ -366,6 +367,7 @@ def test_transactions_are_acts_too(flow: Harness, conn: Conn) -> None:
     assert count(conn, "booked") == 2
 
 
+@pytest.mark.full
 def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
     flow: Harness, conn: Conn
 ) -> None:
@@ -394,6 +396,7 @@ def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
     assert run_row(conn, "k", "generation") == (3,)
 
 
+@pytest.mark.full
 def test_attempts_is_a_budget_of_its_own(flow: Harness, conn: Conn) -> None:
     tries: list[int] = []
     enough = [99]
@@ -447,6 +450,7 @@ def test_what_cannot_be_retried_says_what_can(flow: Harness) -> None:
 # ---------------------------------------------------------------- edits
 
 
+@pytest.mark.full
 def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
     flow: Harness, conn: Conn
 ) -> None:
@@ -550,6 +554,7 @@ def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
 # ---------------------------------------------------------------- places, mail, kin
 
 
+@pytest.mark.full
 def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(
     flow: Harness, conn: Conn
 ) -> None:
@@ -582,6 +587,7 @@ def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(
     assert run.result(SOON) == list("abcde")
 
 
+@pytest.mark.full
 def test_a_message_that_came_in_time_comes_in_time_again(flow: Harness) -> None:
     @workflow
     async def collect() -> list[str]:
@@ -600,6 +606,7 @@ def test_a_message_that_came_in_time_comes_in_time_again(flow: Harness) -> None:
     assert run.result(SOON) == ["in time", "the second"]
 
 
+@pytest.mark.full
 def test_what_was_put_aside_at_the_end_is_there_again(flow: Harness, conn: Conn) -> None:
     @workflow
     async def takes(how_many: int) -> list[str]:
@@ -851,6 +858,7 @@ def keys_of(items: str) -> list[str]:
     return [key for item, key in acted if item in items.split()]
 
 
+@pytest.mark.full
 def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own(
     flow: Harness, conn: Conn
 ) -> None:
@@ -881,6 +889,7 @@ def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own
     sound(conn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verdict", ["confirmed", "absent"])
 def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, verdict: Any) -> None:
     broken.add("tea")
@@ -908,6 +917,7 @@ def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, ver
     sound(conn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cut", [3, 4])
 def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(
     flow: Harness, conn: Conn, cut: int
@@ -951,6 +961,7 @@ def test_a_step_that_rests_on_a_decision_is_handed_on(flow: Harness, conn: Conn)
     assert len({key for _, key in acted}) == 4
 
 
+@pytest.mark.full
 def test_an_imported_run_is_forked_and_not_rewound(
     flow: Harness, conn: Conn, other_dsn: str
 ) -> None:
@@ -1058,6 +1069,7 @@ def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(
     assert len(acted) == 2
 
 
+@pytest.mark.full
 async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
     aflow.include(shopping)
     run = await aflow.start(shopping.options(key="k"), ["milk"])
@@ -1075,6 +1087,7 @@ async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
     assert len(acted) == 3
 
 
+@pytest.mark.full
 def test_a_stream_tells_nothing_twice(flow: Harness) -> None:
     @workflow
     async def talks() -> None:
@@ -1112,6 +1125,7 @@ def test_history_that_is_removed_takes_generations_and_leaves_forks(db: Conn) ->
 # ---------------------------------------------------------------- at the same time
 
 
+@pytest.mark.full
 def test_a_rewind_and_a_claim_at_the_same_moment_are_one_or_the_other(conn: Conn, dsn: str) -> None:
     for n in range(10):
         key = f"k{n}"

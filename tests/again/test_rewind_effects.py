@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(60)
 
 QUICKLY = Retries(
     max_attempts=3, first_delay=timedelta(milliseconds=1), max_delay=timedelta(milliseconds=5)
@@ -179,6 +178,7 @@ def sound(conn: Conn) -> None:
 # ---------------------------------------------------------------- reuse
 
 
+@pytest.mark.full
 def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(
     flow: Harness, conn: Conn
 ) -> None:
@@ -199,6 +199,7 @@ def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_sa
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cut", [0, 2])
 def test_another_request_is_another_act_under_another_key(
     flow: Harness, conn: Conn, cut: int
@@ -261,6 +262,7 @@ def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
     assert len(set(World.keys)) == 3
 
 
+@pytest.mark.full
 def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -> None:
     flow.include(leasing)
     run = flow.start(leasing.options(key="k"))
@@ -304,6 +306,7 @@ async def patient(item: str) -> str:
     return await pgflow.run_child(waiting.options(key=f"child {item}"), item)
 
 
+@pytest.mark.full
 def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Conn) -> None:
     flow.include(family, helper)
     run = flow.start(family.options(key="k"), ["milk", "tea"])
@@ -323,6 +326,7 @@ def test_a_child_that_has_completed_is_not_started_again(flow: Harness, conn: Co
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_child_that_goes_on_is_waited_for(flow: Harness, conn: Conn) -> None:
     flow.include(patient, waiting)
     run = flow.start(patient.options(key="k"), "tea")
@@ -339,6 +343,7 @@ def test_a_child_that_goes_on_is_waited_for(flow: Harness, conn: Conn) -> None:
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, conn: Conn) -> None:
     @workflow
     async def fickle() -> str:
@@ -355,6 +360,7 @@ def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, 
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_child_is_asked_for_with_other_arguments_under_the_same_key(flow: Harness) -> None:
     @workflow
     async def one_child() -> str:
@@ -400,6 +406,7 @@ def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn:
 # ---------------------------------------------------------------- compensate
 
 
+@pytest.mark.full
 def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
     flow: Harness, conn: Conn
 ) -> None:
@@ -524,6 +531,7 @@ def test_what_is_not_known_is_settled_first(flow: Harness, conn: Conn) -> None:
     sound(conn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("who", ["the counterparty", "a person"])
 def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(
     flow: Harness, conn: Conn, who: str
@@ -552,6 +560,7 @@ def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
     flow.include(shopping)
     World.trouble = {"buy tea": 1}
@@ -572,6 +581,7 @@ def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Conn) -> None:
     """A compensation that fails is tried again under its own key; one that cannot be done leaves
     the run stuck and the debt open.
@@ -605,6 +615,7 @@ def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Con
     sound(conn)
 
 
+@pytest.mark.full
 async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -645,6 +656,7 @@ async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
     sound(conn)
 
 
+@pytest.mark.full
 def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_confirmed(
     flow: Harness, conn: Conn
 ) -> None:
@@ -676,6 +688,7 @@ def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_c
     sound(conn)
 
 
+@pytest.mark.full
 def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
     flow: Harness, conn: Conn
 ) -> None:
@@ -695,6 +708,7 @@ def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow: Harness, conn: Conn) -> None:
     @workflow
     async def doomed(items: list[str]) -> list[str]:
@@ -724,6 +738,7 @@ def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow: Harness, c
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "tea"])
@@ -740,6 +755,7 @@ def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn
     sound(conn)
 
 
+@pytest.mark.full
 def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -> None:
     flow.include(family, helper, patient, waiting)
     flow.start(family.options(key="k"), ["milk"]).result(SOON)
@@ -758,6 +774,7 @@ def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -
     assert flow.app.get("child tea", waiting).status() == "cancelled"
 
 
+@pytest.mark.full
 def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
     flow: Harness, conn: Conn
 ) -> None:
@@ -781,6 +798,7 @@ def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
 # ---------------------------------------------------------------- with sagas over generations
 
 
+@pytest.mark.full
 def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before(
     flow: Harness, conn: Conn
 ) -> None:
@@ -807,6 +825,7 @@ def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began_it(
     flow: Harness, conn: Conn
 ) -> None:
@@ -827,6 +846,7 @@ def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began
     sound(conn)
 
 
+@pytest.mark.full
 def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, conn: Conn) -> None:
     flow.include(doomed_lease)
     run = flow.start(doomed_lease.options(key="k"))
@@ -847,6 +867,7 @@ def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, co
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(
     flow: Harness, conn: Conn
 ) -> None:

@@ -33,8 +33,6 @@ from pgflow.agent import Outcome
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @dataclass(frozen=True)
 class Goal:
@@ -189,6 +187,7 @@ def added(n: int) -> list[tuple[str, int]]:
 # ---------------------------------------------------------------- turns
 
 
+@pytest.mark.full
 @BOTH
 def test_it_goes_around_until_the_decision_is_that_nothing_is_left(
     flow: Harness, conn: psycopg.Connection, made: Any
@@ -206,6 +205,7 @@ def test_it_goes_around_until_the_decision_is_that_nothing_is_left(
     ] * 3
 
 
+@pytest.mark.full
 @BOTH
 def test_what_was_decided_and_done_before_a_crash_is_not_again(flow: Harness, made: Any) -> None:
     flow.include(made)
@@ -275,6 +275,7 @@ def test_after_its_turns_it_goes_on_as_a_new_generation_with_a_shorter_state(
     assert len(set(World.keys)) == 5
 
 
+@pytest.mark.full
 @BOTH
 def test_a_goal_that_is_missed_takes_back_what_all_generations_did(
     flow: Harness, conn: psycopg.Connection, made: Any
@@ -289,6 +290,7 @@ def test_a_goal_that_is_missed_takes_back_what_all_generations_did(
     assert conn.execute(undone).fetchone() == (5,)
 
 
+@pytest.mark.full
 async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_once(
     aflow: AsyncHarness,
 ) -> None:
@@ -470,6 +472,7 @@ def test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothi
 # ---------------------------------------------------------------- leave
 
 
+@pytest.mark.full
 async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -484,6 +487,7 @@ async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(
     assert (outcome.how, outcome.state.declined, World.calls) == ("good", 1, added(1))
 
 
+@pytest.mark.full
 async def test_without_a_decline_a_no_ends_it(aflow: AsyncHarness) -> None:
     async def gate(n: int) -> pgflow.Verdict[int]:
         return await pgflow.gate("add", n)

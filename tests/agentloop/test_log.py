@@ -35,7 +35,6 @@ from pgflow.streams import Tails
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 says = Signal("says", str)
 
@@ -133,6 +132,7 @@ async def test_a_conversation_has_its_roles_and_every_call_and_result_is_a_unit(
     assert (log[0].value, log[-1].value) == ({"turns": 2}, "bye")
 
 
+@pytest.mark.full
 async def test_a_nothing_is_told_that_is_not_committed(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -161,6 +161,7 @@ async def test_a_nothing_is_told_that_is_not_committed(
     assert messages == [event_id for *_, event_id in told], "the log has them under the same ids"
 
 
+@pytest.mark.full
 async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_before_it(
     aflow: AsyncHarness,
 ) -> None:
@@ -196,6 +197,7 @@ async def test_b_a_crash_loses_no_result_that_was_there_and_the_intent_stands_be
     assert "failure" in [u.kind for u in await log_of(aflow)], "that nobody knew is a unit too"
 
 
+@pytest.mark.full
 async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -237,6 +239,7 @@ async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
     assert ("ann (postgres)",) in who
 
 
+@pytest.mark.full
 async def test_what_people_say_of_a_unit_stays_with_it(aflow: AsyncHarness) -> None:
     run = await start(aflow, 2)
     await run.send(says, "one")
@@ -252,6 +255,7 @@ async def test_what_people_say_of_a_unit_stays_with_it(aflow: AsyncHarness) -> N
     assert [unit.is_archived for unit in log[:5]] == [False, False, False, True, False]
 
 
+@pytest.mark.full
 async def test_d_another_process_approves_with_other_arguments(
     aflow: AsyncHarness, dsn: str
 ) -> None:
@@ -293,6 +297,7 @@ async def gate_of(dsn: str) -> str:
         return str(row[0])
 
 
+@pytest.mark.full
 async def test_e_after_a_rewind_what_comes_belongs_to_the_new_branch_alone(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -348,6 +353,7 @@ def _(state: Talk, text: str, tip: int) -> None:
         raise ValueError(f"the tip of {text!r} is {len(state.said)}")
 
 
+@pytest.mark.full
 async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow: AsyncHarness) -> None:
     """Point f: a stale append is a conflict, and never silence."""
 
@@ -365,6 +371,7 @@ async def test_f_who_appends_to_a_tip_that_has_moved_is_told(aflow: AsyncHarness
     assert [u.role for u in await log_of(aflow) if u.name == "say"] == ["user", "user"]
 
 
+@pytest.mark.full
 async def test_g_a_sub_agent_has_a_log_of_its_own_and_resumes_in_it(aflow: AsyncHarness) -> None:
     """Point g: it is a child, found by the call of its parent."""
 

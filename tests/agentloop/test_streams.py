@@ -22,7 +22,6 @@ from pgflow.streams import Event, Tails
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -54,6 +53,7 @@ async def values(tails: Tails, *args: Any, **options: Any) -> list[Any]:
 # ---------------------------------------------------------------- units, and where to go on
 
 
+@pytest.mark.full
 async def test_a_reader_goes_on_anywhere_without_gap_or_double(
     aflow: AsyncHarness, tails: Tails
 ) -> None:
@@ -429,6 +429,7 @@ async def anybody(scope: Any, run: str, stream: str) -> bool:
     return stream != "secret"
 
 
+@pytest.mark.full
 async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(
     aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

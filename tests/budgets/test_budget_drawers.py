@@ -8,7 +8,7 @@ import drawers
 import pytest
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.full
 @pytest.mark.parametrize("nested", [False, True], ids=["one pool", "nested pools"])
 def test_many_drawers_never_overdraw_and_can_spend_nearly_all(
     dsn: str, nested: bool, capsys: pytest.CaptureFixture[str]

@@ -17,8 +17,6 @@ from pgflow import InvalidArgument, Pool, inspect, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @step
 async def ask(question: str) -> str:
@@ -74,6 +72,7 @@ def test_pools_are_read_unit_by_unit_and_in_pages(spent: str) -> None:
         inspect.list_budgets(after="nowhere")
 
 
+@pytest.mark.full
 def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> None:
     with psycopg.connect(spent) as conn:
         run_id = inspect.ask(conn, inspect.find_run("a")).run_id
@@ -113,6 +112,7 @@ def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> Non
         inspect.sum_charges("moon")  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_the_command_line_shows_what_was_spent(spent: str) -> None:
     (tokens, usd) = cli(spent, "budgets", "spent").data
     assert (tokens["unit"], tokens["amount"], usd["amount"], usd["charges"]) == (
@@ -139,6 +139,7 @@ def test_the_command_line_shows_what_was_spent(spent: str) -> None:
         assert cli(spent, "budgets", "spent", *wrong).code == 2
 
 
+@pytest.mark.full
 def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent: str) -> None:
     shown = cli(spent, "budgets", tty=True, width=140).out
     assert "ada" in shown

@@ -33,7 +33,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 CENT = Decimal("0.01")
 
@@ -83,6 +82,7 @@ def sums(conn: psycopg.Connection, pool: str, unit: str = "usd") -> tuple[Any, .
     return found
 
 
+@pytest.mark.full
 async def test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cost(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -151,6 +151,7 @@ async def test_failed_tries_share_the_reservation_and_their_charges_are_kept(
     assert sums(conn, "user", "calls") == (3, 0, 7), "each try is a call"
 
 
+@pytest.mark.full
 async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -236,6 +237,7 @@ def everything_sync() -> list[str]:
     return [seen, done, booked, thought]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flow_of", [everything, everything_sync], ids=["async", "sync"])
 async def test_steps_of_every_class_are_admitted_and_charged(
     aflow: AsyncHarness, conn: psycopg.Connection, flow_of: Any
@@ -545,6 +547,7 @@ async def test_a_rewound_run_asks_again_for_what_it_does_again(
     assert sums(conn, "user") == (Decimal("0.6"), 0, Decimal("0.4"))
 
 
+@pytest.mark.full
 async def test_a_run_that_failed_for_want_of_a_budget_goes_on_from_there_after_a_grant(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -604,6 +607,7 @@ def taken_over(conn: psycopg.Connection, question: dict[str, Any]) -> None:
 go = Signal("go", int)
 
 
+@pytest.mark.full
 async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_is_left(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -633,6 +637,7 @@ async def test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_i
     assert sums(conn, "user") == (0, 0, 1)
 
 
+@pytest.mark.full
 async def test_what_the_database_has_closed_returns_what_is_left_though_the_worker_was_lost(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -145,6 +145,7 @@ def run_steps(
     return done
 
 
+@pytest.mark.full
 def test_its_steps_run_again_and_again_and_each_report_is_made_once(flow, empty_dsn, tmp_path):
     import psycopg
 

@@ -27,6 +27,7 @@ def scratch_databases(dsn: str) -> list[str]:
         ]
 
 
+@pytest.mark.full
 def test_it_measures_beside_the_database_and_leaves_nothing(empty_dsn):
     before = set(scratch_databases(empty_dsn))
     answer = pgflow(empty_dsn, "bench", "--seconds", "0.5")
@@ -46,6 +47,7 @@ def test_it_measures_beside_the_database_and_leaves_nothing(empty_dsn):
     assert set(scratch_databases(empty_dsn)) <= before
 
 
+@pytest.mark.full
 def test_a_person_reads_the_verdict_below_the_figures(empty_dsn):
     answer = pgflow(empty_dsn, "bench", "--seconds", "0.5", tty=True)
     assert "steps a second, 100 runs at once" in answer.out

@@ -146,6 +146,7 @@ def test_names_of_files_cannot_play_with_the_terminal(folder):
     assert "\x1b" not in check(".", "--json").out
 
 
+@pytest.mark.full
 def test_a_name_of_a_file_that_is_no_utf8_is_shown_all_the_same(folder):
     odd = folder / b"caf\xe9.py".decode(errors="surrogateescape")
     try:

@@ -15,8 +15,6 @@ from pgflow.declare.durable.leftovers import Leftovers, keys_of
 from pgflow.declare.durable.processes import close_keeper
 from pgflow.declare.durable.worktrees import make_worktree
 
-pytestmark = pytest.mark.timeout(60)
-
 WORK = """\
 name: work
 description: Does what it is told.
@@ -51,6 +49,7 @@ def left() -> set[str]:
     return {path.name for path in Path(".pgflow").glob("[rw]*/*")}
 
 
+@pytest.mark.full
 def test_what_ended_runs_have_left_is_counted_asked_about_and_removed(dsn: str) -> None:
     assert run(dsn, "a b.c").code == 0
     assert run(dsn, "fails", "exit 1", "--worktree").code == 1
@@ -74,6 +73,7 @@ def test_what_ended_runs_have_left_is_counted_asked_about_and_removed(dsn: str) 
     assert "pgflow/fails" not in git(".", "branch")
 
 
+@pytest.mark.full
 def test_what_git_would_lose_is_kept_unless_force_is_used(dsn: str) -> None:
     assert run(dsn, "dirty", "echo new > made", "--worktree").code == 0
     assert run(dsn, "commits", f"{COMMIT}; exit 1", "--worktree").code == 1
@@ -96,6 +96,7 @@ def test_what_git_would_lose_is_kept_unless_force_is_used(dsn: str) -> None:
     assert "pgflow/" not in git(".", "branch")
 
 
+@pytest.mark.full
 def test_what_no_run_of_this_folder_has_left_is_kept_unless_it_is_asked_for(
     dsn: str, tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_symbolic_link_is_neither_followed_nor_removed(dsn: str, tmp_path: Pat
     assert (outside / "linked").is_dir()
 
 
+@pytest.mark.full
 def test_children_are_kept_while_their_parent_is_open(dsn: str) -> None:
     Path("parent.yaml").write_text(
         "name: parent\ndescription: Calls.\nnodes:\n  - {id: kid, workflow: work}\n"

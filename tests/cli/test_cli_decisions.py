@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @dataclass
 class Zipped:
@@ -86,6 +84,7 @@ def export(dsn: str, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.out.splitlines()]
 
 
+@pytest.mark.full
 def test_a_line_is_a_decision_with_its_reasons_and_what_rests_on_it(
     judged: str, tmp_path: Path
 ) -> None:

@@ -173,6 +173,7 @@ def test_a_name_that_is_not_utf8_is_said_all_the_same(folder):
     assert pgflow(None, "validate", path, tty=True).code == 0
 
 
+@pytest.mark.full
 def test_verdicts_come_one_by_one_and_may_be_cut_off(folder):
     started = process(
         None,
@@ -189,6 +190,7 @@ def test_verdicts_come_one_by_one_and_may_be_cut_off(folder):
         assert started.stderr.read() == ""
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_it_with_its_own_code_and_no_traceback(folder):
     started = process(None, "validate", *[str(folder / "greet.sop.md")] * 5_000, "--json")
     started.stdout.readline()
@@ -515,6 +517,7 @@ def test_a_file_that_cannot_be_written_is_one_line(folder):
     )
 
 
+@pytest.mark.full
 def test_without_the_layout_library_compile_says_what_to_install(folder):
     code = "import sys; sys.modules['graphlay'] = None; from pgflow_cli.commands import run; sys.exit(run(['compile', 'review.yaml', '--svg']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -585,6 +588,7 @@ def test_icm_init_says_what_it_may_not_write(folder):
     assert "cannot be written: Permission denied" in answer.err
 
 
+@pytest.mark.full
 def test_none_of_it_needs_a_database_or_a_driver_for_one(folder):
     code = (
         "import sys; from pgflow_cli.commands import run\n"
@@ -599,6 +603,7 @@ def test_none_of_it_needs_a_database_or_a_driver_for_one(folder):
     assert done.stderr.endswith("[0, 0, 0, 0]\n")
 
 
+@pytest.mark.full
 def test_many_files_take_seconds(folder):
     (folder / "many").mkdir()
     for number in range(100):

@@ -14,8 +14,6 @@ from pgflow_cli.treasury.quarter import Options, Progress
 from pgflow_cli.treasury.stage import Stage
 from processes import eventually, one
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def descendants(pid):
     """Processes below this one that are alive."""
@@ -24,6 +22,7 @@ def descendants(pid):
     return psutil.Process(pid).children(recursive=True)
 
 
+@pytest.mark.full
 @pytest.mark.unsound  # it audits itself, and what it leaves is the treasury's
 def test_the_fast_demo_kills_resumes_and_proves_within_thirty_seconds(dsn, conn, tmp_path):
     began = time.monotonic()
@@ -61,6 +60,7 @@ def unquoted(word):
     return word.strip('"')
 
 
+@pytest.mark.full
 @pytest.mark.unsound
 def test_ctrl_c_stops_whatever_was_started(dsn, tmp_path):
     started = process(dsn, "demo", "--days", "60", "--folder", str(tmp_path))
@@ -76,6 +76,7 @@ def test_ctrl_c_stops_whatever_was_started(dsn, tmp_path):
     assert [child for child in children if child.is_running() and child.status() != "zombie"] == []
 
 
+@pytest.mark.full
 def test_a_second_treasury_in_the_same_database_is_a_mistake(dsn):
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("select pg_advisory_lock(hashtextextended('pgflow treasury', 0))")

@@ -33,6 +33,7 @@ def only(dsn, check, *options):
     return [(level, found, do) for level, found, do in rows[check] if level != "ok"]
 
 
+@pytest.mark.full
 def test_a_sound_database_passes_every_check(dsn):
     rows, _ = findings(dsn, "--deep")
     assert set(rows) == {*CHECKS, "invariants"}
@@ -49,6 +50,7 @@ def test_a_sound_database_passes_every_check(dsn):
     ] == []
 
 
+@pytest.mark.full
 def test_a_person_sees_what_to_do_under_each_finding(dsn, conn):
     make_stuck(conn, "stuck-1")
     answer = pgflow(dsn, "doctor", tty=True, width=80)
@@ -70,6 +72,7 @@ def test_without_the_schema_it_says_so_and_looks_no_further(empty_dsn):
     assert set(rows) == set(doctor_module.SERVER)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "found"),
     [
@@ -103,6 +106,7 @@ def test_what_was_changed_by_hand_is_found(dsn, conn, change, found):
     assert [row for row in rows if found in row[1]], rows
 
 
+@pytest.mark.full
 def test_a_worker_that_has_gone_silent_and_leases_of_nobody(dsn, conn):
     conn.execute("select pgflow.register_worker('far', 7, '{default}', 3, '0')")
     conn.execute("update pgflow.worker set beat_at = clock_timestamp() - interval '3 minutes'")
@@ -111,6 +115,7 @@ def test_a_worker_that_has_gone_silent_and_leases_of_nobody(dsn, conn):
     assert "pgflow tick" in do
 
 
+@pytest.mark.full
 def test_a_worker_that_an_upgrade_has_left_behind(dsn, conn):
     conn.execute(
         "select pgflow.register_worker('far', 7, '{default}', 3, '0.9', 'pgflow-engine 0.9 (schema "
@@ -137,6 +142,7 @@ def test_a_schema_that_is_newer_is_named_and_compared_with_nothing(dsn, conn):
     ]
 
 
+@pytest.mark.full
 def test_queues_that_nobody_serves(dsn, conn):
     conn.execute(
         "select pgflow.start_run('greet', '{}', queue => q) from unnest('{paused,lonely}'::text[]) "
@@ -160,6 +166,7 @@ def test_a_transaction_that_holds_the_dead_rows(dsn, monkeypatch):
         assert found[0][2] == f"end it: select pg_terminate_backend({other.info.backend_pid})"
 
 
+@pytest.mark.full
 def test_workers_that_may_want_more_connections_than_there_are(dsn, conn, monkeypatch):
     monkeypatch.setattr(server, "CONNECTIONS_OF_A_WORKER", 1_000_000)
     assert findings(dsn)[0]["connections"][0][1].endswith("in use")
@@ -172,6 +179,7 @@ def test_workers_that_may_want_more_connections_than_there_are(dsn, conn, monkey
     assert "max_connections" in do
 
 
+@pytest.mark.full
 def test_a_hot_table_without_its_vacuum_settings(dsn, conn):
     conn.execute("alter table pgflow.ready set (autovacuum_enabled = false)")
     ((level, found, do),) = only(dsn, "autovacuum")
@@ -260,6 +268,7 @@ def test_an_old_server(dsn, monkeypatch):
 # ---------------------------------------------------------------- PgBouncer
 
 
+@pytest.mark.full
 def test_a_pooler_in_transaction_mode_is_recognised(dsn, monkeypatch):
     monkeypatch.setattr(server, "LISTEN_SECONDS", 0.5)
     with bouncer(dsn, "transaction") as address:

@@ -13,8 +13,6 @@ from clikit import finish, pgflow, process
 from pgflow.declare.durable.lease import lease_key
 from pgflow.declare.durable.processes import close_keeper
 
-pytestmark = pytest.mark.timeout(60)
-
 COUNT = """\
 name: count
 description: Counts lines.
@@ -67,6 +65,7 @@ def _here(tmp_path: Path) -> Iterator[None]:
     os.chdir(before)
 
 
+@pytest.mark.full
 def test_a_file_is_run_and_says_what_its_last_node_said(dsn: str) -> None:
     said = finish(
         process(
@@ -103,6 +102,7 @@ def test_a_folder_in_which_another_run_works_is_refused_by_its_key(dsn: str, con
     assert "run 'night job' works in" in said.err
 
 
+@pytest.mark.full
 def test_a_workflow_is_named_where_archon_has_them(dsn: str) -> None:
     folder = Path(".archon", "workflows")
     folder.mkdir(parents=True)
@@ -164,6 +164,7 @@ def test_what_can_be_refused_is_refused_before_there_is_a_run(
     assert pgflow(dsn, "list", "--json").data == []
 
 
+@pytest.mark.full
 def test_a_run_that_waits_for_a_person_says_so_and_goes_on_under_its_key(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     command = ("run", "release.yaml", "--key", "release-1", "--table")
@@ -190,6 +191,7 @@ nodes:
 """
 
 
+@pytest.mark.full
 def test_the_words_of_other_engines_answer_and_look_by_the_key_of_the_run(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     Path("two.yaml").write_text(TWO)
@@ -213,6 +215,7 @@ def test_the_words_of_other_engines_answer_and_look_by_the_key_of_the_run(dsn: s
     assert "has ended" in pgflow(dsn, "abandon", "two-1").err
 
 
+@pytest.mark.full
 def test_a_second_answer_to_a_node_is_no_answer_to_another(dsn: str) -> None:
     Path("two.yaml").write_text(TWO)
     assert pgflow(dsn, "run", "two.yaml", "--key", "two-2", "--json").code == 4
@@ -224,6 +227,7 @@ def test_a_second_answer_to_a_node_is_no_answer_to_another(dsn: str) -> None:
     assert pgflow(dsn, "approve", "two-2", "--node", "right", "left", "it").code == 0
 
 
+@pytest.mark.full
 def test_inputs_that_are_missing_are_asked_for_at_a_terminal(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     command = ("run", "count.yaml", "--provider", "cmd:cat", "--key", "asked-1", "--table")
@@ -238,6 +242,7 @@ def test_inputs_that_are_missing_are_asked_for_at_a_terminal(dsn: str) -> None:
     assert [one["key"] for one in pgflow(dsn, "list", "--json").data] == ["asked-1"]
 
 
+@pytest.mark.full
 def test_the_config_of_the_folder_gives_variables_documents_and_the_base(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +289,7 @@ nodes:
 """
 
 
+@pytest.mark.full
 def test_a_word_for_a_model_is_what_the_config_says(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     Path("models.yaml").write_text(MODELS)
@@ -304,6 +310,7 @@ def test_a_word_for_a_model_is_what_the_config_says(dsn: str) -> None:
         assert (refused.code, wrong.split(":")[0] in refused.err) == (2, True), refused
 
 
+@pytest.mark.full
 def test_a_run_of_a_file_is_shown_without_all_of_the_file(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     long = "x" * 3000
@@ -342,6 +349,7 @@ def done() -> list[int]:
     return [len(file.read_text().split()) if file.exists() else 0 for file in files]
 
 
+@pytest.mark.full
 def test_a_run_is_done_again_from_a_node_on(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     command = ("run", "steps.yaml", "--key", "steps-1", "--table")
@@ -361,6 +369,7 @@ def test_a_run_is_done_again_from_a_node_on(dsn: str) -> None:
     assert "the file was edited since" in said.err
 
 
+@pytest.mark.full
 def test_an_external_node_is_done_again_only_for_whoever_says_so(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     Path("steps.yaml").write_text(STEPS.replace('echo one"', 'echo one", effect: external'))
@@ -385,6 +394,7 @@ def test_a_file_with_errors_is_no_failed_run(dsn: str) -> None:
     assert pgflow(dsn, "list", "--json").data == []
 
 
+@pytest.mark.full
 def test_a_budget_that_is_used_up_takes_no_turn(dsn: str) -> None:
     command = ("run", "limited.yaml", "--provider", "cmd:cat", "--ignore", "allowed_tools")
     assert pgflow(dsn, *command, "--budget", "usd=1", "--table").code == 0
@@ -393,6 +403,7 @@ def test_a_budget_that_is_used_up_takes_no_turn(dsn: str) -> None:
     assert "budget exceeded" in said.err
 
 
+@pytest.mark.full
 def test_a_retry_does_each_node_that_failed_again_and_no_other(dsn: str) -> None:
     Path("two.yaml").write_text(
         "name: two\ndescription: d\nnodes:\n"
@@ -411,6 +422,7 @@ def test_a_retry_does_each_node_that_failed_again_and_no_other(dsn: str) -> None
     assert (said.code, sorted(ran.read_text().split())) == (0, ["a", "b", "d"]), said.err
 
 
+@pytest.mark.full
 def test_a_retry_takes_the_run_that_failed_within_up_where_it_was(dsn: str) -> None:
     Path(".archon/workflows").mkdir(parents=True)
     Path(".archon/workflows/inner.yaml").write_text(

@@ -340,6 +340,7 @@ def test_queues_count_what_stands_runs_and_waits(prepared):
     )
 
 
+@pytest.mark.full
 def test_a_queue_is_paused_limited_and_resumed(dsn, conn):
     conn.execute("select pgflow.start_run('greet', '{}', 'k', 'mail')")
     assert pgflow(dsn, "queues", "pause", "mail").data[0]["paused_at"] is not None

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     import psycopg
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_roles_are_given_only_to_who_may_answer_gates(dsn: str) -> None:
     refused = cli(dsn, "mcp", "--as", "ops")
@@ -45,6 +43,7 @@ def test_a_workflow_that_cannot_be_offered_is_refused_before_anybody_talks(
         assert (refused.code, said in " ".join(refused.err.split())) == (2, True), refused.err
 
 
+@pytest.mark.full
 def test_an_assistant_starts_workflows_that_are_offered_and_no_others(dsn: str) -> None:
     async def talk() -> tuple[list[str], Any]:
         async with mcp_client(dsn, "cli_jobs", "--workflow", "greet", "-w", "greet") as client:
@@ -88,6 +87,7 @@ def talking(dsn: str, *options: str) -> tuple[list[str], Any, Any]:
     return asyncio.run(talk(dsn, *options))
 
 
+@pytest.mark.full
 def test_an_assistant_reads_and_orders_by_pipes_what_it_may(
     conn: psycopg.Connection[Any], dsn: str
 ) -> None:

@@ -200,6 +200,7 @@ def lines_with(text):
                 yield from ([*path, max(param.opts, key=len), one, "--", *needed] for one in texts)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", ["\ud800", "a\0b"])
 def test_what_is_no_text_is_refused_wherever_a_text_is_taken(dsn, text):
     """Neither can be the name of a file, so that no command leaves anything behind."""
@@ -214,6 +215,7 @@ def test_what_is_no_text_is_refused_wherever_a_text_is_taken(dsn, text):
         assert "Traceback" not in answer.err, (words, answer)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "words"),
     [(b"caf\xe9", "it holds the byte 0xe9"), (b"\xed\xa0\x80", "it holds the byte 0xed")],
@@ -308,6 +310,7 @@ def test_every_exit_code_has_a_meaning():
     assert explain(Mistake("this")) == (failures.USAGE, "this")
 
 
+@pytest.mark.full
 def test_an_answer_that_nobody_reads_is_no_error(dsn, conn):
     conn.execute(
         "select pgflow.start_run('greet', '{}', 'k-' || n) from generate_series(1, 3000) n"
@@ -321,6 +324,7 @@ def test_an_answer_that_nobody_reads_is_no_error(dsn, conn):
     listing.stderr.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_a_reader_who_leaves_early_is_no_error_in_any_form(dsn, conn, form):
     conn.execute(

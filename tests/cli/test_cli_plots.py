@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+import pytest
 from clikit import pgflow
 
 from pgflow import Signal, step, workflow
@@ -53,6 +54,7 @@ def test_plots_say_in_words_what_they_draw() -> None:
     assert plot_rates(Rates((), None, None, is_whole=True), 5)[2].words == "None has ended."
 
 
+@pytest.mark.full
 def test_queues_are_plotted_and_a_run_is_drawn(flow: Harness, dsn: str) -> None:
     flow.include(awaiting, counting)
     flow.start(counting.options(key=EVIL), 5)

@@ -12,8 +12,6 @@ from runkit import write
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +42,7 @@ def stand_in(name: str) -> None:
     program.chmod(0o755)
 
 
+@pytest.mark.full
 def test_a_file_that_names_its_provider_needs_no_option(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,6 @@ from pgflow.testing import AsyncHarness
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(90)
 
 ECHO = """\
 name: echo
@@ -142,6 +141,7 @@ def said(conn: psycopg.Connection[Any], trigger: str) -> list[str]:
     return [text for (text,) in rows]
 
 
+@pytest.mark.full
 def test_each_event_has_one_run_though_the_server_is_killed(
     dsn: str, conn: psycopg.Connection[Any], folder: Path
 ) -> None:

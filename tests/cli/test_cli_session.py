@@ -223,7 +223,7 @@ def masked(page: str) -> list[str]:
     return [line.strip() for line in page.splitlines()]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.full
 def test_the_session_is_what_the_command_line_shows(empty_dsn, tmp_path):
     page = play(empty_dsn, tmp_path)
     if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):

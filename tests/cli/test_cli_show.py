@@ -21,8 +21,6 @@ from pgflow_cli.runs import waiting
 import pgflow as flow
 from pgflow import AsyncApp, Choice, decision, effect, step, workflow
 
-pytestmark = pytest.mark.timeout(90)
-
 ITEMS = 40
 
 
@@ -189,6 +187,7 @@ def test_an_order_that_no_worker_has_taken_is_shown_until_one_has(dsn, conn):
     assert pgflow(dsn, "show", "told-1").data["asked"] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tty", [True, False])
 def test_whoever_waits_for_long_is_told_once_what_for(dsn, conn, monkeypatch, tty):
     conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'slow-1')""")
@@ -299,6 +298,7 @@ def test_a_pipe_gets_json_unless_a_table_is_asked_for(begun):
     )
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc"
 )
@@ -317,6 +317,7 @@ def test_the_log_of_an_action_gets_a_table_and_a_pipe_in_it_json(begun):
     assert in_a_shell(begun, "pgflow queues").startswith("[")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc"
 )

@@ -15,7 +15,6 @@ from pgflow.declare.durable.processes import close_keeper
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
 
 ASKING = """### 1. Look
 
@@ -38,6 +37,7 @@ def _here(tmp_path: Path) -> Iterator[None]:
 RUN = ("run", "looking", "--provider", "python:sop_agents:answer")
 
 
+@pytest.mark.full
 def test_a_run_asks_for_its_parameters_and_for_what_its_agent_asks(dsn: str) -> None:
     command = (*RUN, "--key", "look-1", "--table")
     said = pgflow(dsn, *command)

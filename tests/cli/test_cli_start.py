@@ -222,6 +222,7 @@ def test_a_module_that_cannot_be_imported_says_where(dsn, tmp_path):
         assert line in answer.err
 
 
+@pytest.mark.full
 def test_sigterm_hands_the_run_back(dsn, conn):
     started = clikit.process(dsn, "run", "cli_jobs:napping", "seconds:=3600", "-k", "nap-1")
     try:
@@ -242,6 +243,7 @@ def test_sigterm_hands_the_run_back(dsn, conn):
 # ---------------------------------------------------------------- migrate, init
 
 
+@pytest.mark.full
 def test_migrate_installs_and_then_has_nothing_to_do(empty_dsn):
     first = pgflow(empty_dsn, "migrate").data
     assert (first["up_to_date"], first["owner"]) == (False, "pgflow_owner")
@@ -254,6 +256,7 @@ def test_migrate_prints_what_it_would_run(empty_dsn):
     assert pgflow(empty_dsn, "list").code == 2
 
 
+@pytest.mark.full
 def test_a_new_project_runs_at_once(empty_dsn, tmp_path, monkeypatch):
     begun = pgflow(empty_dsn, "init", str(tmp_path / "shop")).data
     assert begun["file"] == str(tmp_path / "shop" / "flows.py")

@@ -26,6 +26,7 @@ def tick(dsn, *options, **variables):
     return finish(process(dsn, "tick", "cli_jobs", *FAST, *options, **variables))
 
 
+@pytest.mark.full
 def test_what_is_ready_is_worked_on_and_what_sleeps_is_left(dsn, conn):
     start(conn, "greet", "a-1", name="Ada")
     start(conn, "family", "a-2")
@@ -68,6 +69,7 @@ def test_with_nothing_to_do_it_ends_at_once(dsn):
     ) == ("idle", 0, None, 0)
 
 
+@pytest.mark.full
 def test_a_failed_run_is_exit_code_one_and_an_annotation(dsn, conn, tmp_path):
     start(conn, "failing", "bad,1", n=7)
     page, outputs = tmp_path / "summary.md", tmp_path / "outputs"
@@ -80,6 +82,7 @@ def test_a_failed_run_is_exit_code_one_and_an_annotation(dsn, conn, tmp_path):
     assert outputs.read_text() == "outcome=idle\ntaken=1\nfailed=1\nstuck=0\nnext_wake_at=\n"
 
 
+@pytest.mark.full
 def test_a_limit_with_work_left_is_exit_code_three(dsn, conn):
     for number in range(5):
         start(conn, "greet", f"a-{number}", name="Ada")
@@ -108,6 +111,7 @@ def test_sigterm_hands_back_and_exits_zero(dsn, conn):
     assert one(conn, "select count(*) from pgflow.worker") == 0
 
 
+@pytest.mark.full
 def test_what_a_killed_runner_has_left_is_taken_up_by_the_next(dsn, conn):
     start(conn, "resting", "long-1", count=4, seconds=0.3)
     killed = process(dsn, "tick", "cli_jobs", *FAST)
@@ -119,6 +123,7 @@ def test_what_a_killed_runner_has_left_is_taken_up_by_the_next(dsn, conn):
     assert (answer.code, answer.data["completed"]) == (0, 1)
 
 
+@pytest.mark.full
 def test_a_busy_fleet_elsewhere_does_not_keep_it_alive(dsn, conn):
     start(conn, "resting", "long-1", count=1000, seconds=0.05)
     fleet = process(dsn, "workers", "cli_jobs", "--dead-after", "1")
@@ -132,11 +137,13 @@ def test_a_busy_fleet_elsewhere_does_not_keep_it_alive(dsn, conn):
         finish(fleet)
 
 
+@pytest.mark.full
 def test_it_waits_for_what_is_due_soon_if_asked_to(dsn, conn):
     start(conn, "napping", "nap-1", seconds=1)
     assert tick(dsn, "--linger", "30s").data["completed"] == 1
 
 
+@pytest.mark.full
 @pytest.mark.unsound
 def test_a_run_that_becomes_stuck_is_exit_code_four(dsn, conn, tmp_path):
     """The last death of a run is noticed by the tick itself."""
@@ -164,6 +171,7 @@ def test_a_run_that_becomes_stuck_is_exit_code_four(dsn, conn, tmp_path):
     assert "::warning title=run stuck-1 is stuck::poisoned: poison: 1 workers died" in answer.err
 
 
+@pytest.mark.full
 def test_an_exclusive_tick_leaves_the_field_to_another(dsn, conn):
     start(conn, "greet", "a-1", name="Ada")
     with psycopg.connect(dsn) as other:
@@ -199,6 +207,7 @@ def test_nothing_in_a_run_can_forge_a_command_or_a_table(capsys):
     assert "| k\\| ::set-output | w | failed | 100% ::error::forged \\| &lt;b> |" in page
 
 
+@pytest.mark.full
 def test_a_tick_takes_no_more_runs_once_its_budget_is_spent(dsn, conn):
     for number in range(4):
         start(conn, "spending", f"s-{number}", usd="2.5")

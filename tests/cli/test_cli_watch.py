@@ -15,8 +15,6 @@ import pytest
 from clikit import pgflow, process
 from runkit import write
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Watcher:
     """A command that watches, and the lines that it says on both streams."""
@@ -77,6 +75,7 @@ def test_a_file_is_validated_again_when_it_changes(tmp_path: Path) -> None:
         watcher.hears("1 file ok")
 
 
+@pytest.mark.full
 def test_a_dry_run_is_played_again_when_the_file_or_its_stubs_change(tmp_path: Path) -> None:
     path = write(tmp_path, "- {id: a, bash: echo}\n- {id: b, bash: echo, depends_on: [a]}")
     stubs = tmp_path / "elsewhere" / "stubs.json"

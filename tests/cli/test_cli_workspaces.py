@@ -14,7 +14,6 @@ from pgflow.declare.durable.processes import close_keeper
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(90)
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "meeting-summarizer"
 RUN = ("run", "meeting", "--provider", "stub:meeting/meeting.stubs.yaml", "--table")
@@ -31,6 +30,7 @@ def _here(tmp_path: Path) -> Iterator[None]:
     os.chdir(before)
 
 
+@pytest.mark.full
 def test_a_workspace_is_run_asked_for_a_stage_and_told_where_to_deliver(dsn: str) -> None:
     command = (*RUN, "--key", "weekly")
     said = pgflow(dsn, *command, "--detach")

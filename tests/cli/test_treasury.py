@@ -314,6 +314,7 @@ def faults(proofs: list[Proof]) -> dict[str, Any]:
     return {proof.name: proof.faults for proof in proofs if not proof.holds}
 
 
+@pytest.mark.full
 async def test_a_day_survives_a_crash_while_the_bank_has_its_instructions(
     aflow: AsyncHarness, conn: psycopg.Connection, bank_book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +333,7 @@ async def test_a_day_survives_a_crash_while_the_bank_has_its_instructions(
     assert faults(prove(conn, bank_book)) == {}
 
 
+@pytest.mark.full
 async def test_a_step_that_makes_its_own_keys_is_found_out(
     aflow: AsyncHarness, conn: psycopg.Connection, bank_book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +354,7 @@ async def test_a_step_that_makes_its_own_keys_is_found_out(
     assert any("nothing was done twice" in name for name in found)
 
 
+@pytest.mark.full
 async def test_the_first_leg_is_taken_back_when_the_desk_refuses_the_second(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,6 +386,7 @@ async def test_the_first_leg_is_taken_back_when_the_desk_refuses_the_second(
     assert "of every hedge both legs stand, or neither" not in faults(prove(conn, book))
 
 
+@pytest.mark.full
 async def test_a_large_sweep_waits_for_the_cfo_over_a_crash(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,6 +468,7 @@ def finished(
         servers.drop_database(server_dsn, name)
 
 
+@pytest.mark.full
 def test_the_program_kills_workers_that_hold_runs_and_proves_its_books(finished: Finished) -> None:
     held = [
         int(n)
@@ -598,6 +603,7 @@ def test_a_cent_that_both_books_agree_on_still_fails_a_proof(
     assert any(name.startswith("balances roll forward") for name in found)
 
 
+@pytest.mark.full
 def test_altering_one_booking_makes_the_program_exit_1(finished: Finished) -> None:
     alter = "update treasury.gl_entry set credit = credit + %s where entry_id = (select min(entry_id) from treasury.gl_entry where credit > 0)"
     assert treasury("--dsn", finished.dsn, "--prove-only").returncode == 0
@@ -610,6 +616,7 @@ def test_altering_one_booking_makes_the_program_exit_1(finished: Finished) -> No
     assert "proofs FAILED" in proved.stdout
 
 
+@pytest.mark.full
 def test_the_next_quarter_in_a_database_has_books_of_its_own(dsn: str, tmp_path: Path) -> None:
     for number, first_run in enumerate(("treasury/2024-01-02", "treasury-2/2024-01-02"), 1):
         ran = treasury(
@@ -624,6 +631,7 @@ def test_the_next_quarter_in_a_database_has_books_of_its_own(dsn: str, tmp_path:
     )
 
 
+@pytest.mark.full
 def test_a_ledger_in_use_is_not_waited_for(
     conn: psycopg.Connection, dsn: str, tmp_path: Path
 ) -> None:
@@ -649,6 +657,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_program(dsn: str, number: signal.Signals, tmp_path: Path) -> None:
@@ -667,6 +676,7 @@ def test_nothing_outlives_the_program(dsn: str, number: signal.Signals, tmp_path
     assert "Traceback" not in errors
 
 
+@pytest.mark.full
 def test_two_treasuries_do_not_share_a_database(conn: psycopg.Connection, dsn: str) -> None:
     conn.execute("select pg_advisory_lock(hashtextextended('pgflow treasury', 0))")
     ran = treasury("--dsn", dsn)
@@ -679,6 +689,7 @@ def test_two_treasuries_do_not_share_a_database(conn: psycopg.Connection, dsn: s
     )
 
 
+@pytest.mark.full
 def test_a_schema_of_somebody_else_is_left_alone(
     conn: psycopg.Connection, dsn: str, tmp_path: Path
 ) -> None:

@@ -17,7 +17,6 @@ from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, WrongState, r
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -237,6 +236,7 @@ class Tidying:
         return run
 
 
+@pytest.mark.full
 async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -347,6 +347,7 @@ async def test_every_task_of_a_run_is_cancelled(aflow: AsyncHarness) -> None:
     assert sorted(ended) == [0, 1, 2, 3]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["waiting", "in a step", "in a map"])
 def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
     flow: Harness, where: str
@@ -389,6 +390,7 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
     assert cleaned == ["cleaned"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("request_", ["cancel", "pause"])
 @pytest.mark.parametrize("waits_for", ["time", "a signal"])
 async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
@@ -459,6 +461,7 @@ async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(
         await assert_cancelled(run)
 
 
+@pytest.mark.full
 async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outcome(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -504,6 +507,7 @@ def test_nobody_cannot_be_cancelled(flow: Harness) -> None:
         flow.app.cancel("nobody")
 
 
+@pytest.mark.full
 async def test_force_ends_a_run_whose_code_will_not(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -528,6 +532,7 @@ async def test_force_ends_a_run_whose_code_will_not(
     await assert_cancelled(run, "enough")
 
 
+@pytest.mark.full
 def test_a_cancel_from_sql_is_a_cancel(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(wait_for_go)
     run = flow.start(wait_for_go)

@@ -34,7 +34,6 @@ from pgflow import InvalidArgument, KeyConflict, Signal, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 Conn = psycopg.Connection[Any]
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
 
 SOON = timedelta(seconds=30)
 
@@ -133,6 +132,7 @@ async def test_the_run_is_stuck_and_says_why_and_nothing_is_consumed(
     ) == ('"five"', error)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_early", [True, False], ids=["recorded", "offered"])
 @pytest.mark.parametrize("verb", ["drop", "replace", "requeue"])
 async def test_once_it_is_mended_the_run_goes_on(
@@ -164,6 +164,7 @@ async def test_once_it_is_mended_the_run_goes_on(
     assert rows(conn, query) == sorted(put_aside[verb], reverse=True)
 
 
+@pytest.mark.full
 async def test_a_replay_passes_over_what_went_back(aflow: AsyncHarness, conn: Conn) -> None:
     run = await stuck(aflow, conn, twice, is_early=True)
     await aflow.app.replace_message("k", message(conn), 1)
@@ -181,6 +182,7 @@ async def test_a_replay_passes_over_what_went_back(aflow: AsyncHarness, conn: Co
     ]
 
 
+@pytest.mark.full
 def test_a_sync_run_is_stuck_and_mended_too(flow: Harness, conn: Conn) -> None:
     flow.include(*WORKFLOWS)
     run = flow.start(order_too.options(key="k"))
@@ -209,6 +211,7 @@ def test_a_sync_run_is_stuck_and_mended_too(flow: Harness, conn: Conn) -> None:
     assert [m.state for m in flow.app.messages("k")] == ["replaced", "dropped"]
 
 
+@pytest.mark.full
 async def test_a_cancel_goes_before_a_message_that_the_code_cannot_take(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -221,6 +224,7 @@ async def test_a_cancel_goes_before_a_message_that_the_code_cannot_take(
     ]
 
 
+@pytest.mark.full
 async def test_a_time_out_goes_before_it_once_somebody_lets_the_run_go_on(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -232,6 +236,7 @@ async def test_a_time_out_goes_before_it_once_somebody_lets_the_run_go_on(
     assert await run.result(SOON) == "in vain"
 
 
+@pytest.mark.full
 async def test_retried_as_it_is_the_run_is_stuck_again(aflow: AsyncHarness, conn: Conn) -> None:
     await stuck(aflow, conn, order, is_early=True)
     first = message(conn)
@@ -242,12 +247,14 @@ async def test_retried_as_it_is_the_run_is_stuck_again(aflow: AsyncHarness, conn
     assert message(conn) < first
 
 
+@pytest.mark.full
 async def test_code_with_another_type_takes_it(aflow: AsyncHarness, conn: Conn) -> None:
     await stuck(aflow, conn, order, is_early=True)
     freed = one(conn, "select pgflow.release_stuck(array['order'], array['newer'])")
     assert (freed, why(conn)[0]) == (1, "queued")
 
 
+@pytest.mark.full
 async def test_other_branches_get_on_before_the_run_is_held(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -258,6 +265,7 @@ async def test_other_branches_get_on_before_the_run_is_held(
     assert await run.result(SOON) == ["5", "hello"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", ["rewind_run('k', 0)", "restart_run('k')"])
 async def test_a_part_done_again_has_the_message_once(
     aflow: AsyncHarness, conn: Conn, verb: str
@@ -272,6 +280,7 @@ async def test_a_part_done_again_has_the_message_once(
     assert await run.result(SOON) == "packed for 5"
 
 
+@pytest.mark.full
 async def test_no_run_begins_between_the_taking_and_the_giving_back(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -280,6 +289,7 @@ async def test_no_run_begins_between_the_taking_and_the_giving_back(
         conn.execute("select pgflow.rewind_run('k', 1)")
 
 
+@pytest.mark.full
 async def test_a_paused_run_stays_paused(aflow: AsyncHarness, conn: Conn) -> None:
     await stuck(aflow, conn, order, is_early=False)
     number = message(conn)
@@ -369,6 +379,7 @@ def test_a_message_keeps_its_place_when_it_is_replaced_and_loses_it_when_it_is_r
     )
 
 
+@pytest.mark.full
 async def test_the_command_line_lists_and_mends(
     aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
 ) -> None:

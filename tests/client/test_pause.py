@@ -17,7 +17,6 @@ from pgflow import RunCancelled, Signal, WrongState, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -104,6 +103,7 @@ async def test_a_running_run_that_is_paused_finishes_its_step_and_starts_nothing
     assert await run.result(SOON) == [1, 2]
 
 
+@pytest.mark.full
 async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow: AsyncHarness) -> None:
     @workflow
     async def sleepy() -> str:
@@ -151,6 +151,7 @@ async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow: AsyncHarness) 
     assert cleaned == ["cleaned"]
 
 
+@pytest.mark.full
 async def test_a_pause_survives_a_crash(aflow: AsyncHarness) -> None:
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
@@ -165,6 +166,7 @@ async def test_a_pause_survives_a_crash(aflow: AsyncHarness) -> None:
     assert await run.result(SOON) == 1
 
 
+@pytest.mark.full
 async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -182,6 +184,7 @@ async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothi
     assert await run.result(SOON) == 1
 
 
+@pytest.mark.full
 async def test_of_a_pause_and_a_resume_the_last_word_counts(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -246,6 +249,7 @@ async def test_nobody_waits_for_a_run_to_be_paused(aflow: AsyncHarness) -> None:
     assert await run.status() == "cancelled"
 
 
+@pytest.mark.full
 def test_a_paused_queue_lets_waiting_runs_wait_and_goes_on_when_resumed(
     flow: Harness, conn: psycopg.Connection
 ) -> None:

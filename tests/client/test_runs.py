@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pgflow._db.calls.wake import Polled
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -87,6 +86,7 @@ def left_over() -> Iterator[Callable[[], list[Execution]]]:
     gc.enable()
 
 
+@pytest.mark.full
 async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(
     aflow: AsyncHarness, left_over: Callable[[], list[Execution]]
 ) -> None:
@@ -98,6 +98,7 @@ async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(
     )
 
 
+@pytest.mark.full
 async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
     aflow: AsyncHarness, left_over: Callable[[], list[Execution]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +126,7 @@ async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
     await eventually(lambda: left_over() == [], "the loops hold nothing")
 
 
+@pytest.mark.full
 def test_a_generated_key_is_a_uuid_of_version_7(flow: Harness) -> None:
     flow.include(total)
     one, *many = [flow.start(total, 1), *flow.app.start_many(total, [(n,) for n in range(10)])]
@@ -133,6 +135,7 @@ def test_a_generated_key_is_a_uuid_of_version_7(flow: Harness) -> None:
     assert {(stem.version, stem.variant) for stem in stems} == {(7, uuid.RFC_4122)}
 
 
+@pytest.mark.full
 def test_a_result_can_be_fetched_by_key_from_another_process(flow: Harness, dsn: str) -> None:
     flow.include(total)
     flow.start(total.options(key="sum"), 1)
@@ -175,6 +178,7 @@ def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open
         AsyncApp(dsn).dsn  # noqa: B018
 
 
+@pytest.mark.full
 def test_a_run_of_either_colour_works_in_an_app_of_either_colour(dsn: str) -> None:
     @workflow
     def total_sync(a: int) -> int:
@@ -612,6 +616,7 @@ async def test_a_deadline_cancels_a_waiting_run_with_that_reason(
     assert cleaned == [2]
 
 
+@pytest.mark.full
 async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow: AsyncHarness) -> None:
     started = asyncio.Event()
 
@@ -631,6 +636,7 @@ async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow: AsyncHarnes
     assert await run.status() == "cancelled"
 
 
+@pytest.mark.full
 async def test_a_deadline_ends_a_queued_run_without_its_code(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -642,6 +648,7 @@ async def test_a_deadline_ends_a_queued_run_without_its_code(
     assert steps(conn, run.key) == []
 
 
+@pytest.mark.full
 async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -671,6 +678,7 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(
     )
 
 
+@pytest.mark.full
 async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow: AsyncHarness) -> None:
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go.options(timeout=HOUR))
@@ -743,6 +751,7 @@ def test_a_start_time_without_a_time_zone_is_refused() -> None:
         total.options(run_at=datetime(2031, 1, 1))  # noqa: DTZ001 - that is the point
 
 
+@pytest.mark.full
 def test_a_run_started_from_sql_is_the_same_as_one_started_from_python(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -837,6 +846,7 @@ def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(
 # ---------------------------------------------------------------- many at once
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("many", [50, 2 * RUNS_A_STATEMENT + 1])
 def test_many_runs_start_in_one_transaction_and_come_back_in_order(
     flow: Harness, conn: psycopg.Connection, many: int
@@ -850,6 +860,7 @@ def test_many_runs_start_in_one_transaction_and_come_back_in_order(
     assert flow.app.start_many(total, []) == []
 
 
+@pytest.mark.full
 def test_a_batch_with_one_bad_input_starts_nothing(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(total)
     with pytest.raises(NotStorable):
@@ -939,6 +950,7 @@ def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn: str) -> None
 # ---------------------------------------------------------------- a database that goes away
 
 
+@pytest.mark.full
 def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.Connection) -> None:
     bodies = []
 
@@ -964,6 +976,7 @@ def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.C
     ]
 
 
+@pytest.mark.full
 def test_a_worker_frees_keys_whose_retention_is_over(
     flow: Harness, conn: psycopg.Connection
 ) -> None:

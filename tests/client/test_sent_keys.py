@@ -16,7 +16,6 @@ from pgflow import InvalidArgument, KeyConflict, Signal, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 Conn = psycopg.Connection[Any]
 
@@ -77,6 +76,7 @@ def test_sync_clients_and_those_in_a_transaction_say_it_too(flow: Harness, dsn: 
     assert run.result(SOON) == 5
 
 
+@pytest.mark.full
 async def test_a_step_that_runs_again_sends_one_message(aflow: AsyncHarness, conn: Conn) -> None:
     tries: list[int] = []
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
 
 SOON = timedelta(seconds=30)
 
@@ -227,6 +226,7 @@ def mailbox(conn: Conn) -> list[tuple[str, str]]:
     return rows(conn, "select signal, payload::text from pgflow.messages order by message")
 
 
+@pytest.mark.full
 async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_command_line(
     aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
 ) -> None:

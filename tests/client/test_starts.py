@@ -48,6 +48,7 @@ async def later() -> None: ...
 async def last() -> None: ...
 
 
+@pytest.mark.full
 def test_of_starts_in_turn_the_first_is_told_at_once_and_all_others_together(
     pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

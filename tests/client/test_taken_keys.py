@@ -32,7 +32,6 @@ from pgflow import InvalidArgument, KeyConflict, RunCancelled, Signal, step, wor
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 Conn = psycopg.Connection[Any]
 
@@ -165,6 +164,7 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
         start_many(db, [("c", "{}"), ("b", "{}")], if_taken="reject")
 
 
+@pytest.mark.full
 def test_attach_is_that_run_whatever_its_input_is(flow: Harness, conn: Conn) -> None:
     flow.include(adds)
     first = flow.start(adds.options(key="k"), 1)
@@ -178,6 +178,7 @@ def test_attach_is_that_run_whatever_its_input_is(flow: Harness, conn: Conn) -> 
     assert count(conn, "pgflow.run") == 2
 
 
+@pytest.mark.full
 async def test_what_cannot_be_said_of_a_taken_key_is_refused(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -228,6 +229,7 @@ async def holds(n: int) -> int:
         raise
 
 
+@pytest.mark.full
 async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -359,6 +361,7 @@ def test_two_that_replace_at_once_come_one_after_the_other(dsn: str, conn: Conn)
     assert status(conn, first.run_id) == "cancelled"
 
 
+@pytest.mark.full
 def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn: str, conn: Conn) -> None:
     start(conn, key="k", input='{"n": 1}')
     assert cli(dsn, "start", "demo", "n:=1", "--key", "k", "--if-taken", "reject").code == 2

@@ -73,6 +73,7 @@ async def until(
             await meanwhile()
 
 
+@pytest.mark.full
 @in_a_loop
 @pytest.mark.alone
 async def test_many_runs_want_no_more_than_five(conn, dsn):
@@ -86,6 +87,7 @@ async def test_many_runs_want_no_more_than_five(conn, dsn):
     assert most == 5
 
 
+@pytest.mark.full
 @in_a_loop
 @pytest.mark.alone
 async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for_transactions(

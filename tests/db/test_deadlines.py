@@ -112,6 +112,7 @@ def app(dsn: str) -> Iterator[App]:
     engine.dispose()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_engines_own_statements_in_a_transaction_have_a_deadline(
     app: App,
@@ -140,6 +141,7 @@ def test_the_engines_own_statements_in_a_transaction_have_a_deadline(
     )  # in the one transaction whose fate was asked for, or in one of another try
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_what_a_body_asks_for_may_take_its_time(
     app: App, library: str, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +152,7 @@ def test_what_a_body_asks_for_may_take_its_time(
     assert bodies == ["rest"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_again(
     app: App, conn: psycopg.Connection, library: str
@@ -179,6 +182,7 @@ def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(
     assert app.run(resting, "psycopg", 0.0) == "rested"
 
 
+@pytest.mark.full
 def test_a_heart_that_hears_nothing_asks_on_another_connection(
     dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,6 +206,7 @@ def test_a_heart_that_hears_nothing_asks_on_another_connection(
             os.kill(before, signal.SIGCONT)
 
 
+@pytest.mark.full
 def test_a_listener_whose_server_is_frozen_listens_anew(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +225,7 @@ def test_a_listener_whose_server_is_frozen_listens_anew(
             os.kill(before, signal.SIGCONT)
 
 
+@pytest.mark.full
 def test_a_long_statement_of_a_client_is_waited_for_while_its_server_is_there(dsn: str) -> None:
     with connect(ConnectOptions(dsn), "pgflow", 0.2) as connection:
         assert connection.execute("select 'slept' from pg_sleep(1.2)").fetchone() == ("slept",)

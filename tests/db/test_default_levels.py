@@ -81,6 +81,7 @@ async def job() -> list[str]:
 ENGINE = ("pgflow worker", "pgflow committer", "pgflow heart", "pgflow app", "pgflow results")
 
 
+@pytest.mark.full
 def test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_database_says(
     odd_dsn, conn
 ):
@@ -107,6 +108,7 @@ def test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_datab
     }
 
 
+@pytest.mark.full
 def test_clients_for_sync_code_too(odd_dsn, conn):
     with App(odd_dsn, include=[job, child]) as app, app.worker():
         run = app.start(job)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -86,6 +85,7 @@ TAKE_AWAY: dict[str, Callable[..., None]] = {"missing": rename, "forbidden": rev
 # ---------------------------------------------------------------- the engine's own calls
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", TAKE_AWAY)
 @pytest.mark.parametrize(
     "functions", [COMMIT_FUNCTIONS[:1], COMMIT_FUNCTIONS], ids=["one of them", "all of them"]
@@ -118,6 +118,7 @@ def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pau
     assert ran == [1]
 
 
+@pytest.mark.full
 def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -178,6 +179,7 @@ async def rich_work() -> int:
     return sum([await rich() for _ in range(5)])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("state", ["P0001", "40001", "57014"])
 def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, state: str
@@ -214,6 +216,7 @@ def test_data_that_the_server_refuses_holds_its_run_at_once(
     conn.execute("drop trigger refuse on pgflow.unit")
 
 
+@pytest.mark.full
 def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +235,7 @@ def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
         assert run.result(LONG) == 10
 
 
+@pytest.mark.full
 def test_a_journal_without_room_is_waited_out_until_it_has_some(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -508,6 +512,7 @@ def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_s
     assert ran == [1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transaction_says(
     flow: Harness, conn: psycopg.Connection, colour: str
@@ -538,6 +543,7 @@ def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transactio
     assert flow.start(work).result(SOON) == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["begin_step", "fence_step"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
@@ -566,6 +572,7 @@ def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
         ]
 
 
+@pytest.mark.full
 def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_person(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -685,6 +692,7 @@ def stand_still_before_the_first_commit(dsn: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_AsyncPsycopgTransaction, "execute_and_commit", fence_and_commit_late)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure(
     dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch

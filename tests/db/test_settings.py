@@ -25,7 +25,6 @@ from pgflow.errors import ServerUnsupported
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(90)
 
 LONG = timedelta(seconds=60)
 REPOSITORY = Path(__file__).parents[2]
@@ -108,6 +107,7 @@ def settle(conn: psycopg.Connection, settings: list[str]) -> None:
         conn.execute(f'alter database "{name}" set {setting}')
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(
     dsn: str, conn: psycopg.Connection, settings: list[str]
@@ -238,6 +238,7 @@ def work_through(address: str, runs: int) -> bool:
         return app.listens
 
 
+@pytest.mark.full
 def test_a_pooler_in_transaction_mode_is_noticed_and_worked_with(
     dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -254,6 +255,7 @@ def test_a_pooler_in_transaction_mode_is_noticed_and_worked_with(
     assert (count(conn, "added"), count(conn, "pgflow.held")) == (400, 0)
 
 
+@pytest.mark.full
 def test_a_pooler_in_session_mode_changes_nothing(
     dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -263,6 +265,7 @@ def test_a_pooler_in_session_mode_changes_nothing(
     assert "pooler" not in caplog.text
 
 
+@pytest.mark.full
 def test_a_pooler_that_was_not_noticed_is_named_once_it_loses_what_was_prepared(
     dsn: str,
     conn: psycopg.Connection,

@@ -14,7 +14,6 @@ import servers
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(60)
 
 DOCS = servers.REPOSITORY / "docs"
 HAVE_TESTS_OF_THEIR_OWN = {

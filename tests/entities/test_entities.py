@@ -29,7 +29,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
 
@@ -74,6 +73,7 @@ def updates(conn: psycopg.Connection[Any], key: str = "a") -> list[tuple[Any, ..
     ).fetchall()
 
 
+@pytest.mark.full
 async def test_an_update_in_a_run_is_one_commit_with_its_verdict_and_its_history(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -116,6 +116,7 @@ async def test_an_update_that_raises_changes_nothing_and_raises_in_the_run(
     assert [row[0] for row in updates(conn)] == ["claim"]
 
 
+@pytest.mark.full
 async def test_runs_update_one_entity_one_after_the_other(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -130,6 +131,7 @@ async def test_runs_update_one_entity_one_after_the_other(
     assert (await aflow.app.query(Incident, "a")).version == 21
 
 
+@pytest.mark.full
 async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -231,6 +233,7 @@ async def test_callers_who_meet_in_one_snapshot_for_all_are_tried_again(
     assert sorted(counts) == list(range(1, 41))
 
 
+@pytest.mark.full
 async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -282,6 +285,7 @@ async def test_an_update_from_sql_is_made_once_under_its_key(
     assert [row[4] for row in updates(conn)] == [True, True, False, False, False]
 
 
+@pytest.mark.full
 async def test_mail_that_cannot_be_made_now_stops_no_other_entity(
     aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
 ) -> None:
@@ -331,6 +335,7 @@ async def test_the_history_of_an_entity_outlives_its_runs(
     assert sqlkit.unsound(conn) == set()
 
 
+@pytest.mark.full
 async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_of_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

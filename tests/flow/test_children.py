@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pgflow import Workflow
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -68,6 +67,7 @@ def statuses(conn: psycopg.Connection) -> dict[str, str]:
 # ---------------------------------------------------------------- results and failures
 
 
+@pytest.mark.full
 def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
     """A poll an hour after the first, so that nothing but the wake that follows the commit brings
     the parent on.
@@ -104,6 +104,7 @@ def test_a_parent_gets_the_results_of_its_children_in_both_colours(
     assert count(conn, "pgflow.run", "parent_run_id is not null") == 5
 
 
+@pytest.mark.full
 def test_children_of_children_reach_the_root(flow: Harness, conn: psycopg.Connection) -> None:
     @workflow
     async def tower(height: int) -> int:
@@ -118,6 +119,7 @@ def test_children_of_children_reach_the_root(flow: Harness, conn: psycopg.Connec
     ).fetchone() == (5, 1, 4)
 
 
+@pytest.mark.full
 async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_needs_no_child(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -140,6 +142,7 @@ async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_need
     assert count(conn, "pgflow.run") == 2
 
 
+@pytest.mark.full
 async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_on_replay_too(
     aflow: AsyncHarness,
 ) -> None:
@@ -195,6 +198,7 @@ async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(
     assert isinstance(failed.value.__cause__.__cause__, (SoldOutError, StepFailed))
 
 
+@pytest.mark.full
 async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
     aflow: AsyncHarness,
 ) -> None:
@@ -213,6 +217,7 @@ async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
     assert await run.result(SOON) == "child wait_for_go was cancelled: no longer wanted"
 
 
+@pytest.mark.full
 async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -265,6 +270,7 @@ async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed
 # ---------------------------------------------------------------- options of a child
 
 
+@pytest.mark.full
 async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -406,6 +412,7 @@ def test_a_plain_function_is_no_child(
     assert "is it decorated with @pgflow." in said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ends", ["returns", "raises", "is cancelled"])
 async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
     aflow: AsyncHarness, conn: psycopg.Connection, ends: str
@@ -429,6 +436,7 @@ async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
     )
 
 
+@pytest.mark.full
 async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     aflow.include(family)
     run = await aflow.start(family.options(key="level 1"), 1, "abandon", "returns")
@@ -442,6 +450,7 @@ async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Co
     assert count(conn, "pgflow.signal") == 0
 
 
+@pytest.mark.full
 async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
     aflow: AsyncHarness,
 ) -> None:
@@ -474,6 +483,7 @@ async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
 # ---------------------------------------------------------------- giving a child up
 
 
+@pytest.mark.full
 async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goes_on(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -496,6 +506,7 @@ async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goe
     assert ("call_cancelled", "wait_for_go") in events(conn, run.key)
 
 
+@pytest.mark.full
 async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result_is_nobodys(
     aflow: AsyncHarness,
 ) -> None:
@@ -518,6 +529,7 @@ async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result
     assert await run.result(SOON) == 2
 
 
+@pytest.mark.full
 async def test_a_child_that_was_given_up_is_cancelled_at_once(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -536,6 +548,7 @@ async def test_a_child_that_was_given_up_is_cancelled_at_once(
     assert run_row(conn, "child", "status") == ("cancelled",)
 
 
+@pytest.mark.full
 async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(
     aflow: AsyncHarness,
 ) -> None:
@@ -566,6 +579,7 @@ async def is_waiting(run: pgflow.AsyncRun[Any]) -> bool:
         return False
 
 
+@pytest.mark.full
 async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
     @workflow
     async def parent() -> Any:
@@ -623,6 +637,7 @@ def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow: Harness)
     assert flow.start(parent, 4).result(SOON) == ["second", "double", 10, 8, 8]
 
 
+@pytest.mark.full
 async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -684,6 +699,7 @@ async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(
     assert run_row(conn, "orphan", "status") == ("waiting",)
 
 
+@pytest.mark.full
 async def test_a_child_that_nobody_waits_for_ends_with_its_parent(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -720,6 +736,7 @@ async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow: Async
         assert "taken" in await (await aflow.start(flow)).result(SOON)
 
 
+@pytest.mark.full
 async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -776,6 +793,7 @@ async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(
     assert "app.cancel(" in await (await aflow.start(parent)).result(SOON)
 
 
+@pytest.mark.full
 async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
     aflow: AsyncHarness,
 ) -> None:
@@ -798,6 +816,7 @@ async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
     assert await run.result(SOON) == 5
 
 
+@pytest.mark.full
 async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(
     aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
 ) -> None:

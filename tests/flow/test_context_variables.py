@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 process: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="none")
@@ -93,6 +92,7 @@ async def test_bodies_of_every_kind_see_what_the_workflow_has_set(aflow: AsyncHa
     assert await (await aflow.start(flow)).result(SOON) == ["ada"] * 8
 
 
+@pytest.mark.full
 def test_bodies_that_a_sync_workflow_calls_see_what_it_has_set(flow: Harness) -> None:
     @workflow
     def code() -> list[str]:
@@ -145,6 +145,7 @@ async def test_what_a_body_sets_stays_there_and_its_next_try_begins_afresh(
     assert seen == ["ada", "ada"]
 
 
+@pytest.mark.full
 async def test_a_body_that_starts_after_a_crash_sees_them_too(aflow: AsyncHarness) -> None:
     @workflow
     async def flow() -> list[str]:
@@ -161,6 +162,7 @@ async def test_a_body_that_starts_after_a_crash_sees_them_too(aflow: AsyncHarnes
     assert await run.result(SOON) == ["ada"]
 
 
+@pytest.mark.full
 async def test_runs_do_not_see_those_of_each_other(aflow: AsyncHarness) -> None:
     @workflow
     async def flow(name: str) -> list[str]:

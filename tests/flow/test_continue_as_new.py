@@ -16,7 +16,6 @@ from pgflow import KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, st
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 word = Signal("word", str)
 
@@ -51,6 +50,7 @@ async def collect(want: int, got: list[str]) -> list[str]:
     return got
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", [sum_down, sum_down_sync])
 def test_the_result_follows_the_chain_to_its_last_generation(
     flow: Harness, conn: psycopg.Connection, made: Any
@@ -76,6 +76,7 @@ def test_each_generation_has_a_journal_of_its_own(flow: Harness, conn: psycopg.C
     ]
 
 
+@pytest.mark.full
 def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow: Harness) -> None:
     flow.include(sum_down)
     flow.start(sum_down.options(key="k"), 2).result(SOON)
@@ -84,6 +85,7 @@ def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow: Harness) -
         flow.start(sum_down.options(key="k"), 1)
 
 
+@pytest.mark.full
 async def test_messages_that_were_not_taken_wait_for_the_next_generation(
     aflow: AsyncHarness,
 ) -> None:
@@ -99,6 +101,7 @@ async def test_messages_that_were_not_taken_wait_for_the_next_generation(
     assert await run.result(SOON) == ["a", "b", "c"]
 
 
+@pytest.mark.full
 async def test_a_parent_hears_of_the_last_generation_only(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -113,6 +116,7 @@ async def test_a_parent_hears_of_the_last_generation_only(
     assert run_row(conn, "child", "generation") == (4,)
 
 
+@pytest.mark.full
 async def test_labels_metadata_priority_and_deadline_go_on(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -147,6 +151,7 @@ async def test_a_run_knows_its_generation(aflow: AsyncHarness) -> None:
     assert await (await aflow.start(generations, [])).result(SOON) == [1, 2, 3]
 
 
+@pytest.mark.full
 async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(
     aflow: AsyncHarness,
 ) -> None:
@@ -166,6 +171,7 @@ async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(
         await run.result(SOON)
 
 
+@pytest.mark.full
 async def test_children_of_an_old_generation_end_with_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
@@ -61,6 +60,7 @@ class Model:
         return await self.ask(prompt)
 
 
+@pytest.mark.full
 async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_replay(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -86,6 +86,7 @@ async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_repla
     assert steps(conn, run.key) == [("model", "completed", 1)]
 
 
+@pytest.mark.full
 def test_a_sync_workflow_calls_closures_of_either_colour(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -396,6 +397,7 @@ def test_in_workflow_is_false_where_there_is_an_app_and_no_run(dsn: str) -> None
 # ------------------------------------------------------- helpers that a framework hands to a thread
 
 
+@pytest.mark.full
 async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(
     aflow: AsyncHarness,
 ) -> None:

@@ -16,7 +16,6 @@ from pgflow import InvalidArgument, NotInRunError, Signal, step, transaction, wo
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -55,6 +54,7 @@ def found(conn: psycopg.Connection[Any], **wanted: str) -> list[str]:
     return [key for (key,) in conn.execute(query, (psycopg.types.json.Json(wanted),))]
 
 
+@pytest.mark.full
 def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(
     flow: Harness, conn: psycopg.Connection[Any]
 ):
@@ -77,6 +77,7 @@ def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_
     assert [kind for kind, _ in events(conn, "o")].count("labels_set") == 2
 
 
+@pytest.mark.full
 def test_a_run_without_labels_may_set_and_take_away_its_first(
     flow: Harness, conn: psycopg.Connection[Any]
 ):
@@ -112,6 +113,7 @@ def test_the_next_generation_begins_with_the_labels_of_the_one_before(
     assert run.result(SOON) == {"shop": "1", "round 0": "done", "round 1": "done"}
 
 
+@pytest.mark.full
 def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
     flow: Harness, conn: psycopg.Connection[Any]
 ):
@@ -175,6 +177,7 @@ def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_
     assert labels(conn, "o") == {"shop": "1", "stage": "paid"}
 
 
+@pytest.mark.full
 def test_labels_that_are_set_before_a_transaction_are_durable_with_it(
     flow: Harness, conn: psycopg.Connection[Any]
 ):

@@ -26,7 +26,6 @@ from pgflow.logs import FIELDS, JsonFormatter, TextFormatter
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -74,6 +73,7 @@ def talks_sync() -> int:
     return work_sync(2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", [talks, talks_sync])
 async def test_what_was_logged_is_not_logged_again_by_a_replay(
     aflow: AsyncHarness, caplog: pytest.LogCaptureFixture, made: Any
@@ -296,6 +296,7 @@ def test_what_an_error_says_is_one_line_without_what_the_server_quotes(
     assert redact_text("nothing to hide: a://b") == "nothing to hide: a://b"
 
 
+@pytest.mark.full
 def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(
     dsn: str, conn: psycopg.Connection
 ) -> None:

@@ -17,7 +17,6 @@ from pgflow import InvalidArgument, RunFailed, Signal, TooManyFailures, step, wo
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -137,6 +136,7 @@ async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.
     ]
 
 
+@pytest.mark.full
 async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow: AsyncHarness) -> None:
     @workflow
     async def tasks_of_a_map() -> int:
@@ -180,6 +180,7 @@ def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow: Harness, colour
     assert most == [3] * 9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_workflow_is_run_as_a_child_for_every_item(
     flow: Harness, conn: psycopg.Connection, colour: str
@@ -264,6 +265,7 @@ async def test_cancelling_the_run_cancels_every_item(aflow: AsyncHarness) -> Non
     await eventually(lambda: sorted(stopped) == [0, 1, 2, 3], "all bodies are stopped")
 
 
+@pytest.mark.full
 async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_replay(
     aflow: AsyncHarness,
 ) -> None:

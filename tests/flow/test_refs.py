@@ -34,8 +34,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @dataclass
 class Store:
@@ -194,6 +192,7 @@ async def test_what_was_made_anew_counts_in_every_replay_from_then_on(
     assert store.asked.count("a-1") == 1, "what has been replaced is not asked after"
 
 
+@pytest.mark.full
 async def test_a_rewind_hands_on_what_was_made_anew(
     aflow: AsyncHarness, conn: psycopg.Connection, store: Store
 ) -> None:
@@ -207,6 +206,7 @@ async def test_a_rewind_hands_on_what_was_made_anew(
     assert await aflow.app.get(run.key, publish).result(SOON) == "a-3, b-5"
 
 
+@pytest.mark.full
 async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection, store: Store
 ) -> None:
@@ -328,6 +328,7 @@ async def putter() -> str:
     return there.id
 
 
+@pytest.mark.full
 async def test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it_is_there_again(
     aflow: AsyncHarness, conn: psycopg.Connection, store: Store
 ) -> None:
@@ -356,6 +357,7 @@ async def test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it
     assert len(store.made) == 3
 
 
+@pytest.mark.full
 async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(
     aflow: AsyncHarness, conn: psycopg.Connection, store: Store
 ) -> None:
@@ -411,6 +413,7 @@ async def test_a_step_is_not_made_again_with_other_arguments(
 # ---------------------------------------------------------------- checkers
 
 
+@pytest.mark.full
 async def test_a_checker_that_does_not_answer_is_asked_again(
     aflow: AsyncHarness, store: Store
 ) -> None:
@@ -432,6 +435,7 @@ async def test_a_checker_that_does_not_answer_is_asked_again(
     assert len(store.made) == 2
 
 
+@pytest.mark.full
 async def test_a_checker_that_is_cancelled_has_not_answered(
     aflow: AsyncHarness, store: Store
 ) -> None:
@@ -450,6 +454,7 @@ async def test_a_checker_that_is_cancelled_has_not_answered(
     assert len(store.asked) == 3
 
 
+@pytest.mark.full
 def test_a_sync_checker_that_is_cancelled_has_not_answered(flow: Harness, store: Store) -> None:
     @flow.app.ref_checker("store")
     def exists(ref: Ref) -> bool:
@@ -466,6 +471,7 @@ def test_a_sync_checker_that_is_cancelled_has_not_answered(flow: Harness, store:
     assert len(store.asked) == 3
 
 
+@pytest.mark.full
 def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
     flow: Harness, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -509,6 +515,7 @@ async def test_a_run_whose_check_breaks_off_is_handed_back(
     assert len(begun) == 2
 
 
+@pytest.mark.full
 async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(
     aflow: AsyncHarness, conn: psycopg.Connection, store: Store
 ) -> None:

@@ -17,8 +17,6 @@ from pgflow import InvalidArgument, NotStorable, RunNotFound, Signal, read, step
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @dataclass(frozen=True)
 class Payment:
@@ -50,6 +48,7 @@ async def test_messages_are_taken_in_the_order_in_which_they_were_sent(aflow: As
 SAME_TRANSACTION = "select r.xmin = s.xmin from pgflow.ready r, pgflow.signal s"
 
 
+@pytest.mark.full
 async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
     aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -69,6 +68,7 @@ async def test_who_sends_in_a_transaction_of_its_own_makes_the_run_ready_in_it(
     assert await run.result(SOON) == ["a", "b"]
 
 
+@pytest.mark.full
 def test_so_does_sync_code(flow: Harness, conn: psycopg.Connection, pgflow_dsn: str) -> None:
     flow.include(collect)
     run = flow.start(collect, 2)
@@ -95,6 +95,7 @@ async def test_messages_that_came_before_the_run_began_are_not_lost(aflow: Async
     assert await run.result(SOON) == ["a", "b"]
 
 
+@pytest.mark.full
 async def test_messages_survive_a_crash_and_are_taken_once(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -209,6 +210,7 @@ async def test_messages_arrive_while_steps_run(aflow: AsyncHarness) -> None:
 # ---------------------------------------------------------------- waiting no longer than
 
 
+@pytest.mark.full
 async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message_stays_for_the_next(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -277,6 +279,7 @@ async def test_a_timeout_of_nothing_takes_what_is_there_and_waits_for_nothing(
     assert await run.result(SOON) == ["a", "b", "c"]
 
 
+@pytest.mark.full
 def test_a_sync_workflow_waits_for_signals_too(flow: Harness) -> None:
     @workflow
     def patient() -> list[str]:
@@ -364,6 +367,7 @@ def test_a_signal_must_have_a_name_that_can_be_stored(name: str) -> None:
         Signal(name, str)
 
 
+@pytest.mark.full
 async def test_a_message_is_not_sent_again_when_its_sender_is_replayed(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

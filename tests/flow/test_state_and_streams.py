@@ -26,7 +26,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -160,12 +159,14 @@ async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(
     assert [value async for value in run.stream("never used")] == []
 
 
+@pytest.mark.full
 async def test_a_long_stream_is_read_in_pages(aflow: AsyncHarness) -> None:
     aflow.include(counts)
     run = await aflow.start(counts, 1200)
     assert [value async for value in run.stream("others", offset=100)] == list(range(100, 1200))
 
 
+@pytest.mark.full
 async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
     aflow: AsyncHarness,
 ) -> None:
@@ -195,6 +196,7 @@ async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
     assert heard == [1, 2]
 
 
+@pytest.mark.full
 def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow: Harness, dsn: str) -> None:
     @workflow
     async def live() -> None:
@@ -282,6 +284,7 @@ async def told(aflow: AsyncHarness, offset: int = 0) -> list[Any]:
     return [value async for value in aflow.app.get("k", tells).stream("told", offset=offset)]
 
 
+@pytest.mark.full
 async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -307,6 +310,7 @@ async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read
     assert await told(aflow) == [f"{n} in generation 5" for n in range(3)]
 
 
+@pytest.mark.full
 async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new(
     aflow: AsyncHarness,
 ) -> None:
@@ -331,6 +335,7 @@ async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_n
     ]
 
 
+@pytest.mark.full
 async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_generation_emits(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -368,6 +373,7 @@ async def status_is(run: Any, status: str) -> bool:
 # ---------------------------------------------------------------- closing
 
 
+@pytest.mark.full
 async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -436,6 +442,7 @@ async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(
     assert [value async for value in run.stream("numbers", offset=2)] == [3]
 
 
+@pytest.mark.full
 async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_end(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -462,6 +469,7 @@ async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_e
     await run.cancel()
 
 
+@pytest.mark.full
 async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -> None:
     closes = False
 
@@ -509,6 +517,7 @@ class Gate:
         self._open.wait(20)
 
 
+@pytest.mark.full
 async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -604,6 +613,7 @@ async def test_what_a_try_that_failed_has_emitted_is_void(
     assert [value async for value in run.stream("tokens")] == ["of try 2"]
 
 
+@pytest.mark.full
 async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_it_anew(
     aflow: AsyncHarness,
 ) -> None:
@@ -635,6 +645,7 @@ async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_
     assert [value async for value in run.stream("tokens")] == ["of try 2"]
 
 
+@pytest.mark.full
 async def test_transactions_effects_and_decisions_emit_what_counts_with_their_outcome(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

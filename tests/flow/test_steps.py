@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
@@ -120,6 +119,7 @@ async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wai
     assert last_due is None
 
 
+@pytest.mark.full
 async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -144,6 +144,7 @@ async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
     assert await run.status() == "failed"
 
 
+@pytest.mark.full
 async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash(
     aflow: AsyncHarness,
 ) -> None:
@@ -667,6 +668,7 @@ async def send_parcel(values: Values) -> Values:
     return packed
 
 
+@pytest.mark.full
 async def test_annotated_values_come_back_as_what_they_were(aflow: AsyncHarness) -> None:
     aflow.include(send_parcel)
     basket = Basket(
@@ -721,6 +723,7 @@ async def test_bytes_can_be_a_field_of_a_result(aflow: AsyncHarness) -> None:
     assert await (await aflow.start(order)).result(SOON) == Blob(b"\xfe")
 
 
+@pytest.mark.full
 async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) -> None:
     seen = []
 
@@ -743,6 +746,7 @@ async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) ->
     assert seen == [{"pair": [1, 2], "3": None}] * 2
 
 
+@pytest.mark.full
 async def test_none_false_and_empty_results_count_as_recorded(aflow: AsyncHarness) -> None:
     bodies = []
 
@@ -915,6 +919,7 @@ async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
     assert "an argument of step take" in await (await aflow.start(order)).result(SOON)
 
 
+@pytest.mark.full
 async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(
     aflow: AsyncHarness,
 ) -> None:
@@ -977,6 +982,7 @@ async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_erro
     assert "opaque" in await (await aflow.start(order)).result(SOON)
 
 
+@pytest.mark.full
 def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1259,6 +1265,7 @@ async def call_by_long_names(aflow: AsyncHarness) -> tuple[str, list[str]]:
     return run.key, keys
 
 
+@pytest.mark.full
 async def test_a_long_name_is_recorded_whole(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     key, keys = await call_by_long_names(aflow)
     called = conn.execute(

@@ -17,7 +17,6 @@ from pgflow import Retries, RunFailed, RunStuck, Signal, read, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -82,6 +81,7 @@ def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(
     assert [loop.is_closed() for loop in loops] == [True] * len(loops)
 
 
+@pytest.mark.full
 def test_more_of_them_than_there_are_threads_come_to_their_end(flow: Harness) -> None:
     flow.include(total)
     runs = [flow.start(total, [n, n]) for n in range(60)]
@@ -114,6 +114,7 @@ def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
     assert bodies == [1, 2, 2, 3]
 
 
+@pytest.mark.full
 def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -147,6 +148,7 @@ def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
     ]
 
 
+@pytest.mark.full
 def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow: Harness) -> None:
     @step(retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1)))
     def fails() -> None:
@@ -169,6 +171,7 @@ def test_an_error_of_a_step_can_be_caught_and_an_error_of_its_own_fails_it(flow:
     assert repr(failed.value.__cause__) == "ValueError('gave up')"
 
 
+@pytest.mark.full
 def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
     seen = []
 
@@ -193,6 +196,7 @@ def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
     assert len(set(seen)) == 1
 
 
+@pytest.mark.full
 def test_one_that_changed_is_stuck_and_says_where_it_stands(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -238,6 +242,7 @@ def test_a_step_that_blocks_does_not_hold_up_other_runs(flow: Harness) -> None:
     assert [run.result(SOON) for run in waiting] == [1] * 5
 
 
+@pytest.mark.full
 def test_a_run_whose_code_is_taken_apart_leaves_no_thread_behind(flow: Harness) -> None:
     cleaned = []
 

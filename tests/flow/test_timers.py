@@ -16,7 +16,6 @@ from pgflow import InvalidArgument, Signal, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -29,6 +28,7 @@ async def echo(value: str) -> str:
 # ---------------------------------------------------------------- sleeping
 
 
+@pytest.mark.full
 async def test_a_sleep_ends_at_its_time_and_not_before(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -51,6 +51,7 @@ async def test_a_sleep_ends_at_its_time_and_not_before(
     assert events(conn, run.key) == [("timer_started", None), ("timer_fired", None)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow: Harness, colour: str) -> None:
     @workflow
@@ -140,6 +141,7 @@ def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
 # ---------------------------------------------------------------- time-outs
 
 
+@pytest.mark.full
 async def test_a_timeout_around_a_step_ends_it_durably(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -191,6 +193,7 @@ async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(
     assert [event for event, _ in events(conn, run.key)].count("call_cancelled") == 2
 
 
+@pytest.mark.full
 async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(
     aflow: AsyncHarness,
 ) -> None:
@@ -252,6 +255,7 @@ async def test_the_inner_of_two_timeouts_fires_first(aflow: AsyncHarness) -> Non
     assert await run.result(SOON) == ["inner", "outer"]
 
 
+@pytest.mark.full
 async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: AsyncHarness) -> None:
     @workflow
     async def late() -> str:
@@ -269,6 +273,7 @@ async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: Async
 # ---------------------------------------------------------------- clock and chance
 
 
+@pytest.mark.full
 async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay(
     aflow: AsyncHarness,
 ) -> None:
@@ -305,6 +310,7 @@ async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_rep
     assert times[0].tzinfo is not None
 
 
+@pytest.mark.full
 async def test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation(
     aflow: AsyncHarness,
 ) -> None:

@@ -36,7 +36,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 HOUR = timedelta(hours=1)
 
@@ -174,6 +173,7 @@ def test_so_do_sync_workflows_and_sync_clients(flow: Harness, conn: psycopg.Conn
     assert run.result(SOON) == told(Approved(Order("socks", 9), ("ann",), True))
 
 
+@pytest.mark.full
 async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committed(
     aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -194,6 +194,7 @@ async def test_an_answer_in_the_callers_transaction_counts_once_that_is_committe
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
+@pytest.mark.full
 async def test_an_answer_by_sql_is_found_by_the_next_poll(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -208,6 +209,7 @@ async def test_an_answer_by_sql_is_found_by_the_next_poll(
     ).fetchall() == [("ann", conn.info.user, "fine")]
 
 
+@pytest.mark.full
 async def test_the_inbox_has_nothing_that_is_answered(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -222,6 +224,7 @@ async def test_the_inbox_has_nothing_that_is_answered(
     await run.result(SOON)
 
 
+@pytest.mark.full
 async def test_a_gate_outlives_the_worker(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
@@ -236,6 +239,7 @@ async def test_a_gate_outlives_the_worker(aflow: AsyncHarness, conn: psycopg.Con
 BIG = "x" * 100_000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("answer", [Approve(), Approve(edit=BIG + "y"), TakeOver(BIG)])
 async def test_long_requests_and_answers_are_kept_whole(
     answer: Any, aflow: AsyncHarness, conn: psycopg.Connection
@@ -263,6 +267,7 @@ async def ask_twice(order: Order) -> list[str]:
     return [told(verdict) for verdict in both]
 
 
+@pytest.mark.full
 async def test_several_gates_of_a_run_have_keys_of_their_own(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -445,6 +450,7 @@ async def even(value: int) -> str:
     return told(await pgflow.gate("even", Even(value)))
 
 
+@pytest.mark.full
 async def test_an_edit_that_only_the_code_can_refuse_leaves_the_gate_open_and_says_why(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -504,6 +510,7 @@ async def test_what_the_time_brings(
         await aflow.app.answer(gate, Approve(), by="ann")
 
 
+@pytest.mark.full
 async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
     aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -520,6 +527,7 @@ async def test_an_answer_after_the_time_is_refused_though_no_worker_has_looked(
     assert await run.result(SOON) == told(Expired())
 
 
+@pytest.mark.full
 async def test_an_answer_in_time_counts_however_late_a_worker_looks(
     aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -635,6 +643,7 @@ async def test_a_gate_closes_with_its_run(
         await aflow.app.answer(left, Approve(), by="ann")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
 async def test_a_cancel_closes_it(
     force: bool, aflow: AsyncHarness, conn: psycopg.Connection
@@ -665,6 +674,7 @@ async def look(sku: str) -> str:
     return sku
 
 
+@pytest.mark.full
 async def test_a_rewind_asks_anew_what_is_open_at_the_cut(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -696,6 +706,7 @@ async def test_a_rewind_asks_anew_what_is_open_at_the_cut(
     )
 
 
+@pytest.mark.full
 async def test_a_fork_asks_for_itself(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     aflow.include(ship)
     run = await aflow.start(ship, BOOTS)
@@ -717,6 +728,7 @@ async def parent(order: Order) -> str:
     return await pgflow.run_child(ship.options(key="the-child"), order)
 
 
+@pytest.mark.full
 async def test_the_gate_of_a_child_shows_its_path(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -767,6 +779,7 @@ async def told_of(order: Order) -> str:
     return told(await pgflow.gate("g", order, notify=mail))
 
 
+@pytest.mark.full
 async def test_who_is_asked_is_told_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     mails.clear()
     aflow.include(told_of)
@@ -792,6 +805,7 @@ async def in_stock(order: Order) -> bool:
     return order.qty < 2
 
 
+@pytest.mark.full
 async def test_an_approval_that_no_longer_holds_is_stale(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -19,9 +19,8 @@ from pgflow.inspect import ask, find_gate, list_gates, list_gates_below
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
 
-
+@pytest.mark.full
 def test_a_person_at_a_terminal_finds_and_answers_a_gate(
     flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -77,6 +76,7 @@ def test_an_answer_to_a_run_that_has_ended_is_pointed_to_its_page(
         )
 
 
+@pytest.mark.full
 def test_the_other_answers_have_commands_too(
     flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -102,6 +102,7 @@ async def ship_all(order: Order) -> None:
     await asyncio.gather(gate("all", order), *parts)
 
 
+@pytest.mark.full
 def test_a_run_waits_at_its_own_gates_and_at_those_of_the_runs_that_it_started(
     flow: Harness, pgflow_dsn: str
 ) -> None:
@@ -149,6 +150,7 @@ analyze pgflow.run, pgflow.unit, pgflow.gate, pgflow.gate_answer
 """
 
 
+@pytest.mark.full
 def test_a_page_of_a_long_inbox_is_read_in_its_order_and_no_further(
     flow: Harness, conn: psycopg.Connection
 ) -> None:

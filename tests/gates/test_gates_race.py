@@ -19,11 +19,11 @@ import pgflow
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 ANSWERERS = 16
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_sixteen_answerers_of_one_gate_have_one_winner(
     level: str, flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
@@ -89,6 +89,7 @@ def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(
     )
 
 
+@pytest.mark.full
 def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(
     flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -109,6 +110,7 @@ def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(
     assert run.result(SOON) == "Rejected(reason='', by=('bob',))"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
 def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
     level: str, flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
@@ -202,6 +204,7 @@ def test_an_answer_that_is_committed_while_another_is_judged_comes_first(
     )
 
 
+@pytest.mark.full
 def test_expiry_waits_for_nobody_who_is_answering(
     flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -226,6 +229,7 @@ def test_expiry_waits_for_nobody_who_is_answering(
     assert run.result(SOON) == "Expired()"
 
 
+@pytest.mark.full
 def test_a_small_race_for_many_gates(pgflow_dsn: str) -> None:
     found = race(pgflow_dsn, gates=6, answerers=6)
     assert (found.wrong, found.winners) == ([], {1: 6})

@@ -19,7 +19,6 @@ from pgflow.links import LinkKeys, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 KEYS = LinkKeys({"old": "o" * 32, "new": "n" * 32})
 HOUR = timedelta(hours=1)
@@ -76,6 +75,7 @@ async def test_looking_at_a_link_changes_nothing_and_the_button_answers(
     assert (await ask(served, "GET", link))[0] == 410
 
 
+@pytest.mark.full
 def test_so_does_a_sync_app(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(ship)
     run = flow.start(ship, BOOTS)
@@ -140,6 +140,7 @@ async def test_a_link_that_was_altered_is_refused(
     assert count(conn, "pgflow.gate_answer") == 0
 
 
+@pytest.mark.full
 async def test_a_link_is_for_one_gate(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     _, gate, shown = await at_gate(aflow, conn, ["ann"])
     _, other, _ = await at_gate(aflow, conn, ["ann"])
@@ -164,6 +165,7 @@ async def test_a_link_is_for_the_request_that_was_shown(
     assert (await ask(served, "POST", link))[0] == 409
 
 
+@pytest.mark.full
 async def test_a_link_ends_by_the_clock_of_the_database(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

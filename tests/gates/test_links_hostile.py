@@ -21,7 +21,6 @@ from pgflow.links import LinkKeys, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 LETTERS = string.ascii_letters + string.digits + "-_."
 
@@ -35,6 +34,7 @@ def line_of(page: str) -> str:
     return said[3:-4]
 
 
+@pytest.mark.full
 def test_no_letter_of_a_link_can_be_another() -> None:
     token = KEYS.sign("a/gate/1", "0" * 64, "approve", "ann", later())
     for place, letter in enumerate(token):

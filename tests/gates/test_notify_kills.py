@@ -10,9 +10,8 @@ import pytest
 import servers
 from processes import eventually, one, worker
 
-pytestmark = pytest.mark.timeout(120)
 
-
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("workflow", "sendings"),
     # A step is made again under the same key, by which a mail service knows it; an effect whose

@@ -31,7 +31,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 done: list[tuple[int, str, str]] = []
 
@@ -68,6 +67,7 @@ def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
     return [row[0] if len(row) == 1 else row for row in rows]
 
 
+@pytest.mark.full
 async def test_an_approved_effect_acts_once_with_what_was_approved(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -97,6 +97,7 @@ async def test_an_approved_effect_acts_once_with_what_was_approved(
     assert leave == gate
 
 
+@pytest.mark.full
 def test_so_does_one_of_a_sync_workflow(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(pay_sync)
     run = flow.start(pay_sync, 600)
@@ -106,6 +107,7 @@ def test_so_does_one_of_a_sync_workflow(flow: Harness, conn: psycopg.Connection)
     assert [(cents, to) for cents, to, _ in done] == [(600, "bank")]
 
 
+@pytest.mark.full
 async def test_an_edit_is_what_is_done(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     aflow.include(pay)
     run = await aflow.start(pay, 600)
@@ -133,6 +135,7 @@ async def book_it(cents: int, at: datetime) -> str:
     return await book(cents, at)
 
 
+@pytest.mark.full
 async def test_an_edit_may_be_written_in_another_way_than_the_code_would(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -143,6 +146,7 @@ async def test_an_edit_may_be_written_in_another_way_than_the_code_would(
     assert await run.result(SOON) == "5 at 09:30"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("answer", "said"),
     [(Reject("too much"), "reject: too much"), (Escalate("cto"), "escalate: ")],
@@ -179,6 +183,7 @@ async def pay_through_child(cents: int) -> str:
     return await pgflow.run_child(pay.options(key="child"), cents)
 
 
+@pytest.mark.full
 async def test_the_policy_holds_for_a_whole_tree(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -227,6 +232,7 @@ async def impatient(cents: int) -> str:
         return "gave up"
 
 
+@pytest.mark.full
 async def test_who_gives_the_effect_up_closes_the_gate(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

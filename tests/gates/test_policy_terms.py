@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 done: list[int] = []
 told: list[tuple[GateRequest, str]] = []
@@ -100,6 +99,7 @@ def enough_sync(cents: list[int]) -> list[str]:
     return list(pgflow.sync.map(charge, cents, min_successful=1).values)
 
 
+@pytest.mark.full
 async def test_a_rule_says_who_may_answer_and_how_many_must(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -161,6 +161,7 @@ def test_so_it_does_for_a_sync_workflow(flow: Harness, conn: psycopg.Connection)
     assert run.result(SOON) == "expire: "
 
 
+@pytest.mark.full
 async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -176,6 +177,7 @@ async def test_a_gate_that_is_asked_keeps_the_terms_of_the_rule_that_asked_it(
     assert await run.result(SOON) == "charge of 600"
 
 
+@pytest.mark.full
 async def test_whoever_the_policy_asks_is_told_once(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -194,6 +196,7 @@ async def test_whoever_the_policy_asks_is_told_once(
     assert len(told) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("flow_of", "approved"), [(pay_all, 2), (pay_all_sync, 2)], ids=["async", "sync"]
 )
@@ -242,6 +245,7 @@ async def choose_and_pay(who: str) -> str:
         return await charge(chosen.value)
 
 
+@pytest.mark.full
 async def test_a_rule_may_be_for_what_a_model_has_chosen(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -279,6 +283,7 @@ async def root(cents: int) -> str:
     return await pgflow.run_child(branch.options(key="branch"), cents)
 
 
+@pytest.mark.full
 async def test_terms_hold_for_a_whole_tree_and_the_gate_shows_the_path(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -367,6 +372,7 @@ def test_a_rule_looks_at_the_role_that_acts(conn: psycopg.Connection, roles: str
             assert conn.execute(needs).fetchone() == (expected,)
 
 
+@pytest.mark.full
 async def test_a_worker_of_a_role_asks_where_another_acts(
     aflow: AsyncHarness, conn: psycopg.Connection, roles: str
 ) -> None:

@@ -47,7 +47,7 @@ def measured(*rows: tuple[str, str, list[float]]) -> list[report.Record]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_steps_runs_and_claims_cost_no_more_than_their_bounds(tmp_path: Path):
     figures = tmp_path / "counts.json"
     done = bench("--counts", "--json", str(figures))

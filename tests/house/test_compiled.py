@@ -18,7 +18,7 @@ import servers
 
 from bench import ourselves
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.full
 
 ENGINE_TESTS = (
     "engine/test_engine_objects.py",

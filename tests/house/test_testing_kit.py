@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(60)
 
 go = Signal("go", int)
 

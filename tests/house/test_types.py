@@ -105,7 +105,6 @@ async def checkout(order: Order) -> str:
     return f"{order.qty} of {order.sku}"
 
 
-@pytest.mark.timeout(120)
 def test_the_first_program_runs(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,14 +121,12 @@ def test_the_first_program_runs(
     assert run_row(conn, "hello-1", "status, output") == ("completed", "Hello, Ada")
 
 
-@pytest.mark.timeout(120)
 async def test_the_fifth_program_runs(aflow: AsyncHarness) -> None:
     aflow.include(typing_programs.thumbnails)
     run = await aflow.start(typing_programs.thumbnails, [f"image-{n}.png" for n in range(120)])
     assert await run.result(SOON) == []
 
 
-@pytest.mark.timeout(120)
 def test_the_seventh_program_starts_its_run_in_the_transaction_of_the_view(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +138,6 @@ def test_the_seventh_program_starts_its_run_in_the_transaction_of_the_view(
     assert run_row(conn, "order-1", "workflow, queue, status") == ("checkout", "orders", "queued")
 
 
-@pytest.mark.timeout(120)
 def test_the_seventh_program_runs_with_a_workflow_without_effects(dsn: str) -> None:
     django_project.point_at(dsn)
     app = App(dsn, include=[checkout])

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 from records import wait_until
 from sqlkit import one
 
@@ -53,6 +54,7 @@ def test_what_began_and_ended_is_counted_by_the_minute(dsn: str, conn: psycopg.C
     assert len(asyncio.run(ask()).minutes) == len(rates.minutes)
 
 
+@pytest.mark.full
 def test_the_pulse_changes_with_what_is_written(conn: psycopg.Connection) -> None:
     before = inspect.ask(conn, inspect.read_pulse())
     one(conn, "select run_id from pgflow.start_run('w', '{}', key => 'k')")

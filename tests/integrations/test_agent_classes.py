@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(120)
 
 ALL = pytest.mark.parametrize("loss", [None, *LOSSES], ids=str)
 
@@ -84,6 +83,7 @@ async def test_a_page_that_has_changed_is_not_clicked_on(
 # ---------------------------------------------------------------- SRE
 
 
+@pytest.mark.full
 @ALL
 async def test_one_agent_restarts_each_sick_host_once(
     aflow: AsyncHarness, loss: Loss | None
@@ -142,6 +142,7 @@ async def test_a_report_has_a_source_for_each_claim_and_ends_with_the_money(
 # ---------------------------------------------------------------- sales
 
 
+@pytest.mark.full
 @ALL
 async def test_each_mail_is_sent_once_and_an_answer_ends_them(
     aflow: AsyncHarness, loss: Loss | None
@@ -185,6 +186,7 @@ def repository(tmp_path: Path) -> Workspace:
     return Workspace(str(folder), "ticket-7")
 
 
+@pytest.mark.full
 async def test_edits_are_pushed_once_a_person_has_seen_them(
     aflow: AsyncHarness, conn: Conn, repository: Workspace, tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ async def test_edits_are_pushed_once_a_person_has_seen_them(
     assert edit.decision == one(conn, "select decision from pgflow.charges")
 
 
+@pytest.mark.full
 async def test_edits_that_stay_red_are_dropped_and_those_of_people_are_not(
     aflow: AsyncHarness, conn: Conn, repository: Workspace, tmp_path: Path
 ) -> None:
@@ -224,6 +227,7 @@ async def test_edits_that_stay_red_are_dropped_and_those_of_people_are_not(
 # ---------------------------------------------------------------- kills
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("place", ["browser", "sre", "research", "sales", "coding"])
 def test_an_agent_that_is_killed_in_an_act_goes_on_and_does_it_once(
     dsn: str,

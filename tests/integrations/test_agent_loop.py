@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +99,7 @@ async def test_small_orders_need_nobody_and_are_placed_once_whatever_reply_is_lo
     assert await run.state() == {"missing": 0, "numbers": ["order-1", "order-2"]}
 
 
+@pytest.mark.full
 async def test_a_large_order_is_what_a_person_lets_happen(
     aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +190,7 @@ async def test_why_an_order_was_placed_stands_beside_it(
     assert rows(conn, found) == [("decide", "small-1", Decimal("0.01"), 1000)]
 
 
+@pytest.mark.full
 def test_the_books_agree_whatever_dies_is_frozen_or_cut_off(dsn: str) -> None:
     asked = "--here --kills 0 --freezes 0 --cuts 0 --harms 9 --victims 4 --seed 2"
     done = subprocess.run(

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(autouse=True)
 def each_loss(
@@ -66,6 +64,7 @@ def confirmed(conn: psycopg.Connection, key: str) -> list[str]:
     ]
 
 
+@pytest.mark.full
 async def test_one_hold_and_one_order_whatever_reply_is_lost(
     aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
 ) -> None:
@@ -91,6 +90,7 @@ async def test_one_hold_and_one_order_whatever_reply_is_lost(
             )
 
 
+@pytest.mark.full
 async def test_an_order_that_is_refused_lets_the_money_go(
     aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
 ) -> None:
@@ -123,6 +123,7 @@ async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(
     assert quotes == (4,), "two for the itinerary, and one more for each leg"
 
 
+@pytest.mark.full
 async def test_a_leg_that_is_refused_is_had_at_another_fare(
     aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
 ) -> None:
@@ -140,6 +141,7 @@ async def test_a_leg_that_is_refused_is_had_at_another_fare(
         assert why == "another fare of SIN-LHR may be left"
 
 
+@pytest.mark.full
 async def test_half_a_trip_is_given_back(
     aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]
 ) -> None:
@@ -159,6 +161,7 @@ async def test_half_a_trip_is_given_back(
         assert keys_are_single("airline")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lost", [(), (1, 2)])
 async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(
     aflow: AsyncHarness, conn: psycopg.Connection, lost: tuple[int, ...]
@@ -181,6 +184,7 @@ async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(
     assert "ask_concierge.compensate" in confirmed(conn, run.key)
 
 
+@pytest.mark.full
 async def test_the_day_is_closed_when_the_bank_has_confirmed(
     aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
 ) -> None:
@@ -201,6 +205,7 @@ async def test_the_day_is_closed_when_the_bank_has_confirmed(
         assert acts("broker") == ["trade", "trade"]
 
 
+@pytest.mark.full
 async def test_a_hedge_stands_on_both_legs_or_on_none(
     aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]
 ) -> None:

@@ -209,6 +209,7 @@ def in_namespace(program: str | Path, *arguments: str | Path) -> subprocess.Comp
 # Starting and ending
 
 
+@pytest.mark.full
 def test_it_starts_on_demand_with_our_database(new_home):
     assert not embedded.status(new_home).running
     with embedded.acquire(new_home) as server:
@@ -218,6 +219,7 @@ def test_it_starts_on_demand_with_our_database(new_home):
         assert embedded.status(new_home).dsn == server.dsn
 
 
+@pytest.mark.full
 def test_it_is_found_by_the_variable_and_else_among_the_users_data(home, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", "/xdg")
     assert _folder.default_home() == Path("/xdg/pgflow")
@@ -237,6 +239,7 @@ def test_the_database_is_made_again_if_somebody_dropped_it(home):
             assert select(again.dsn, "select current_database()") == "pgflow"
 
 
+@pytest.mark.full
 def test_processes_that_start_at_once_get_the_same_server(new_home):
     with (
         user(new_home) as one,
@@ -252,6 +255,7 @@ def test_processes_that_start_at_once_get_the_same_server(new_home):
         )
 
 
+@pytest.mark.full
 def test_it_stays_while_one_user_is_left_and_stops_after_the_last(home):
     with user(home) as one, user(home) as two:
         one.wait_for_server()
@@ -263,6 +267,7 @@ def test_it_stays_while_one_user_is_left_and_stops_after_the_last(home):
         assert_stopped_in_order(home)
 
 
+@pytest.mark.full
 def test_a_release_counts_as_the_end_of_the_user(home):
     embedded.acquire(home).release()
     assert_stopped_in_order(home)
@@ -285,6 +290,7 @@ def test_data_and_address_outlive_the_server(home):
         assert select(again.dsn, "select answer from kept") == 42
 
 
+@pytest.mark.full
 def test_a_port_that_was_taken_meanwhile_is_left_to_its_new_owner(home):
     with embedded.acquire(home) as server:
         embedded.stop(home)
@@ -293,6 +299,7 @@ def test_a_port_that_was_taken_meanwhile_is_left_to_its_new_owner(home):
         assert select(again.dsn, "select 1") == 1
 
 
+@pytest.mark.full
 def test_stopping_ends_it_under_its_users_and_the_next_one_starts_it_again(home):
     with user(home) as one:
         one.wait_for_server()
@@ -311,6 +318,7 @@ def test_stopping_what_does_not_run_does_nothing(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.full
 def test_a_user_who_comes_while_it_stops_gets_a_new_one(home):
     embedded.acquire(home).release()
     wait_until(
@@ -321,6 +329,7 @@ def test_a_user_who_comes_while_it_stops_gets_a_new_one(home):
         assert select(server.dsn, "select 1") == 1
 
 
+@pytest.mark.full
 def test_a_program_that_a_user_starts_does_not_keep_it_up(home):
     with user(home) as one:
         one.wait_for_server().tell("execute")
@@ -328,6 +337,7 @@ def test_a_program_that_a_user_starts_does_not_keep_it_up(home):
         assert_stopped_in_order(home)
 
 
+@pytest.mark.full
 def test_a_process_forked_from_a_user_keeps_it_up(home):
     with user(home) as one:
         one.wait_for_server().tell("fork")
@@ -340,6 +350,7 @@ def test_a_process_forked_from_a_user_keeps_it_up(home):
 # Kill -9
 
 
+@pytest.mark.full
 def test_killing_one_user_leaves_the_other_working(home):
     with user(home) as one, user(home) as two:
         one.wait_for_server()
@@ -351,6 +362,7 @@ def test_killing_one_user_leaves_the_other_working(home):
         assert_stopped_in_order(home)
 
 
+@pytest.mark.full
 def test_killing_the_user_who_starts_it_leaves_it_starting(new_home):
     with user(new_home) as one:
         wait_until(lambda: embedded.status(new_home).supervisor_pid, "the supervisor runs")
@@ -359,6 +371,7 @@ def test_killing_the_user_who_starts_it_leaves_it_starting(new_home):
         assert select(server.dsn, "select 1") == 1
 
 
+@pytest.mark.full
 def test_after_the_supervisor_is_killed_the_next_user_has_the_server_looked_after_again(home):
     with user(home) as one:
         one.wait_for_server()
@@ -373,6 +386,7 @@ def test_after_the_supervisor_is_killed_the_next_user_has_the_server_looked_afte
         assert_stopped_in_order(home)
 
 
+@pytest.mark.full
 def test_after_the_supervisor_is_killed_the_last_release_still_stops_the_server(home):
     server = embedded.acquire(home)
     kill_supervisor(home)
@@ -381,6 +395,7 @@ def test_after_the_supervisor_is_killed_the_last_release_still_stops_the_server(
     assert_stopped_in_order(home)
 
 
+@pytest.mark.full
 def test_after_the_supervisor_is_killed_stopping_still_works(home):
     with embedded.acquire(home):
         kill_supervisor(home)
@@ -388,6 +403,7 @@ def test_after_the_supervisor_is_killed_stopping_still_works(home):
         assert_stopped_in_order(home)
 
 
+@pytest.mark.full
 def test_a_killed_postmaster_is_started_again_with_its_data_at_the_same_address(home):
     with embedded.acquire(home) as server:
         with psycopg.connect(server.dsn, autocommit=True) as conn:
@@ -399,6 +415,7 @@ def test_a_killed_postmaster_is_started_again_with_its_data_at_the_same_address(
     assert_stopped_in_order(home)
 
 
+@pytest.mark.full
 def test_killing_supervisor_and_postmaster_is_survived(home):
     with user(home) as one:
         one.wait_for_server()
@@ -409,6 +426,7 @@ def test_killing_supervisor_and_postmaster_is_survived(home):
             assert select(one.dsn, "select 1") == 1
 
 
+@pytest.mark.full
 def test_an_adopted_postmaster_that_is_killed_is_started_again(home):
     with user(home) as one:
         one.wait_for_server()
@@ -420,6 +438,7 @@ def test_an_adopted_postmaster_that_is_killed_is_started_again(home):
                 assert select(one.dsn, "select 1") == 1
 
 
+@pytest.mark.full
 def test_a_supervisor_killed_while_making_the_data_leaves_nothing_half_made(new_home):
     with user(new_home) as one:
         wait_until((folder_of(new_home).root / "data.new").exists, "initdb runs")
@@ -431,6 +450,7 @@ def test_a_supervisor_killed_while_making_the_data_leaves_nothing_half_made(new_
 # What a crash leaves behind
 
 
+@pytest.mark.full
 def test_a_stale_pid_file_that_names_another_process_is_not_believed(home):
     embedded.acquire(home).release()
     embedded.stop(home)
@@ -446,6 +466,7 @@ def test_a_stale_pid_file_that_names_another_process_is_not_believed(home):
         bystander.communicate(b"\n")
 
 
+@pytest.mark.full
 def test_a_stale_pid_file_that_names_nobody_does_no_harm(home):
     with embedded.acquire(home):
         embedded.stop(home)
@@ -456,6 +477,7 @@ def test_a_stale_pid_file_that_names_nobody_does_no_harm(home):
             assert select(server.dsn, "select 1") == 1
 
 
+@pytest.mark.full
 def test_a_server_started_by_hand_on_the_same_data_is_left_alone(home, tmp_path_factory):
     embedded.acquire(home).release()
     embedded.stop(home)
@@ -470,6 +492,7 @@ def test_a_server_started_by_hand_on_the_same_data_is_left_alone(home, tmp_path_
         hand_started(home, "stop")
 
 
+@pytest.mark.full
 def test_a_server_stopped_by_hand_is_not_started_until_it_is_asked_for(home):
     with embedded.acquire(home):
         hand_started(home, "stop")
@@ -478,6 +501,7 @@ def test_a_server_stopped_by_hand_is_not_started_until_it_is_asked_for(home):
             assert select(server.dsn, "select 1") == 1
 
 
+@pytest.mark.full
 def test_a_server_whose_home_was_removed_ends_too(home):
     with embedded.acquire(home) as server:
         shutil.rmtree(folder_of(home).root)
@@ -514,6 +538,7 @@ def test_programs_unpacked_without_permissions_are_made_executable(tmp_path, mon
     assert {program.stat().st_mode & 0o777 for program in programs.iterdir()} == {0o755}
 
 
+@pytest.mark.full
 def test_the_end_of_the_log_says_why_postgres_does_not_start(home):
     embedded.acquire(home).release()
     embedded.stop(home)
@@ -523,6 +548,7 @@ def test_the_end_of_the_log_says_why_postgres_does_not_start(home):
         embedded.acquire(home)
 
 
+@pytest.mark.full
 def test_data_of_another_major_version_is_refused_by_name(home):
     embedded.acquire(home).release()
     embedded.stop(home)
@@ -533,6 +559,7 @@ def test_data_of_another_major_version_is_refused_by_name(home):
         embedded.acquire(home)
 
 
+@pytest.mark.full
 def test_a_failure_is_forgotten_once_its_cause_is_gone(home):
     embedded.acquire(home).release()
     embedded.stop(home)
@@ -562,6 +589,7 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path):
 # Privacy
 
 
+@pytest.mark.full
 def test_everything_is_closed_to_other_users(new_home):
     with embedded.acquire(new_home) as server:
         assert folder_of(new_home).root.stat().st_mode & 0o777 == 0o700
@@ -573,6 +601,7 @@ def test_everything_is_closed_to_other_users(new_home):
         assert opened == []
 
 
+@pytest.mark.full
 def test_the_folder_above_keeps_its_permissions(new_home):
     new_home.chmod(0o755)
     embedded.acquire(new_home).release()
@@ -598,11 +627,13 @@ def test_by_tcp_the_password_is_needed(home):
                 psycopg.connect(address, **wrong)
 
 
+@pytest.mark.full
 def test_the_password_is_not_in_the_log(new_home):
     with embedded.acquire(new_home):
         assert folder_of(new_home).password.read_text() not in folder_of(new_home).log.read_text()
 
 
+@pytest.mark.full
 def test_a_path_too_long_for_a_socket_gets_a_short_private_folder(new_home):
     deep = new_home / ("d" * 60) / ("e" * 60)
     with embedded.acquire(deep) as server:
@@ -615,6 +646,7 @@ def test_a_path_too_long_for_a_socket_gets_a_short_private_folder(new_home):
     end_server(deep)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["a b\"c'd%e?f&g=é", "a,b"])
 def test_a_home_with_odd_characters_works(name):
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
@@ -624,6 +656,7 @@ def test_a_home_with_odd_characters_works(name):
         end_server(Path(short) / name)
 
 
+@pytest.mark.full
 def test_settings_are_those_of_a_small_server_that_keeps_its_promises(new_home):
     with embedded.acquire(new_home) as server:
         for name, value in (
@@ -683,6 +716,7 @@ def nobodys_home(nobody) -> Iterator[Path]:
     shutil.rmtree(home)
 
 
+@pytest.mark.full
 def test_an_ordinary_user_runs_it_as_such(nobody, nobodys_home):
     with user(nobodys_home, nobody) as one, user(nobodys_home, nobody) as two:
         assert one.wait_for_server().pid == two.wait_for_server().pid
@@ -694,6 +728,7 @@ def test_an_ordinary_user_runs_it_as_such(nobody, nobodys_home):
         assert_stopped_in_order(nobodys_home)
 
 
+@pytest.mark.full
 def test_an_ordinary_user_runs_a_copy_of_programs_that_only_another_may_run(
     nobody, nobodys_home, monkeypatch
 ):
@@ -732,6 +767,7 @@ def without_namespaces(new_home) -> Iterator[tuple[str, ...]]:
     shutil.rmtree(folder_of(new_home).data.readlink().parent)
 
 
+@pytest.mark.full
 def test_where_user_namespaces_are_refused_another_account_runs_it(new_home, without_namespaces):
     with user(new_home, without_namespaces) as one:
         one.wait_for_server()

@@ -40,7 +40,6 @@ from pgflow.alembic import include_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(60)
 
 FOLDER = servers.REPOSITORY / "examples" / "embedding"
 SAID = "order 1 is shipped\nno order and no run: too few lamps\n"
@@ -122,6 +121,7 @@ REQUEST = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -183,6 +183,7 @@ def test_the_commit_of_a_request_of_fastapi_precedes_its_answer(conn: psycopg.Co
 # ---------------------------------------------------------------- Flask
 
 
+@pytest.mark.full
 def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -269,6 +270,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.full
 def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_looks(
     dsn: str, conn: psycopg.Connection, manage: Any
 ) -> None:
@@ -326,11 +328,13 @@ print(json.dumps(asyncio.run(look())))
 """
 
 
+@pytest.mark.full
 def test_the_console_stands_beside_a_site_of_django_for_its_staff(manage: Any) -> None:
     answer = manage("shell", "-v0", "-c", SET_UP + CONSOLE).splitlines()[-1]
     assert json.loads(answer) == [200, True, 401, False, 401, False, 401, False]
 
 
+@pytest.mark.full
 def test_the_projects_command_ends_as_pgflows_does(
     empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +345,7 @@ def test_the_projects_command_ends_as_pgflows_does(
     assert servers.unsound(empty_dsn) == []
 
 
+@pytest.mark.full
 def test_migrate_of_a_project_installs_the_schema(
     empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +355,7 @@ def test_migrate_of_a_project_installs_the_schema(
     assert "pgflow" not in manage("migrate").partition("Running migrations:")[2]
 
 
+@pytest.mark.full
 def test_migrate_of_a_project_says_how_where_its_role_may_not_install(
     empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +374,7 @@ def test_migrate_of_a_project_says_how_where_its_role_may_not_install(
         conn.execute(f"drop owned by {clerk}; drop role {clerk}")
 
 
+@pytest.mark.full
 def test_the_projects_command_lists_workers_where_that_is_asked_for(manage: Any) -> None:
     assert json.loads(manage("pgflow", "workers", "--json")) == []
     assert json.loads(manage("pgflow", "workers", "--list")) == []
@@ -402,6 +409,7 @@ def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(
     assert count(conn, "pgflow.runs", "status = 'completed'") == 2
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Did not recognize type")  # of the schema that is left out
 def test_autogenerate_finds_nothing_to_do_beside_the_schema_of_pgflow(
     config: Config, dsn: str

@@ -73,6 +73,7 @@ def shop(app: Any, *workflows: Any, wait_seconds: float = 20) -> Any:
     return mcp.Client(server)
 
 
+@pytest.mark.full
 async def test_a_workflow_is_a_tool_that_returns_its_result_and_one_key_is_one_run(
     aflow: AsyncHarness,
 ) -> None:
@@ -207,6 +208,7 @@ async def test_tools_of_a_server_are_steps_of_their_class_with_keys_in_both_colo
     assert [step for (step,) in steps] == ["bank.balance", "bank.balance"]
 
 
+@pytest.mark.full
 async def test_a_call_whose_answer_is_lost_is_asked_after_and_not_made_again(
     aflow: AsyncHarness, book: Path
 ) -> None:

@@ -26,7 +26,6 @@ from pgflow.prometheus import serve
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(40)
 
 go = Signal("go", int)
 
@@ -96,6 +95,7 @@ async def bad() -> None:
     await hopeless.aio()
 
 
+@pytest.mark.full
 def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, url: str) -> None:
     with App(dsn, include=[work, bad]) as app, app.worker(meter=meter, concurrency=7):
         run = app.start(work)
@@ -142,6 +142,7 @@ def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, 
     assert 0 <= (of(found, "pgflow_heartbeat_age_seconds") or 0) < 10
 
 
+@pytest.mark.full
 def test_the_endpoint_says_how_much_stands_in_the_database(
     dsn: str, conn: psycopg.Connection, url: str
 ) -> None:
@@ -170,6 +171,7 @@ def test_the_endpoint_says_how_much_stands_in_the_database(
     assert of(found, "pgflow_timer_next_due_timestamp_seconds") == pytest.approx(due)
 
 
+@pytest.mark.full
 def test_a_timer_that_nobody_takes_is_late(dsn: str, conn: psycopg.Connection, url: str) -> None:
     for key in ("soon", "as soon"):
         conn.execute(
@@ -248,6 +250,7 @@ def test_a_histogram_counts_each_value_in_its_bucket() -> None:
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.full
 def test_workers_serves_figures_and_logs_objects(dsn: str, conn: psycopg.Connection) -> None:
     conn.execute("create schema app; create table app.booked (key text, n int)")
     conn.execute(

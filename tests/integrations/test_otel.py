@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(30)
 
 go = Signal("go", int)
 inner = trace.get_tracer("the application's own")
@@ -234,6 +233,7 @@ async def phases(note: str) -> None:
 provider_of_phases: dict[str, Spans] = {}
 
 
+@pytest.mark.full
 async def test_what_a_workflow_traces_itself_is_not_traced_again_by_a_replay(
     aflow: AsyncHarness, spans: Spans
 ) -> None:
@@ -334,6 +334,7 @@ def test_a_cancelled_run_is_no_error(dsn: str, conn: psycopg.Connection, spans: 
     assert run_row(conn, "k", "status") == ("cancelled",)
 
 
+@pytest.mark.full
 def test_processes_that_work_on_a_run_one_after_another_and_die_add_to_one_trace(
     dsn: str, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +367,7 @@ def test_processes_that_work_on_a_run_one_after_another_and_die_add_to_one_trace
     ], "what had not ended died with its worker"
 
 
+@pytest.mark.full
 def test_without_the_extra_the_import_says_what_to_install() -> None:
     code = "import sys; sys.modules['opentelemetry'] = None; import pgflow.otel"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

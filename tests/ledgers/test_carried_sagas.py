@@ -38,7 +38,6 @@ from pgflow.replay.histories import export_chain, read_history
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
 QUICKLY = Retries(
@@ -169,6 +168,7 @@ async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(
     assert [alone, carried] == [f"{root}/book/1/cancel_booking/1" for root in roots]
 
 
+@pytest.mark.full
 async def test_a_crash_in_every_compensation_takes_each_back_once(aflow: AsyncHarness) -> None:
     """The worker is lost in each of the six, after it has reached the outside or before."""
     entered = asyncio.Event()
@@ -515,6 +515,7 @@ def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
+@pytest.mark.full
 async def test_what_was_accepted_and_rejected_is_not_carried(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -695,6 +696,7 @@ async def walk(leave_at: int, begin: int, most: int) -> None:
         raise Trouble
 
 
+@pytest.mark.full
 def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(
     flow: Harness, conn: psycopg.Connection
 ) -> None:

@@ -29,7 +29,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 Conn = psycopg.Connection[Any]
 
@@ -87,6 +86,7 @@ async def begun(aflow: AsyncHarness, what: Any, *args: Any) -> Any:
     return run
 
 
+@pytest.mark.full
 async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -243,6 +243,7 @@ def consume(dsn: str, *, dies: bool = False) -> bool:
     return True
 
 
+@pytest.mark.full
 async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_the_message(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -265,6 +266,7 @@ async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_th
     assert [by for _, by, _ in words(conn)] == ["queue (postgres)", "queue (postgres)"]
 
 
+@pytest.mark.full
 async def test_a_run_may_confirm_the_effect_of_another_and_is_repeated_until_that_is_accepted(
     aflow: AsyncHarness, conn: Conn
 ) -> None:

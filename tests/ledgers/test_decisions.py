@@ -28,8 +28,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @dataclass(frozen=True)
 class Offer:
@@ -87,6 +85,7 @@ async def shop() -> tuple[str, str]:
     return await buy.because(chosen)(chosen.value), chosen.id
 
 
+@pytest.mark.full
 async def test_a_choice_is_made_once_and_kept_with_its_reasons(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -36,7 +36,6 @@ from pgflow.testing import set_clock
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
@@ -248,6 +247,7 @@ async def test_a_lost_reply_is_asked_after_and_never_sent_again(
     assert kinds(conn) == "iUEC"
 
 
+@pytest.mark.full
 async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -385,6 +385,7 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(
     assert len(bank.calls) == 1
 
 
+@pytest.mark.full
 async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -413,6 +414,7 @@ async def test_absent_does_not_repeat_what_has_no_key(
     assert len(bank.calls) == 1
 
 
+@pytest.mark.full
 async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_settled_first(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -430,6 +432,7 @@ async def test_within_the_window_the_same_key_is_sent_again_and_past_it_it_is_se
     assert effects(conn, "status, attempts") == [("confirmed", 2)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("minutes", "sent", "asked"), [(54, 2, 0), (56, 1, 1)])
 async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
     aflow: AsyncHarness, bank: Bank, minutes: int, sent: int, asked: int
@@ -444,6 +447,7 @@ async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
     assert (len(bank.calls), len(bank.asked)) == (sent, asked)
 
 
+@pytest.mark.full
 async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -469,6 +473,7 @@ async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(
     ).fetchall() == [("worker_lost",)]
 
 
+@pytest.mark.full
 async def test_a_time_out_is_not_a_failure(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -673,6 +678,7 @@ async def test_a_next_generation_has_keys_of_its_own(
 # ---------------------------------------------------------------- given up, cancelled, forced
 
 
+@pytest.mark.full
 async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -703,6 +709,7 @@ async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
     assert effects(conn) == [("charge", "confirmed", 1, 0)]
 
 
+@pytest.mark.full
 async def test_an_effect_left_open_by_force_can_still_be_closed(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -745,6 +752,7 @@ async def test_an_effect_under_way_cannot_be_settled(
 # ---------------------------------------------------------------- policy
 
 
+@pytest.mark.full
 async def test_the_policy_says_what_needs_a_gate(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:

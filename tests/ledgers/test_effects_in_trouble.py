@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 __all__ = ["bank"]  # a fixture
 
@@ -74,6 +73,7 @@ async def settled(
 # ---------------------------------------------------------------- words
 
 
+@pytest.mark.full
 async def test_a_word_counts_before_another_attempt(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -105,6 +105,7 @@ async def test_a_word_counts_before_another_attempt(
     assert await run.status() == "failed"
 
 
+@pytest.mark.full
 async def test_a_word_reaches_a_run_that_waits_for_something_else_too(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -191,6 +192,7 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
     ]
 
 
+@pytest.mark.full
 async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -211,6 +213,7 @@ async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(
     assert effects(conn, "status") == [("confirmed",)]
 
 
+@pytest.mark.full
 async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -241,6 +244,7 @@ async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(
     assert effects(conn, "status") == [("failed",)]
 
 
+@pytest.mark.full
 async def test_a_word_that_came_before_a_forced_end_is_kept(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -288,6 +292,7 @@ def absent_in_time(
     return asker
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_keyed", [True, False])
 async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, is_keyed: bool
@@ -343,6 +348,7 @@ def travelling() -> Any:
     return traveller
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "has_codes", [True, False], ids=["a journal of now", "a journal from before the codes"]
 )
@@ -509,6 +515,7 @@ async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(
     assert set(done) <= {"after the end"}
 
 
+@pytest.mark.full
 async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:

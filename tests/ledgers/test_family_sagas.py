@@ -17,7 +17,6 @@ from pgflow import Accepted, RunCancelled, RunFailed, Signal, effect, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 calls: list[str] = []
 
@@ -104,6 +103,7 @@ def unbalanced(conn: psycopg.Connection[Any]) -> list[Any]:
     ).fetchall()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", [journey, journey_sync])
 def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(
     flow: Harness, conn: psycopg.Connection, made: Any
@@ -153,6 +153,7 @@ async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
     assert unbalanced(conn) == []
 
 
+@pytest.mark.full
 async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_too(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -249,6 +250,7 @@ async def test_without_a_block_the_parent_takes_back_what_something_takes_back(
     assert unbalanced(conn) == []
 
 
+@pytest.mark.full
 async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
     aflow: AsyncHarness,
 ) -> None:
@@ -273,6 +275,7 @@ async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
     assert calls == ["ship tea", "ship milk", "call back tea ref tea"]
 
 
+@pytest.mark.full
 async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow: AsyncHarness) -> None:
     @workflow
     async def parent() -> None:
@@ -350,6 +353,7 @@ async def waiting_leg_of(what: str) -> str:
     return await waiting_leg.fn(name, bool(stubborn))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("stubborn", [False, True])
 @pytest.mark.parametrize("made", [impatient, impatient_sync])
@@ -375,6 +379,7 @@ def test_a_child_that_runs_is_cancelled_and_waited_for(
     assert unbalanced(conn) == []
 
 
+@pytest.mark.full
 async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -391,6 +396,7 @@ async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(
     assert unbalanced(conn) == []
 
 
+@pytest.mark.full
 def test_a_child_whose_effects_were_taken_back_is_not_handed_over(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -457,6 +463,7 @@ async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_
     assert calls[6:] == [f"shred {number} of 100000" for number in reversed(range(6))]
 
 
+@pytest.mark.full
 async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do_more(
     aflow: AsyncHarness,
 ) -> None:
@@ -473,6 +480,7 @@ async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do
     assert await (await aflow.start(reports, 8, 100_000)).result(SOON) == "filed"
 
 
+@pytest.mark.full
 async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(
     aflow: AsyncHarness,
 ) -> None:
@@ -484,6 +492,7 @@ async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(
     assert await (await aflow.start(filing)).result(SOON) == "filed"
 
 
+@pytest.mark.full
 async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_the_order_of_their_calls(
     aflow: AsyncHarness,
 ) -> None:

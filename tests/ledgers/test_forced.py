@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
 calls: list[str] = []
@@ -149,6 +148,7 @@ async def begin(
 # ---------------------------------------------------------------- what is owed
 
 
+@pytest.mark.full
 async def test_what_was_done_and_not_taken_back_stays_owed(aflow: AsyncHarness, conn: Conn) -> None:
     await begin(aflow, order, "ab")
     force(conn, "k")
@@ -184,6 +184,7 @@ async def test_an_ordinary_cancel_leaves_nothing_owed(aflow: AsyncHarness, conn:
     assert (owed(conn), calls) == ([], ["charge a", "refund a"])
 
 
+@pytest.mark.full
 async def test_what_is_being_taken_back_is_owed_as_that_alone(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -202,6 +203,7 @@ async def test_what_is_being_taken_back_is_owed_as_that_alone(
     assert rows(conn, "select name, state from pgflow.obligations") == [("charge", "uncompensated")]
 
 
+@pytest.mark.full
 async def test_a_refund_that_was_not_done_leaves_the_charge_owed(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -246,6 +248,7 @@ async def test_what_was_accepted_is_confirmed_and_then_taken_back(
     assert owed(conn) == []
 
 
+@pytest.mark.full
 async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -262,6 +265,7 @@ async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(
     )
 
 
+@pytest.mark.full
 async def test_a_child_is_cancelled_with_its_code(aflow: AsyncHarness, conn: Conn) -> None:
     @workflow
     async def waiting() -> str:
@@ -275,6 +279,7 @@ async def test_a_child_is_cancelled_with_its_code(aflow: AsyncHarness, conn: Con
     assert (owed(conn), calls) == ([], ["charge a", "refund a"])
 
 
+@pytest.mark.full
 async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -288,6 +293,7 @@ async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_d
     await aflow.app.settle_effect(keys(conn)[0], "stands", why="the customer keeps it")
 
 
+@pytest.mark.full
 async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -315,6 +321,7 @@ async def test_what_earlier_generations_did_is_owed_by_the_last(
     assert owed(conn) == []
 
 
+@pytest.mark.full
 async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_was_told_to(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -341,6 +348,7 @@ async def test_force_before_a_restart_has_taken_back_leaves_that_owed(
 # ---------------------------------------------------------------- going on after force
 
 
+@pytest.mark.full
 async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -385,6 +393,7 @@ async def test_what_a_person_has_taken_back_is_done_no_more(
     assert calls == ["charge a", "charge a"]
 
 
+@pytest.mark.full
 async def test_what_a_person_has_taken_back_of_an_earlier_generation_is_not_taken_back_again(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -400,6 +409,7 @@ async def test_what_a_person_has_taken_back_of_an_earlier_generation_is_not_take
     assert owed(conn) == []
 
 
+@pytest.mark.full
 async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn) -> None:
     await begin(aflow, order, "a")
     force(conn, "k")
@@ -410,6 +420,7 @@ async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn
     assert [key for key, *_ in owed(conn)] == ["k"]
 
 
+@pytest.mark.full
 async def test_a_parent_that_is_restarted_has_its_childs_effects_again(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -467,6 +478,7 @@ async def test_a_person_is_told_of_it(aflow: AsyncHarness, conn: Conn) -> None:
     ]
 
 
+@pytest.mark.full
 async def test_the_command_line_shows_and_closes_it(
     aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
 ) -> None:

@@ -30,7 +30,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 QUICKLY = Retries(
     max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)
@@ -241,6 +240,7 @@ def test_sync_sagas_are_the_same(flow: Harness) -> None:
     assert World.calls == ["book car", "book bed", "cancel bed", "cancel car"]
 
 
+@pytest.mark.full
 async def test_what_is_not_known_is_settled_before_it_is_taken_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

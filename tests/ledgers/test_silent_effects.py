@@ -34,7 +34,6 @@ from pgflow.testing import set_clock
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 Conn = psycopg.Connection[Any]
 
@@ -186,6 +185,7 @@ async def begun(aflow: AsyncHarness, what: Any, name: str = "a") -> Any:
 # ---------------------------------------------------------------- beats
 
 
+@pytest.mark.full
 async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_its_journal(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -269,6 +269,7 @@ def test_a_promise_is_none_of_the_value_that_code_sees() -> None:
 # ---------------------------------------------------------------- silence
 
 
+@pytest.mark.full
 async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -358,6 +359,7 @@ async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(
     assert len(farm.taken) == 1
 
 
+@pytest.mark.full
 async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_asks_anew(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -395,6 +397,7 @@ async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(
     assert await run.result(SOON) == "job a!?"
 
 
+@pytest.mark.full
 async def test_what_is_silent_is_known_before_it_is_taken_back(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -493,6 +496,7 @@ async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(
     assert await run.result(SOON) == "job a"
 
 
+@pytest.mark.full
 async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -620,6 +624,7 @@ async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(
     assert await run.result(SOON) == "job a"
 
 
+@pytest.mark.full
 async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(60)
 
 go = Signal("go", str)
 calls: list[str] = []
@@ -131,6 +130,7 @@ def sound(conn: Conn) -> None:
 # ---------------------------------------------------------------- where a journal may be cut
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 def test_no_cut_keeps_an_effect_and_drops_its_compensation(
     flow: Harness, conn: Conn, effects: Any
@@ -157,6 +157,7 @@ def test_no_cut_keeps_an_effect_and_drops_its_compensation(
     sound(conn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 def test_a_retry_goes_back_to_before_what_was_taken_back(
     flow: Harness, conn: Conn, effects: Any
@@ -177,6 +178,7 @@ def test_a_retry_goes_back_to_before_what_was_taken_back(
     sound(conn)
 
 
+@pytest.mark.full
 def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn: Conn) -> None:
     flow.include(journey, leg)
     run = flow.start(journey.options(key="k"))
@@ -204,6 +206,7 @@ def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn:
 # ---------------------------------------------------------------- children
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 @pytest.mark.parametrize("has_money", [True, False])
 def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
@@ -267,6 +270,7 @@ def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took_back(
     flow: Harness, conn: Conn
 ) -> None:
@@ -297,6 +301,7 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
 # ----------------------------------------------------------- cancels, and words of the counterparty
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_generation(
     flow: Harness, conn: Conn, crashes: bool
@@ -322,6 +327,7 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
     sound(conn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("by", ["reference", "key"])
 def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(
     flow: Harness, conn: Conn, dsn: str, by: str

@@ -40,7 +40,6 @@ from pgflow._flow.ledgers.undo_plan.statements import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 GIVE_BACK = "update shop.seats set free = free + 1 where id = 1"
 
@@ -248,6 +247,7 @@ async def test_the_ledgers_tell_of_a_plan_that_was_run(
     assert units == [("step_completed", "pgflow.review"), ("step_completed", "pgflow.sql")]
 
 
+@pytest.mark.full
 def test_sync_sagas_have_planners_too(flow: Harness, shop: psycopg.Connection[Any]) -> None:
     @workflow(raises=[Trouble])
     def sync_outing() -> None:
@@ -263,6 +263,7 @@ def test_sync_sagas_have_planners_too(flow: Harness, shop: psycopg.Connection[An
     assert [name for name, _ in World.acts] == ["take", "return"]
 
 
+@pytest.mark.full
 def test_in_a_sync_saga_what_is_refused_stays_owed(
     flow: Harness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -315,6 +316,7 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
 # ---------------------------------------------------------------- crashes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["review", "return_seat", "after the statement"])
 async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
     aflow: AsyncHarness, shop: psycopg.Connection[Any], where: str
@@ -402,6 +404,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.full
 async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -478,6 +481,7 @@ def outing_sync() -> None:
         raise Trouble
 
 
+@pytest.mark.full
 def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any]) -> None:
     shop.execute("""select pgflow.set_policy('[{"name": "return_seat"}]', 'careful')""")
     World.plan = [PlannedSql(GIVE_BACK), PlannedCall("return_seat", {"seat": 7})]
@@ -507,6 +511,7 @@ async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_bac
     await end_failed(run)
 
 
+@pytest.mark.full
 async def test_an_edit_of_a_step_is_what_is_run(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -529,6 +534,7 @@ async def test_an_edit_of_a_step_is_what_is_run(
     assert World.acts[-1][0] == "tell sorry"
 
 
+@pytest.mark.full
 async def test_an_edit_may_do_no_more_than_a_plan(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -546,6 +552,7 @@ async def test_an_edit_may_do_no_more_than_a_plan(
     await end_failed(run)
 
 
+@pytest.mark.full
 async def test_a_step_that_a_person_took_over_is_not_run(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -574,6 +581,7 @@ def test_nonsense_is_no_plan(proposed: Any, why: str) -> None:
         plan.read_plan(proposed)
 
 
+@pytest.mark.full
 async def test_a_planner_that_fails_leaves_the_debt_open(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -596,6 +604,7 @@ async def no_choice(_request: UndoRequest) -> Any:
     return []
 
 
+@pytest.mark.full
 async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -883,6 +892,7 @@ HIDDEN = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 async def test_what_a_statement_writes_behind_its_back_is_rolled_back(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -929,6 +939,7 @@ async def test_a_function_of_the_same_name_in_the_search_path_is_not_called(
     assert shop.execute("select name, cents from shop.seats, shop.money").fetchone() == ("ada", 100)
 
 
+@pytest.mark.full
 async def test_the_server_gives_a_statement_no_more_time_than_it_may_have(
     aflow: AsyncHarness,
     shop: psycopg.Connection[Any],
@@ -970,6 +981,7 @@ def test_a_lower_limit_that_is_set_stays(shop: psycopg.Connection[Any]) -> None:
             assert shop.execute(shown).fetchone() == after
 
 
+@pytest.mark.full
 async def test_a_planner_is_not_told_the_defaults_of_steps(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -1014,6 +1026,7 @@ def test_the_policy_judges_acts_in_their_order(shop: psycopg.Connection[Any]) ->
     ).fetchone() == ([None, 1, None], [])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("effects", ["compensate", "reuse"])
 async def test_a_plan_takes_back_again_what_is_done_again_and_is_not_taken_back_itself(
     aflow: AsyncHarness, shop: psycopg.Connection[Any], effects: Any

@@ -16,7 +16,6 @@ from pgflow import LockLost, LockRefused, Signal, step, transaction, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
 
@@ -83,6 +82,7 @@ async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_bac
     assert holders(conn) == []
 
 
+@pytest.mark.full
 async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -97,6 +97,7 @@ async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
     assert [await run.result(SOON) for run in waiting] == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.full
 async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_who_would_not(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -131,6 +132,7 @@ async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_w
         await run.result(SOON)
 
 
+@pytest.mark.full
 async def test_a_crash_of_the_worker_gives_nothing_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -146,6 +148,7 @@ async def test_a_crash_of_the_worker_gives_nothing_back(
     assert [await first.result(SOON), await second.result(SOON)] == [1, 2]
 
 
+@pytest.mark.full
 async def test_the_end_of_a_run_gives_its_locks_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -167,6 +170,7 @@ async def test_the_end_of_a_run_gives_its_locks_back(
     assert holders(conn) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
 async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
     aflow: AsyncHarness, conn: psycopg.Connection, force: bool
@@ -190,6 +194,7 @@ async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
     assert count(conn, "pgflow.lock_wait") == 0
 
 
+@pytest.mark.full
 async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -213,6 +218,7 @@ async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
     await first.result(SOON)
 
 
+@pytest.mark.full
 async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -407,6 +413,7 @@ async def test_a_holder_within_its_time_keeps_it(aflow: AsyncHarness) -> None:
     assert await run.result(SOON) == "kept"
 
 
+@pytest.mark.full
 async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -562,6 +569,7 @@ async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its
     assert conn.execute(spent).fetchall() == [(1 + tries.count("lose"), 0)]
 
 
+@pytest.mark.full
 async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -584,6 +592,7 @@ async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
     assert await second.result(SOON) == 2
 
 
+@pytest.mark.full
 async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_is_lost(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -699,6 +708,7 @@ async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_b
     assert await run.result(SOON) == 2
 
 
+@pytest.mark.full
 async def test_a_rewind_into_a_block_that_was_left_hears_that_its_lock_is_lost(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -19,7 +19,6 @@ from pgflow import App, AsyncApp, LockLost, Signal, transaction, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
 
@@ -295,6 +294,7 @@ def test_async_code_whose_lock_is_lost_is_cancelled(dsn: str, conn: psycopg.Conn
         asyncio.run(main())
 
 
+@pytest.mark.full
 def test_async_code_that_hears_nothing_of_its_lock_for_as_long_as_it_lasts_is_cancelled(
     dsn: str, conn: psycopg.Connection
 ) -> None:

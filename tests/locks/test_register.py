@@ -7,9 +7,8 @@ from __future__ import annotations
 import pytest
 import registers
 
-pytestmark = pytest.mark.timeout(240)
 
-
+@pytest.mark.full
 @pytest.mark.parametrize("workflow", registers.WORKFLOWS)
 def test_each_fence_has_one_holder_and_no_update_is_lost(dsn: str, workflow: str) -> None:
     harms, wrong = registers.play(dsn, workflow, runs=24, harms=4, seed=1)

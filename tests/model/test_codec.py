@@ -53,7 +53,6 @@ from pgflow.replay.histories import read_database
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 CANARY = "zanzibar-4711"
 SECRET = b"what is compared is hashed with this"

@@ -39,8 +39,6 @@ from pgflow._worker.options import WorkerOptions
 from pgflow.app import AppBase
 from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def body() -> int:
     return 1

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
 overdue = Signal("overdue", Obligation)
@@ -202,6 +201,7 @@ async def test_what_is_closed_twice_counts_once_and_the_code_goes_on(
     assert events(conn, "payload->>'verdict'")[1:] == ["waived", "discharged"]
 
 
+@pytest.mark.full
 async def test_what_outlives_its_run_is_closed_after_the_outcome(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -300,6 +300,7 @@ async def test_a_word_that_crosses_the_next_generation_counts_and_holds_nobody_u
     assert owed(conn) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_failed", [False, True])
 async def test_a_word_that_crosses_a_restart_counts(
     aflow: AsyncHarness, conn: Conn, has_failed: bool
@@ -323,6 +324,7 @@ async def test_a_word_that_crosses_a_restart_counts(
     assert "discharged" in events(conn, "payload->>'verdict'")
 
 
+@pytest.mark.full
 async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_again(
     aflow: AsyncHarness, conn: Conn, dsn: str
 ) -> None:
@@ -540,6 +542,7 @@ async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(
     await aflow.app.discharge(key)
 
 
+@pytest.mark.full
 async def test_two_sweeps_at_once_breach_an_obligation_once(
     aflow: AsyncHarness, conn: Conn, dsn: str
 ) -> None:
@@ -612,6 +615,7 @@ async def test_what_a_breach_starts_draws_on_the_pool_of_its_run_unless_it_names
     await aflow.app.discharge(key)
 
 
+@pytest.mark.full
 async def test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the_run_owes(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -730,6 +734,7 @@ async def test_what_a_caller_keeps_locked_makes_no_poll_hurry(
     assert owed(conn, "state, holder") == [("breached", "support")]
 
 
+@pytest.mark.full
 async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -768,6 +773,7 @@ async def test_a_due_time_may_be_a_point_in_time(aflow: AsyncHarness, conn: Conn
 # ---------------------------------------------------------------- replay, crashes
 
 
+@pytest.mark.full
 async def test_a_crash_forgets_no_promise_and_makes_none_twice(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -788,6 +794,7 @@ async def test_a_crash_forgets_no_promise_and_makes_none_twice(
     assert owed(conn) == []
 
 
+@pytest.mark.full
 async def test_words_and_signals_of_one_look_are_replayed_as_they_came(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -813,6 +820,7 @@ async def test_words_and_signals_of_one_look_are_replayed_as_they_came(
     assert await run.result(SOON) == ["u", "v", "w"]
 
 
+@pytest.mark.full
 async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -837,6 +845,7 @@ async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
     assert await run.result(SOON) == "Approved"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["continue", "fail", "force", "restart"])
 async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own_way(
     aflow: AsyncHarness, conn: Conn, how: str
@@ -890,6 +899,7 @@ async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own
     assert one(conn, "select count(*) from pgflow.lock") == 0
 
 
+@pytest.mark.full
 async def test_code_that_closes_another_way_on_a_replay_diverges(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -951,6 +961,7 @@ async def test_a_run_that_continues_as_new_carries_what_it_owes(
     await aflow.app.discharge(key_of(conn))
 
 
+@pytest.mark.full
 async def test_a_word_to_an_earlier_generation_finds_the_one_that_owes(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -968,6 +979,7 @@ async def rewound(aflow: AsyncHarness, conn: Conn, seq: int) -> None:
     await aflow.until_idle()
 
 
+@pytest.mark.full
 async def test_a_rewind_keeps_what_was_opened_before_it(aflow: AsyncHarness, conn: Conn) -> None:
     run = await begin(aflow, keeps.options(key="k"))
     await aflow.until_idle()
@@ -983,6 +995,7 @@ async def test_a_rewind_keeps_what_was_opened_before_it(aflow: AsyncHarness, con
     assert owed(conn) == []
 
 
+@pytest.mark.full
 async def test_a_restart_hands_on_the_promise_and_does_not_make_it_twice(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -1036,6 +1049,7 @@ async def test_what_a_dropped_part_has_discharged_stays_so(aflow: AsyncHarness, 
     assert run_row(conn, "k", "status") == ("completed",)
 
 
+@pytest.mark.full
 async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(
     aflow: AsyncHarness, conn: Conn
 ) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @workflow
 async def promises() -> list[str]:
@@ -33,6 +31,7 @@ async def promises() -> list[str]:
     ]
 
 
+@pytest.mark.full
 async def test_the_command_line_shows_and_closes_what_is_owed(
     aflow: AsyncHarness, dsn: str
 ) -> None:

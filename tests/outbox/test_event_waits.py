@@ -28,7 +28,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 SOON = timedelta(seconds=20)
 QUICK: dict[str, Any] = {"poll_seconds": 0.02}
@@ -57,6 +56,7 @@ async def any_of(key: str | None = None, after: int | None = None) -> Event:
     return await pgflow.wait_for_event("orders", key=key, after=after)
 
 
+@pytest.mark.full
 async def test_a_run_waits_for_the_first_event_that_contains_what_it_says(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -108,6 +108,7 @@ async def test_an_event_of_a_transaction_that_was_open_when_the_wait_began_is_se
     assert (await run.result(SOON)).id == early
 
 
+@pytest.mark.full
 async def test_an_event_of_a_transaction_that_rolls_back_is_passed(
     aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
 ) -> None:
@@ -179,6 +180,7 @@ async def test_an_event_may_be_looked_for_by_its_key(
     assert (await run.result(SOON)).id == number
 
 
+@pytest.mark.full
 async def test_a_run_that_goes_on_behind_an_event_misses_none(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -262,6 +264,7 @@ async def test_two_waits_of_a_run_each_get_their_event(
     assert await run.result(SOON) == [number, number]
 
 
+@pytest.mark.full
 async def test_a_cancelled_run_waits_for_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -274,6 +277,7 @@ async def test_a_cancelled_run_waits_for_nothing(
     assert waiting(conn) == 0
 
 
+@pytest.mark.full
 async def test_a_rewound_run_gets_the_same_event_again(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -303,6 +307,7 @@ async def test_a_rewound_run_gets_the_same_event_again(
     assert waiting(conn) == 0
 
 
+@pytest.mark.full
 def test_sync_workflows_wait_too(flow: Harness, conn: psycopg.Connection) -> None:
     @workflow
     def taken() -> Any:
@@ -374,6 +379,7 @@ async def test_an_event_is_kept_while_a_run_may_wait_for_it(
     assert one(conn, drop) == 1
 
 
+@pytest.mark.full
 def test_runs_on_workers_are_woken(dsn: str, conn: psycopg.Connection) -> None:
     @transaction
     async def note(connection: psycopg.AsyncConnection[Any], number: int) -> int:
@@ -399,6 +405,7 @@ def test_runs_on_workers_are_woken(dsn: str, conn: psycopg.Connection) -> None:
     assert asyncio.run(play()) == list(range(5))
 
 
+@pytest.mark.full
 def test_payloads_in_envelopes_are_opened_and_not_looked_through(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -444,6 +451,7 @@ def touched(conn: psycopg.Connection[Any], statement: str) -> int:
     return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
 
 
+@pytest.mark.full
 def test_a_look_is_bounded_however_many_events_and_waits_there_are(
     conn: psycopg.Connection,
 ) -> None:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Runs a coroutine test that needs no harness."""
@@ -186,6 +184,7 @@ def buy_sync(order: int) -> list[Any]:
     return [first, pay_sync(order)]
 
 
+@pytest.mark.full
 async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -201,6 +200,7 @@ async def test_a_run_publishes_once_and_a_transactional_step_with_its_rows(
     assert rows(conn, "select x from paid") == [7]
 
 
+@pytest.mark.full
 def test_a_sync_run_publishes_too(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(buy_sync)
     conn.execute("create table paid (x int)")
@@ -224,6 +224,7 @@ async def audit(event: Event) -> list[Any]:
     return [event.id, event.topic, event.key, event.payload]
 
 
+@pytest.mark.full
 @awaited
 async def test_a_run_is_started_for_each_event_and_never_a_second_one(
     dsn: str, conn: psycopg.Connection
@@ -309,6 +310,7 @@ async def test_a_handlers_writes_commit_once_together_with_the_relays_progress(
     assert tries[4] == 1
 
 
+@pytest.mark.full
 @awaited
 async def test_a_handler_is_called_with_each_event(dsn: str, conn: psycopg.Connection) -> None:
     seen: list[Any] = []
@@ -365,6 +367,7 @@ def failing(way: Any, *, takes_connection: bool) -> Any:
     return call_both if takes_connection else call_async
 
 
+@pytest.mark.full
 @awaited
 async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
     dsn: str, conn: psycopg.Connection
@@ -456,6 +459,7 @@ async def test_an_outage_uses_up_few_attempts(dsn: str, conn: psycopg.Connection
         await eventually(lambda: len(box.taken) == 50, "all were delivered")
 
 
+@pytest.mark.full
 @awaited
 async def test_a_try_that_takes_too_long_has_failed(dsn: str, conn: psycopg.Connection) -> None:
     calls: list[int] = []
@@ -471,6 +475,7 @@ async def test_a_try_that_takes_too_long_has_failed(dsn: str, conn: psycopg.Conn
         await eventually(lambda: calls == [number, number], "it was tried again")
 
 
+@pytest.mark.full
 @awaited
 async def test_an_app_with_a_codec_publishes_and_reads_in_clear(
     dsn: str, conn: psycopg.Connection

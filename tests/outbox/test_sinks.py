@@ -33,8 +33,6 @@ from pgflow import (
 from pgflow.sinks import Http, HttpRefused, Notify, RedisStream
 from pgflow.webhooks import StandardWebhooks
 
-pytestmark = pytest.mark.timeout(90)
-
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 AT = datetime(2026, 11, 26, tzinfo=UTC)
 ORDER = Event(7, "orders", "k", {"total": 20}, AT)
@@ -173,6 +171,7 @@ def redis_url() -> Iterator[str]:
         server.wait()
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @awaited
 async def test_a_stream_of_redis_has_each_event_in_its_order(

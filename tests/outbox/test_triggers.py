@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 TABLE = "create table orders (id int primary key, status text, total numeric default 0)"
 
@@ -58,6 +57,7 @@ def started(conn: psycopg.Connection[Any]) -> list[Any]:
     return rows(conn, "select input->'order'->>'id' from pgflow.runs order by run_id")
 
 
+@pytest.mark.full
 async def test_a_row_that_comes_to_meet_the_condition_starts_one_run(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -76,6 +76,7 @@ async def test_a_row_that_comes_to_meet_the_condition_starts_one_run(
     assert rows(conn, "select status from pgflow.runs") == ["completed", "completed"]
 
 
+@pytest.mark.full
 async def test_copy_and_updates_of_many_rows_start_a_run_for_each(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

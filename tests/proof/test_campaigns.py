@@ -20,8 +20,7 @@ def findings(server_dsn: str) -> Findings:
     return prove(server_dsn, 0.1, int(os.environ.get("PGFLOW_TEST_SEED", "1")))
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.full
 def test_every_campaign_comes_to_its_end_and_breaks_no_promise(findings: Findings) -> None:
     assert [
         f"{e.guarantee} {e.fault}: {e.lost} lost, {e.doubled} doubled, {e.wrong}"
@@ -32,7 +31,6 @@ def test_every_campaign_comes_to_its_end_and_breaks_no_promise(findings: Finding
     }
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.full
 def test_every_fault_of_a_campaign_happens(findings: Findings) -> None:
     assert findings.void == []

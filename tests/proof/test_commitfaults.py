@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import commitfaults
-import pytest
 from commitfaults import REFUSALS, UNWRITTEN
 from wirepaths import PATHS
 
@@ -20,7 +19,6 @@ PATHS_HERE = (
 )
 
 
-@pytest.mark.timeout(240)
 def test_where_the_commit_itself_is_refused_the_work_is_done_once(server_dsn):
     tallies = asyncio.run(commitfaults.refuse_on_paths(server_dsn, 0, SEED, PATHS_HERE, most=6))
     assert [f"{t.path}: {wrong}" for t in tallies for wrong in t.wrong] == []

@@ -14,8 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.full
 def test_nothing_is_lost_or_doubled_whenever_a_worker_is_killed(dsn):
     driver = subprocess.run(
         [sys.executable, "-m", "tests.crashes", dsn, "--kills", "20"],

@@ -21,8 +21,6 @@ from pgflow._db.calls import worker as worker_calls
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.worker import Worker
 
-pytestmark = pytest.mark.timeout(110)
-
 RUNS = 90
 
 ran: Counter[str] = Counter()
@@ -76,7 +74,7 @@ def statuses(conn: psycopg.Connection) -> Counter[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_deploy_drains_with_no_run_stuck_while_workers_of_both_versions_are_killed(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

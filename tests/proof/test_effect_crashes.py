@@ -19,8 +19,7 @@ def run(dsn: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.full
 def test_no_effect_is_repeated_blindly_or_forgotten_whenever_a_worker_is_killed(dsn: str) -> None:
     done = run(dsn, "--kills", "3")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,8 +28,7 @@ def test_no_effect_is_repeated_blindly_or_forgotten_whenever_a_worker_is_killed(
     assert figures["failed_after_continuing"] > 20
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(300)
+@pytest.mark.full
 def test_steps_that_know_nothing_of_intents_fail_the_same_judge(dsn: str) -> None:
     done = run(dsn, "--kills", "5", "--control")
     assert done.returncode == 1

@@ -12,8 +12,6 @@ import psycopg
 import pytest
 import servers
 
-pytestmark = [pytest.mark.timeout(900)]
-
 
 @pytest.fixture(scope="module")
 def measured(server_dsn: str) -> dict[str, list[plans.Measured]]:
@@ -23,7 +21,7 @@ def measured(server_dsn: str) -> dict[str, list[plans.Measured]]:
     return found
 
 
-@pytest.mark.proof
+@pytest.mark.full
 @pytest.mark.parametrize("case", plans.CASES, ids=lambda case: case.name)
 def test_it_reads_what_it_needs_by_its_indexes(
     measured: dict[str, list[plans.Measured]], case: plans.Case

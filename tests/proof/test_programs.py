@@ -95,8 +95,7 @@ def run_under_kills(
         return harm, programs.judge(conn, seeds)
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(240)
+@pytest.mark.full
 def test_programs_whose_workers_are_killed_come_to_what_the_plain_interpreter_says(dsn):
     seeds = list(range(60))
     harm, wrong = run_under_kills(dsn, seeds, 12, patience_seconds=180)

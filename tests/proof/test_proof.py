@@ -177,7 +177,6 @@ def _collected(request: pytest.FixtureRequest) -> set[str]:
     return functions | {parent.nodeid for parent in parents}
 
 
-@pytest.mark.timeout(300)
 def test_every_test_that_is_named_is_there(request):
     """A run of all tests has collected them; where some are missing, these are collected anew."""
     named = {f"tests/{defect.test}" for defect in DEFECTS}

@@ -8,8 +8,7 @@ import pytest
 import surroundings
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.full
 @pytest.mark.parametrize("name", [surroundings.POOLER, "all time-outs"])
 def test_nothing_is_lost_stuck_or_failed_in(server_dsn: str, name: str) -> None:
     if name not in surroundings.playable(server_dsn):

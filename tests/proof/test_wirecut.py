@@ -265,8 +265,7 @@ def test_a_fork_without_a_key_is_one_though_the_answer_is_lost(proxy, cut_dsn, c
     assert {row[0] for row in conn.execute("select key from pgflow.run").fetchall()} == {"n", fork}
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(240)
+@pytest.mark.full
 def test_cut_at_any_message_the_work_is_done_once(server_dsn):
     tallies = asyncio.run(wirecut.enumerate_paths(server_dsn, 0, SEED, QUICK, share=6))
     findings = wirecut.findings_of(tallies, SEED, 0)

@@ -27,7 +27,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 Conn = psycopg.Connection[Any]
 
@@ -402,6 +401,7 @@ def test_a_start_that_is_refused_is_noted_and_not_tried_with_every_poll(db: Conn
     assert rows(db, FIRED)[0][1:] == (None, "PF006", False)
 
 
+@pytest.mark.full
 async def test_a_batch_has_a_run_for_its_first_failure(aflow: AsyncHarness) -> None:
     aflow.include(load, report)
     app = aflow.app

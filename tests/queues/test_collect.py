@@ -25,7 +25,6 @@ from pgflow import InvalidArgument, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 Conn = psycopg.Connection[Any]
 
@@ -252,6 +251,7 @@ def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
         assert items_of(conn, sent) == [5, 6]
 
 
+@pytest.mark.full
 def test_of_many_that_start_at_once_fail_and_send_again_each_item_is_in_one_run(
     dsn: str, conn: Conn
 ) -> None:

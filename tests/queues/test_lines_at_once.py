@@ -27,8 +27,6 @@ from sqlkit import (
 if TYPE_CHECKING:
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def rule(conn: Conn, **rules: Any) -> None:
     conn.execute("select pgflow.set_queue('default', %s)", (json.dumps(rules),))
@@ -91,6 +89,7 @@ def test_a_start_waits_for_no_claim_and_no_claim_for_a_start(conn: Conn, dsn: st
                 start_keys(third, "d")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "rules", [{"per_key": 2}, {"fifo": True}, {"per_key": 1, "rate": "500/100ms"}]
 )

@@ -15,8 +15,6 @@ from sqlkit import begin, claim, claim_one, count, finish, one, rows, start, sta
 
 from pgflow import App, AsyncApp, Backlog, WrongState, workflow
 
-pytestmark = pytest.mark.timeout(90)
-
 Conn = psycopg.Connection[Any]
 
 
@@ -112,6 +110,7 @@ def test_runs_in_a_line_are_purged_too(db: Conn) -> None:
 # ---------------------------------------------------------------- what people write
 
 
+@pytest.mark.full
 def test_queues_are_closed_and_purged_in_both_colours(dsn: str) -> None:
     with App(dsn, include=[order]) as app:
         app.start_many(order, [(n,) for n in range(3)])
@@ -140,6 +139,7 @@ def test_queues_are_closed_and_purged_in_both_colours(dsn: str) -> None:
         ]
 
 
+@pytest.mark.full
 def test_queues_are_closed_and_purged_on_the_command_line(dsn: str, conn: Conn) -> None:
     start_many(conn, [(None, "{}")] * 2)
     assert cli(dsn, "queues", "set", "default", "--closed").data[0]["rules"] == {"closed": True}

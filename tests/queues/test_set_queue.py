@@ -13,8 +13,6 @@ from records import SOON, wait_until
 
 from pgflow import App, AsyncApp, InvalidArgument, inspect, read, workflow
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @workflow(queue="orders")
 async def order(customer: str, n: int = 0) -> int:
@@ -131,6 +129,7 @@ def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
     assert "whole number" in cli(dsn, "queues", "set", "orders", "--burst", "x").err
 
 
+@pytest.mark.full
 def test_workers_claim_again_when_a_rate_opens(dsn: str) -> None:
     with App(dsn, include=[order]) as app:
         app.set_queue("orders", rate="5/100ms")
@@ -142,6 +141,7 @@ def test_workers_claim_again_when_a_rate_opens(dsn: str) -> None:
             assert 0.7 < time.monotonic() - began < 20
 
 
+@pytest.mark.full
 def test_a_queue_of_many_keys_drains_on_two_workers(dsn: str, conn: psycopg.Connection) -> None:
     with App(dsn, include=[order]) as app, App(dsn, include=[order]) as other:
         app.set_queue("orders", key="input.customer", per_key=1, concurrency=7)

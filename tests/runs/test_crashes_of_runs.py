@@ -22,7 +22,7 @@ from pgflow.declare.durable.frozen import Settings
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 NODES = """
 - id: a
@@ -63,6 +63,7 @@ SAYS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("after", [3, 8, 15])
 def test_what_is_recorded_is_never_done_again(
     dsn: str, conn: psycopg.Connection, tmp_path: Path, after: int

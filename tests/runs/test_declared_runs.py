@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(90)
 
 TESTS = Path(__file__).parents[1] / "corpus/dag/head/archon/workflows/test-workflows"
 EVIL = f"'\"$(touch {MARK})`touch {MARK}`\n\\ ${{HOME}} end"
@@ -410,6 +409,7 @@ async def test_programs_see_no_more_of_the_environment_than_is_allowed(
     assert run.output == f",,2,{os.environ['HOME']}"
 
 
+@pytest.mark.full
 async def test_the_originals_own_checks_pass(aflow: AsyncHarness, tmp_path: Path) -> None:
     joins = await play(aflow, TESTS / "e2e-joins.yaml", cwd=str(tmp_path))
     assert joins.output == "ALL JOINS OK (loop ran 3 iterations)", joins
@@ -458,6 +458,7 @@ async def test_an_external_node_is_an_effect_that_is_done_once(
     assert (tmp_path / "acts").read_text() == "x\n"
 
 
+@pytest.mark.full
 async def test_a_person_settles_an_external_node_of_which_nobody_knows(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ def scripts() -> Iterator[tuple[str, str, str]]:
                     yield verdict.file, "bash", node.body.until.bash
 
 
+@pytest.mark.full
 def test_the_corpus_has_no_script_that_cannot_be_rewritten() -> None:
     found = {
         (kind, text) for _, kind, text in scripts() if any(True for _ in program_references(text))

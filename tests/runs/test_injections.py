@@ -12,11 +12,10 @@ pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed
 
 from tests import injections
 
-pytestmark = pytest.mark.timeout(60)
-
 SAMPLE = 3
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_a_harmful_value_arrives_in_each_kind_of_place_and_runs_nothing() -> None:
     found = [*injections.sources(injections.CORPUS)]

@@ -19,8 +19,6 @@ from processes import eventually
 from pgflow.declare.durable import processes
 from pgflow.declare.durable.processes import KeeperLost, NotStarted, Order, close_keeper, run
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def _keeper() -> Iterator[None]:
@@ -159,6 +157,7 @@ asyncio.run(run(Order(["bash", "-c", script], "/tmp", dict(os.environ))))
 """
 
 
+@pytest.mark.full
 def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
     worker = subprocess.Popen([sys.executable, "-c", WORKER.format(pids=tmp_path / "pids")])
     started = pids(tmp_path / "pids", 2)

@@ -16,7 +16,6 @@ from pgflow.declare.durable.lease import lease_key
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
 
 ASKS = """
 - {id: before, bash: "echo $WORKFLOW_ID >> who"}
@@ -39,6 +38,7 @@ async def say_yes(aflow: AsyncHarness, run: Any) -> None:
     await aflow.until_idle()
 
 
+@pytest.mark.full
 async def test_a_second_run_waits_for_the_folder_unless_it_changes_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
@@ -80,6 +80,7 @@ async def test_a_run_that_is_retried_waits_for_the_run_that_has_its_folder_now(
     assert who(tmp_path) == ["failing", "failing", "other", "other", "failing"]
 
 
+@pytest.mark.full
 async def test_children_work_in_the_folder_of_their_parent_one_at_a_time(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
 
 READ = "- {id: read, prompt: Read."
 UNKEPT = "which this provider does not keep"
@@ -125,6 +124,7 @@ def test_a_field_that_means_nothing_where_it_stands_is_warned_about(tmp_path: Pa
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ignored", [(), ("allowed_tools",)])
 async def test_a_child_is_held_to_the_limits_of_its_own_file(
     aflow: AsyncHarness, tmp_path: Path, ignored: tuple[str, ...]

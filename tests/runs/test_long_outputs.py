@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
 
 LONG = """
 - id: shell
@@ -41,6 +40,7 @@ LONG = """
 SIZE = 200_000 + len('{"n": "é", "more": ""}'.encode())
 
 
+@pytest.mark.full
 async def test_a_long_output_is_a_file_that_references_read(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
 
 USAGE = {"input_tokens": 7, "cache_read_input_tokens": 100, "output_tokens": 20}
 RESULT = {
@@ -197,6 +196,7 @@ def test_the_limits_that_claude_keeps_are_not_refused(tmp_path: Path) -> None:
     assert len(refused(graph, Agents(graph, codex))) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_turn_is_in_the_books_of_its_run(
     aflow: AsyncHarness, agent: Agent, conn: Any, fails: bool

@@ -19,7 +19,7 @@ from tests.filekills import Aim, Atlas, Play
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 EXAMPLE = servers.REPOSITORY / "examples" / "sdlc"
 AIMS = (
@@ -55,6 +55,7 @@ class Delivery(Play):
         return Reject("Say why") if "#1/" in gate.name else Approve()
 
 
+@pytest.mark.full
 def test_the_way_of_a_change_survives_kills_between_its_nodes(dsn: str, tmp_path: Path) -> None:
     atlas = Itinerary()
     play = Delivery(dsn, tmp_path, random.Random(1), len(AIMS), None, atlas)

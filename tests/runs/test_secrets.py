@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pgflow.declare.durable.providers import Turn
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
 
 SECRET = "s3cr3t+\u00e9/%$x"
 LIKE = f"%{SECRET[:6]}%"
@@ -60,6 +59,7 @@ async def test_an_output_does_not_say_a_secret(
     assert not is_recorded(conn)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("node", ["bash: echo $A_TOKEN >&2; exit 1", "prompt: fail"])
 async def test_an_error_does_not_say_a_secret(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, node: str
@@ -83,6 +83,7 @@ LEFT_BEHIND = """
 """
 
 
+@pytest.mark.full
 async def test_nothing_that_a_run_leaves_behind_says_a_secret(
     aflow: AsyncHarness,
     conn: psycopg.Connection,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
 
 AGENT = "python:declared_agents:remembering"
 
@@ -133,6 +132,7 @@ KEPT = """
 """
 
 
+@pytest.mark.full
 async def test_a_conversation_goes_on_in_the_next_run_until_it_is_forgotten(
     aflow: AsyncHarness, tmp_path: Path, dsn: str
 ) -> None:
@@ -175,6 +175,7 @@ async def test_a_turn_whose_session_is_gone_begins_anew_and_says_so(
     ]
 
 
+@pytest.mark.full
 async def test_a_session_that_is_gone_leaves_the_outputs_of_the_run_before(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(90)
 
 AGENT = "python:sop_agents:answer"
 LOOK, TELL = "step-1-look", "step-2-tell"
@@ -190,6 +189,7 @@ async def test_an_agent_that_says_what_it_was_told_asks_nobody(
     assert run.status == "completed", run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chain", [True, False])
 async def test_a_sop_that_a_step_names_is_a_child_only_where_it_was_asked_for(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, chain: bool
@@ -233,6 +233,7 @@ async def test_an_agent_is_told_why_an_sop_was_not_carried_out(
     assert told.count("helping.sop.md: ") == 2
 
 
+@pytest.mark.full
 async def test_every_sop_of_the_original_runs_to_its_end(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:

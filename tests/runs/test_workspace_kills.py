@@ -13,9 +13,10 @@ from tests.workspacekills import Play
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
+pytestmark = pytest.mark.full
 
 
+@pytest.mark.full
 def test_a_workspace_whose_workers_are_killed_delivers_to_one_folder(
     dsn: str, tmp_path: Path
 ) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(90)
 
 SCRIBE = "python:declared_agents:scribe"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "meeting-summarizer"
@@ -65,6 +64,7 @@ def meeting(tmp_path: Path) -> Path:
     return Path(shutil.copytree(EXAMPLE, tmp_path / "meeting"))
 
 
+@pytest.mark.full
 async def test_the_papers_workspace_waits_for_its_folder_and_delivers_to_it_once(
     aflow: AsyncHarness, conn: psycopg.Connection, meeting: Path
 ) -> None:
@@ -93,6 +93,7 @@ async def test_the_papers_workspace_waits_for_its_folder_and_delivers_to_it_once
     assert effects.fetchone() == (1,)
 
 
+@pytest.mark.full
 async def test_a_stage_runs_again_only_if_what_it_reads_has_changed(
     aflow: AsyncHarness, meeting: Path
 ) -> None:
@@ -119,6 +120,7 @@ async def refuse_delivery(aflow: AsyncHarness, run: pgflow.AsyncRun[Any]) -> Non
     assert (await ended(run)).status == "cancelled"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("at_start", [True, False])
 async def test_a_stage_behind_a_request_runs_if_somebody_asks_in_time(
     aflow: AsyncHarness, tmp_path: Path, at_start: bool
@@ -145,6 +147,7 @@ ON_REQUEST = """
 """
 
 
+@pytest.mark.full
 async def test_a_message_that_does_not_fit_is_refused_and_another_is_waited_for(
     aflow: AsyncHarness, meeting: Path, tmp_path: Path
 ) -> None:
@@ -298,6 +301,7 @@ async def test_a_stage_owes_all_that_it_writes(
     )
 
 
+@pytest.mark.full
 async def test_a_run_that_is_taken_back_does_the_stage_again(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -309,6 +313,7 @@ async def test_a_run_that_is_taken_back_does_the_stage_again(
     assert seen(root)["01-a begins"] == 2
 
 
+@pytest.mark.full
 async def test_a_file_that_the_agent_has_written_itself_stays(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -320,6 +325,7 @@ async def test_a_file_that_the_agent_has_written_itself_stays(
         assert (root / "stages/01-a/output/result.md").read_text() == "all of it"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [path.name for path in icm.find_workspaces(CORPUS)])
 async def test_a_workspace_of_others_runs_to_its_end_and_then_has_nothing_to_do(
     aflow: AsyncHarness, tmp_path: Path, name: str

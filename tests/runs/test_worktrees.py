@@ -15,7 +15,6 @@ from pgflow.declare.durable.worktrees import make_worktree, remove_worktree
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
 
 COMMIT = "git -c user.name=a -c user.email=a@b commit -qm"
 
@@ -51,6 +50,7 @@ async def test_a_run_works_in_a_worktree_and_leaves_its_commits_on_a_branch(
     assert not list((repository / "part/.pgflow/worktrees").iterdir())
 
 
+@pytest.mark.full
 async def test_a_worktree_is_kept_if_the_run_fails_or_leaves_something_uncommitted(
     aflow: AsyncHarness, repository: Path
 ) -> None:
@@ -64,6 +64,7 @@ async def test_a_worktree_is_kept_if_the_run_fails_or_leaves_something_uncommitt
     assert "pgflow/clean" not in git(repository, "branch")
 
 
+@pytest.mark.full
 async def test_children_with_isolation_work_apart_from_each_other(
     aflow: AsyncHarness, repository: Path
 ) -> None:

@@ -35,8 +35,6 @@ from pgflow.inspect import (
 from pgflow.prometheus import DatabaseCollector
 from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @schedule("0 * * * *")
 @workflow
@@ -79,6 +77,7 @@ async def test_a_test_skips_to_the_slots_one_after_the_other(
         assert await aflow.app.get(key, hourly).result() == slot
 
 
+@pytest.mark.full
 def test_sync_code_has_schedules_too(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(plain)
     assert flow.until_idle() is not None  # the next slot
@@ -87,6 +86,7 @@ def test_sync_code_has_schedules_too(flow: Harness, conn: psycopg.Connection) ->
     assert rows(conn, "select distinct labels from pgflow.run") == [{"schedule": "three times"}]
 
 
+@pytest.mark.full
 async def test_a_buffered_slot_runs_when_the_run_before_has_ended(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -102,6 +102,7 @@ async def test_a_buffered_slot_runs_when_the_run_before_has_ended(
     ]
 
 
+@pytest.mark.full
 async def test_a_run_of_a_schedule_outlives_its_worker(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -113,6 +114,7 @@ async def test_a_run_of_a_schedule_outlives_its_worker(
     assert rows(conn, "select pgflow.status_(run_id) from pgflow.run") == ["completed"] * 2
 
 
+@pytest.mark.full
 def test_a_worker_fires_what_is_due_by_itself(dsn: str, conn: psycopg.Connection) -> None:
     @schedule("* * * * * *", overlap="allow", name="each second")
     @workflow
@@ -130,6 +132,7 @@ def test_a_worker_fires_what_is_due_by_itself(dsn: str, conn: psycopg.Connection
     assert max(late) < timedelta(seconds=5)
 
 
+@pytest.mark.full
 def test_a_worker_says_what_is_not_declared_any_more(
     dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:

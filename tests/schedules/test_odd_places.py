@@ -15,8 +15,6 @@ from pgflow import App, Slot, schedule, workflow
 
 Conn = psycopg.Connection
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def test_slots_of_a_paused_queue_wait_in_it_and_overlap_as_ever(conn: Conn) -> None:
     set_clock(conn, at("03-01 10:30"))
@@ -39,6 +37,7 @@ def test_a_workflow_that_nobody_serves_has_its_runs_wait(conn: Conn) -> None:
     assert rows(conn, "select pgflow.status_(run_id) from pgflow.run") == ["queued"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("place", ["pooler", "serializable"])
 def test_workers_fire_behind_a_pooler_and_in_a_serializable_database(
     dsn: str, conn: Conn, place: str

@@ -128,6 +128,7 @@ def test_slots_are_the_same_wherever_one_begins(expression: str, zone: str) -> N
             assert next(slots_after(spec, after)) == year[bisect.bisect_right(year, after)]
 
 
+@pytest.mark.full
 @given(
     after=st.timedeltas(timedelta(days=-365), timedelta(0)).map(lambda before: YEAR + before),
     late=st.timedeltas(timedelta(0), timedelta(days=40)),

@@ -68,6 +68,7 @@ def keys(conn: psycopg.Connection[Any]) -> list[str]:
     return rows(conn, "select key from pgflow.run order by run_id")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("catch_up", ["latest", "all"])
 def test_a_tick_catches_up_with_slots_that_were_dropped(
     dsn: str, conn: psycopg.Connection, tmp_path: Path, catch_up: str
@@ -100,6 +101,7 @@ def test_ticks_at_once_fire_each_slot_once(
     assert keys(conn)[taken:] == [key for key in missed if key not in keys(conn)[:taken]]
 
 
+@pytest.mark.full
 def test_a_tick_that_is_killed_leaves_the_rest_to_the_next(
     dsn: str, conn: psycopg.Connection, tmp_path: Path
 ) -> None:

@@ -24,8 +24,7 @@ EXPRESSIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.full
 def test_no_slot_of_a_year_is_missed_or_doubled(conn: psycopg.Connection, dsn: str) -> None:
     """By the oracle, which knows nothing of this library. Looks are up to two days late."""
     chance = random.Random(24)
@@ -85,8 +84,7 @@ def _count(conn: psycopg.Connection) -> int:
     return one(conn, "select count(*) from pgflow.run")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.full
 def test_four_workers_that_are_killed_fire_each_second_once(
     conn: psycopg.Connection, dsn: str, tmp_path: Path
 ) -> None:
@@ -130,6 +128,7 @@ def test_four_workers_that_are_killed_fire_each_second_once(
     assert one(conn, "select sum(missed) from pgflow.schedules") == 0
 
 
+@pytest.mark.full
 def test_a_thousand_schedules_cost_an_idle_fleet_less_than_a_statement_a_second(
     conn: psycopg.Connection,
 ) -> None:

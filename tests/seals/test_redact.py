@@ -219,6 +219,7 @@ def test_what_is_carried_for_reuse_goes_with_it(conn: Conn, flow: Harness) -> No
     assert one(conn, carried) == 0
 
 
+@pytest.mark.full
 def test_what_a_person_had_changed_is_redacted_too(conn: Conn, dsn: str, flow: Harness) -> None:
     """The unit of a rewind says what the run had come to, and what it was given instead."""
     flow.include(adding)
@@ -238,6 +239,7 @@ def test_what_a_person_had_changed_is_redacted_too(conn: Conn, dsn: str, flow: H
         assert pgflow(dsn, command, run.key, tty=True, width=200).code == 0, command
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["i", "U", "E"])
 def test_what_became_of_an_effect_is_redacted_and_still_told(
     conn: Conn, dsn: str, flow: Harness, kind: str
@@ -287,6 +289,7 @@ def test_a_redacted_verdict_leaves_the_history_of_its_entity_too(conn: Conn, flo
     assert one(conn, verdict, mail) == ("refused", "pgflow.errors.Redacted")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["g", "G"])
 def test_what_was_asked_at_a_gate_and_said_is_redacted_and_still_told(
     conn: Conn, dsn: str, flow: Harness, kind: str
@@ -314,6 +317,7 @@ def test_what_was_asked_at_a_gate_and_said_is_redacted_and_still_told(
         assert pgflow(dsn, command, run.key, tty=True, width=200).code == 0, command
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["O", "D"])
 def test_what_a_run_owed_is_redacted_once_it_is_closed_and_still_told(
     conn: Conn, dsn: str, flow: Harness, kind: str

@@ -292,6 +292,7 @@ def test_sealing_needs_a_fresh_look_with_each_statement(conn: psycopg.Connection
         conn.execute("select pgflow.seal_units()")
 
 
+@pytest.mark.full
 def test_a_worker_seals_what_it_has_done(dsn: str, conn: psycopg.Connection) -> None:
     switch_on(conn)
     app = App(dsn, include=[adding])
@@ -463,6 +464,7 @@ def test_nothing_is_sealed_while_history_is_removed(
     assert findings(conn) == []
 
 
+@pytest.mark.full
 def test_a_round_ends_when_its_time_is_over(conn: psycopg.Connection, flow: Harness) -> None:
     flow.include(adding)
     for n in range(45):

@@ -32,7 +32,7 @@ def printed(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[dict[st
         yield {name: pool.submit(play_next, isolationkit.SPECS / f"{name}.spec") for name in asked}
 
 
-@pytest.mark.proof
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_calls_that_meet(printed: dict[str, Future[str]], name: str) -> None:
     text = printed[name].result()

@@ -97,6 +97,7 @@ def compiling(server: OwnServer) -> Iterator[Compiling]:
     servers.drop_database(server.dsn, name)
 
 
+@pytest.mark.full
 @in_a_loop
 async def test_what_the_engine_says_is_not_compiled_and_what_a_body_says_is_as_ever(compiling):
     app = AsyncApp(compiling.dsn, include=[parent, child])
@@ -129,6 +130,7 @@ def test_who_calls_a_function_by_sql_waits_for_no_compiler(compiling):
     assert [query for query, is_said in found if not is_said] == []
 
 
+@pytest.mark.full
 def test_a_session_of_ours_reads_views_uncompiled(compiling):
     with connect(ConnectOptions(compiling.dsn), "test") as ours:
         assert (
@@ -137,6 +139,7 @@ def test_a_session_of_ours_reads_views_uncompiled(compiling):
     assert compiling.compiled() == []
 
 
+@pytest.mark.full
 def test_doctor_says_which_looks_at_views_are_compiled(compiling):
     def found() -> tuple[str, str]:
         (row,) = [

@@ -225,6 +225,7 @@ def test_a_second_run_changes_nothing(installed):
     assert versions_of_rows(installed) == before
 
 
+@pytest.mark.full
 def test_a_connection_that_does_not_autocommit_is_committed(empty_dsn, empty):
     with psycopg.connect(empty_dsn) as conn:
         schema.migrate(conn)
@@ -232,6 +233,7 @@ def test_a_connection_that_does_not_autocommit_is_committed(empty_dsn, empty):
         schema.require_schema(empty)
 
 
+@pytest.mark.full
 def test_migrate_dsn_connects_by_itself(empty_dsn, empty):
     assert not schema.migrate_dsn(empty_dsn).already_current
     schema.require_schema(empty)
@@ -254,6 +256,7 @@ def test_only_changed_files_are_applied_again_and_then_the_privileges(installed)
     ).fetchone() == ("changed",)
 
 
+@pytest.mark.full
 def test_functions_that_are_applied_again_stay_the_same_ones(installed):
     """A call that is planned knows its function by the oid."""
     before = oids(installed)
@@ -301,6 +304,7 @@ FORMER_SHAPES = [
 GROUPS = [(0, 4), (1, 2, 3, 5), (6, 7)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_functions_of_former_shapes_make_way(installed, group):
     fresh = dump_catalog(installed, with_server_details=True)
@@ -313,6 +317,7 @@ def test_functions_of_former_shapes_make_way(installed, group):
     assert dump_catalog(installed, with_server_details=True) == fresh
 
 
+@pytest.mark.full
 def test_a_function_whose_name_is_gone_makes_way(installed):
     fresh = dump_catalog(installed, with_server_details=True)
     installed.execute(
@@ -374,6 +379,7 @@ def test_an_applied_migration_must_not_change(installed):
         schema.install(installed, dataclasses.replace(ours, migrations=edited))
 
 
+@pytest.mark.full
 def test_the_hidden_defaults_of_a_session_change_nothing(empty_dsn):
     options = "-c default_transaction_read_only=on -c default_transaction_isolation=serializable -c statement_timeout=1 -c search_path=public"
     with connect(empty_dsn, options=options) as conn:
@@ -399,12 +405,14 @@ def test_what_others_planted_in_the_search_path_does_not_run(empty_dsn, empty):
         conn.execute("insert into pgflow.queue (queue) values ('q')")
 
 
+@pytest.mark.full
 def test_installers_at_once_take_turns(empty_dsn):
     with ThreadPoolExecutor(4) as pool:
         reports = list(pool.map(schema.migrate_dsn, [empty_dsn] * 4))
     assert sorted(report.already_current for report in reports) == [False, True, True, True]
 
 
+@pytest.mark.full
 def test_an_installer_that_waited_sees_what_the_other_did_at_any_isolation_level(empty_dsn, empty):
     with connect(empty_dsn) as second, ThreadPoolExecutor(1) as pool:
         second.isolation_level = IsolationLevel.SERIALIZABLE
@@ -415,6 +423,7 @@ def test_an_installer_that_waited_sees_what_the_other_did_at_any_isolation_level
         assert waiting.result().already_current
 
 
+@pytest.mark.full
 def test_installers_in_several_databases_make_the_roles_once(bare_dsn):
     with connect(bare_dsn) as admin:
         names = ["app", *(f"app{n}" for n in range(3))]
@@ -428,6 +437,7 @@ def test_installers_in_several_databases_make_the_roles_once(bare_dsn):
     assert all(report.advice == () and report.sources for report in reports)
 
 
+@pytest.mark.full
 def test_an_installer_that_waits_too_long_says_that_another_is_at_work(empty_dsn, empty):
     with connect(empty_dsn) as other, other.transaction():
         other.execute("select pg_advisory_xact_lock(%s)", [schema.LOCK_KEY])
@@ -448,6 +458,7 @@ def test_an_upgrade_gives_up_early_on_what_a_transaction_uses(installed, empty_d
     assert versions_of_rows(installed) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_older", [False, True], ids=["installing", "upgrading"])
 def test_an_installer_that_is_killed_midway_leaves_nothing_and_can_be_run_again(
     empty_dsn, empty, has_older
@@ -500,6 +511,7 @@ def test_a_database_without_the_schema_says_to_migrate(empty):
         schema.require_schema(empty)
 
 
+@pytest.mark.full
 def test_an_older_schema_says_to_migrate(empty):
     schema.install(empty, older_assets())
     with pytest.raises(SchemaOutdated, match="run `pgflow migrate`"):
@@ -514,6 +526,7 @@ def test_a_schema_without_its_stamp_says_to_migrate_and_gets_it_back(installed):
     schema.require_schema(installed)
 
 
+@pytest.mark.full
 def test_a_newer_schema_is_never_migrated_but_serves_an_older_worker(empty):
     schema.install(empty, with_migration("create table pgflow.added (id int);"))
     with pytest.raises(SchemaNewer, match="upgrade pgflow-engine"):
@@ -521,6 +534,7 @@ def test_a_newer_schema_is_never_migrated_but_serves_an_older_worker(empty):
     schema.require_schema(empty)
 
 
+@pytest.mark.full
 def test_a_breaking_migration_stops_older_workers_too(empty):
     schema.install(
         empty, with_migration("--! breaking-change\ncreate table pgflow.added (id int);")
@@ -528,6 +542,7 @@ def test_a_breaking_migration_stops_older_workers_too(empty):
     forbidden_everywhere(empty, SchemaNewer, "upgrade pgflow-engine")
 
 
+@pytest.mark.full
 def test_a_newer_release_without_a_migration_is_newer_all_the_same(empty):
     schema.install(
         empty, dataclasses.replace(changed_assets(clock="\n-- newer\n"), version="999.0")
@@ -537,6 +552,7 @@ def test_a_newer_release_without_a_migration_is_newer_all_the_same(empty):
     schema.require_schema(empty)
 
 
+@pytest.mark.full
 def test_a_migration_that_nobody_knows_is_newer_even_if_the_stamp_is_lost(empty):
     schema.install(empty, with_migration("create table pgflow.added (id int);"))
     empty.execute("comment on schema pgflow is null")
@@ -561,6 +577,7 @@ def run_script(dsn: str, script: str) -> None:
     subprocess.run(psql, input=script, text=True, check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.full
 def test_the_script_for_a_new_database_installs_the_same_schema(empty_dsn, empty):
     run_script(empty_dsn, schema.migration_sql())
     schema.require_schema(empty)
@@ -568,6 +585,7 @@ def test_the_script_for_a_new_database_installs_the_same_schema(empty_dsn, empty
     assert dump_catalog(empty, with_server_details=True) == fresh_dump(empty)
 
 
+@pytest.mark.full
 def test_the_script_for_an_older_database_holds_what_is_pending_and_changes_nothing_by_itself(
     empty_dsn, empty
 ):
@@ -613,6 +631,7 @@ def test_a_superuser_makes_the_roles_and_owns_nothing(bare_dsn):
         assert roles.fetchone() == (False,)
 
 
+@pytest.mark.full
 def test_a_role_that_may_make_roles_hands_the_schema_to_their_owner(login, bare_dsn):
     dsn = login("deploy", "createrole")
     report = schema.migrate_dsn(dsn)
@@ -654,6 +673,7 @@ def test_a_plain_role_installs_without_roles_and_says_what_an_administrator_must
     assert schema.migrate_dsn(dsn).already_current
 
 
+@pytest.mark.full
 def test_a_plain_role_that_owns_the_schema_can_run_the_engine(login):
     dsn = login("plain")
     schema.migrate_dsn(dsn)
@@ -664,6 +684,7 @@ def test_a_plain_role_that_owns_the_schema_can_run_the_engine(login):
         assert conn.execute("select pgflow.run_status('k')").fetchone() == ("queued",)
 
 
+@pytest.mark.full
 def test_a_role_that_may_not_create_a_schema_learns_the_grant_it_needs(login, bare_dsn):
     dsn = login("plain", may_create=False)
     with pytest.raises(
@@ -675,6 +696,7 @@ def test_a_role_that_may_not_create_a_schema_learns_the_grant_it_needs(login, ba
     assert schema.migrate_dsn(dsn).owner == "plain"
 
 
+@pytest.mark.full
 def test_a_plain_role_that_is_a_member_of_the_owner_installs_for_it(login, bare_dsn):
     dsn = login("plain")
     with connect(bare_dsn) as administrator:
@@ -684,6 +706,7 @@ def test_a_plain_role_that_is_a_member_of_the_owner_installs_for_it(login, bare_
     assert len(report.advice) == len(READERS) + 1
 
 
+@pytest.mark.full
 def test_an_owner_role_that_cannot_be_had_leaves_the_schema_to_the_installer(login, bare_dsn):
     dsn = login("plain")
     with connect(bare_dsn) as administrator:
@@ -700,6 +723,7 @@ def test_an_owner_role_that_is_a_superuser_is_refused(bare_dsn):
         schema.migrate_dsn(bare_dsn)
 
 
+@pytest.mark.full
 def test_an_upgrade_by_a_stranger_says_who_must_run_it(login, bare_dsn):
     schema.migrate_dsn(bare_dsn)
     with connect(login("stranger")) as conn:
@@ -714,6 +738,7 @@ def test_an_upgrade_by_a_stranger_says_who_must_run_it(login, bare_dsn):
         assert schema.install(conn, newer).sources == ("core/clock", "privileges")
 
 
+@pytest.mark.full
 def test_a_superuser_does_not_run_what_another_role_may_have_planted(login, bare_dsn):
     schema.migrate_dsn(login("plain"))
     with connect(bare_dsn) as superuser:
@@ -721,6 +746,7 @@ def test_a_superuser_does_not_run_what_another_role_may_have_planted(login, bare
             schema.install(superuser, changed_assets(clock="\n-- newer\n"))
 
 
+@pytest.mark.full
 def test_a_superuser_finds_the_schema_of_another_role_up_to_date(login, bare_dsn):
     dsn = login("plain")
     with connect(bare_dsn) as superuser:
@@ -730,6 +756,7 @@ def test_a_superuser_finds_the_schema_of_another_role_up_to_date(login, bare_dsn
         assert schema.migrate(superuser).already_current
 
 
+@pytest.mark.full
 def test_roles_that_were_dropped_are_made_again(bare_dsn):
     schema.migrate_dsn(bare_dsn)
     with connect(bare_dsn) as superuser:
@@ -880,6 +907,7 @@ def test_a_fresh_install_is_the_snapshot(installed):
     )
 
 
+@pytest.mark.full
 def test_an_upgraded_install_equals_a_fresh_one(empty):
     schema.install(empty, older_assets())
     assert "boolean) returns text" in dump_catalog(empty)
@@ -887,6 +915,7 @@ def test_an_upgraded_install_equals_a_fresh_one(empty):
     assert dump_catalog(empty, with_server_details=True) == fresh_dump(empty)
 
 
+@pytest.mark.full
 def test_an_upgrade_forgets_files_that_have_moved(empty):
     schema.install(empty, older_assets())
     schema.migrate(empty)
@@ -894,6 +923,7 @@ def test_an_upgrade_forgets_files_that_have_moved(empty):
     assert known == {file.name for file in schema.own_assets().sources}
 
 
+@pytest.mark.full
 def test_a_version_of_other_files_between_leaves_nothing_of_itself(empty):
     """It knows none of our files, so it replaces their functions and leaves the records that they
     were applied.
@@ -956,6 +986,7 @@ def test_whoever_may_read_a_view_may_execute_what_it_calls(installed):
     assert refused == [], "\n".join(refused)
 
 
+@pytest.mark.full
 def test_an_upgrade_takes_back_what_only_an_older_version_granted(empty):
     grant = "\ngrant execute on function pgflow.serve_lanes to pgflow_auditor;\n"
     schema.install(empty, dataclasses.replace(changed_assets(privileges=grant), version="0.0.1"))

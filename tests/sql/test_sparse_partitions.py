@@ -155,6 +155,7 @@ def test_a_commit_of_the_run_that_is_moved_waits_and_counts(
     assert old.seq == OLD_UNITS + 1
 
 
+@pytest.mark.full
 def test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often(
     dsn: str, conn: Conn, old: Claim
 ) -> None:
@@ -206,6 +207,7 @@ def test_two_movers_do_not_wait_for_each_other(dsn: str, conn: Conn, old: Claim)
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS
 
 
+@pytest.mark.full
 def test_more_rows_than_may_be_moved_stay_and_the_doctor_says_so(
     dsn: str, conn: Conn, old: Claim
 ) -> None:
@@ -244,6 +246,7 @@ def test_an_index_that_is_larger_than_its_table_is_shrunk_too(conn: Conn) -> Non
     assert len(rows(conn, JOURNAL, old.run_id)) == 2
 
 
+@pytest.mark.full
 def test_units_of_more_bytes_than_may_be_moved_stay(conn: Conn, old: Claim) -> None:
     large = f'"{"x" * (1 << 20)}"'
     conn.execute("alter table pgflow.unit_0 alter column payload set storage external")

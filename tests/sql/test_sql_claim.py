@@ -214,6 +214,7 @@ def plans() -> Iterator[set[str]]:
         yield {name for name in PLANNER if chance.random() < 0.5}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lanes", [1, 3], ids=["one lane", "three lanes"])
 def test_no_plan_makes_a_claim_take_more_than_asked(db: Conn, lanes: int) -> None:
     for n in range(lanes):
@@ -236,6 +237,7 @@ def test_no_plan_makes_a_claim_take_more_than_asked(db: Conn, lanes: int) -> Non
 # ---------------------------------------------------------------- at the same time
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lanes", [1, 5], ids=["one lane", "five lanes"])
 def test_no_run_is_claimed_twice_and_none_is_left_out(dsn: str, conn: Conn, lanes: int) -> None:
     total = 10_000 if lanes == 1 else 3_000

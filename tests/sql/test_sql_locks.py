@@ -247,6 +247,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
     }
 
 
+@pytest.mark.full
 def test_only_these_wait_for_only_those(dsn: str, conn: Conn) -> None:
     actions = build_world(conn)
     waits: dict[str, set[str]] = {}
@@ -571,6 +572,7 @@ def meetings(played: list[Played]) -> Counter[tuple[str, ...]]:
     return met
 
 
+@pytest.mark.full
 @pytest.mark.alone
 def test_functions_that_meet_on_the_same_runs_never_deadlock(dsn: str, conn: Conn) -> None:
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")

@@ -215,6 +215,7 @@ def play_all(
             assert goes_on(conn, run), (level, order)
 
 
+@pytest.mark.full
 def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(
     dsn: str, conn: Conn
 ) -> None:
@@ -233,6 +234,7 @@ def test_a_signal_from_a_transaction_with_an_old_snapshot_wakes_its_run_in_every
         play_all(dsn, conn, list(interleavings(SENDER, PARKER)), level)
 
 
+@pytest.mark.full
 def test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_they_wake_it(
     dsn: str, conn: Conn
 ) -> None:
@@ -269,12 +271,14 @@ def end_of_a_child_in_every_order(
             finish(conn, parent if place == "running" else claim_one(conn))
 
 
+@pytest.mark.full
 def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn: str, conn: Conn) -> None:
     orders = list(interleavings(SENDER, PARKER))
     assert len(orders) == 20
     end_of_a_child_in_every_order(dsn, conn, orders)
 
 
+@pytest.mark.full
 def test_the_result_of_a_child_wakes_its_parent_by_the_next_poll_though_both_sides_die_before_they_wake_it(
     dsn: str, conn: Conn
 ) -> None:
@@ -315,6 +319,7 @@ def request_in_every_order(
             )
 
 
+@pytest.mark.full
 def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(
     dsn: str, conn: Conn
 ) -> None:
@@ -324,11 +329,13 @@ def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(
         )
 
 
+@pytest.mark.full
 def test_a_request_reaches_a_run_that_sleeps_in_every_order(dsn: str, conn: Conn) -> None:
     for request in REQUESTS:
         request_in_every_order(dsn, conn, request, lambda run: sleep_for(run, 3600))
 
 
+@pytest.mark.full
 def test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order(dsn: str, conn: Conn) -> None:
     for request in ("cancel", "force"):
         request_in_every_order(
@@ -773,6 +780,7 @@ def test_two_wakes_at_once_make_a_run_ready_once(dsn: str, conn: Conn) -> None:
     assert len(claim(conn, 5)) == 1
 
 
+@pytest.mark.full
 def test_many_wakes_polls_and_senders_at_once_lose_nothing(dsn: str, conn: Conn) -> None:
     runs = begin_many(conn, 60)
     for run in runs:
@@ -915,6 +923,7 @@ def test_a_due_timer_of_a_run_locked_elsewhere_is_left_for_the_next_poll(
     assert poll(conn).lanes == [run.lane_id]
 
 
+@pytest.mark.full
 def test_two_polls_at_once_wake_each_run_once(dsn: str, conn: Conn) -> None:
     set_clock(conn, T0)
     for run in begin_many(conn, 100):

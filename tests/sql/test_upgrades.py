@@ -214,8 +214,7 @@ def test_a_schema_from_before_migrations_were_frozen_is_left_alone_and_one_line_
     assert dump_catalog(empty) == before
 
 
-@pytest.mark.proof
-@pytest.mark.timeout(200)
+@pytest.mark.full
 @pytest.mark.parametrize("name", states.names())
 def test_workers_of_a_landed_version_go_on_while_its_schema_is_upgraded(server_dsn, name):
     figures, wrong = upgrades.play(server_dsn, name, 15, 1)

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 from clikit import make_stuck, pgflow
 from pgflow_cli.top.views import VIEWS
 
@@ -42,6 +43,7 @@ def test_a_script_is_told_to_ask_for_one_picture(dsn: str) -> None:
     assert (answer.code, "go with --once" in answer.err) == (2, True)
 
 
+@pytest.mark.full
 def test_without_the_extra_the_screen_says_what_to_install_and_a_picture_needs_nothing(
     dsn: str, flow: Harness
 ) -> None:

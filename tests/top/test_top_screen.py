@@ -36,7 +36,6 @@ from pgflow.inspect import find_gate
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 EVIL = "ask-\u202e2\x1b[31m[bold red]"
 ANN = Person("ann", ("ops",))
@@ -139,6 +138,7 @@ def type_into(top: Top, field: str, text: str) -> None:
         widget.value = text
 
 
+@pytest.mark.full
 async def test_a_person_mends_what_the_screen_shows(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -241,6 +241,7 @@ async def test_the_statement_that_is_shown_does_the_same(
     assert await waits.result(SOON) == "{'cents': 7}"
 
 
+@pytest.mark.full
 async def test_an_effect_of_unknown_outcome_is_settled_by_its_key(aflow: AsyncHarness) -> None:
     aflow.include(ship)
     run = await aflow.start(ship.options(key="ship-1"), "dhl")
@@ -277,6 +278,7 @@ async def test_whoever_only_looks_is_offered_no_order(
         assert is_at(top, Page)()
 
 
+@pytest.mark.full
 async def test_a_role_that_may_only_look_is_told_so(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], dsn: str
 ) -> None:
@@ -294,6 +296,7 @@ async def test_a_role_that_may_only_look_is_told_so(
         await until(pilot, is_at(top, Page))
 
 
+@pytest.mark.full
 async def test_a_database_that_does_not_answer_is_told_of_and_found_again(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], dsn: str
 ) -> None:
@@ -318,6 +321,7 @@ async def test_a_database_that_does_not_answer_is_told_of_and_found_again(
         assert "No answer" not in words(top)
 
 
+@pytest.mark.full
 async def test_a_worker_tells_which_runs_it_holds_and_what_they_do(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -336,6 +340,7 @@ async def test_a_worker_tells_which_runs_it_holds_and_what_they_do(
         await sees(top, pilot, "A worker holds it and runs its code.")
 
 
+@pytest.mark.full
 async def test_every_view_fits_a_small_and_a_large_terminal(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -353,6 +352,7 @@ def test_a_savepoint_in_the_body_is_the_bodys_own_affair(
     assert (left(conn, "a"), left(conn, "b")) == (10, 5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ends", ["commits", "raises"])
 def test_what_a_transaction_starts_shares_its_fate(
     flow: Harness, engine: Engine, conn: psycopg.Connection, ends: str
@@ -445,6 +445,7 @@ create {} on stock {} for each row execute function lose();
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "when", [("trigger lose before update", ""), ("constraint trigger lose after update", "deferrable initially deferred")],
     ids=["in the body", "at the commit"],
@@ -498,6 +499,7 @@ def test_a_server_that_cannot_be_reached_is_waited_out(
     assert (left(conn), len(tries)) == (7, 2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["connection", "async connection"])
 def test_long_values_are_kept_as_they_are(
     flow: Harness, engine: Engine, async_engine: AsyncEngine, kind: str
@@ -569,6 +571,7 @@ async def occupy(
             await is_free.wait()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_pool_that_has_no_connection_in_time_is_waited_out(
     dsn: str, url: str, engine: Engine, conn: psycopg.Connection, colour: str
@@ -641,6 +644,7 @@ def test_a_start_that_is_rolled_back_leaves_nothing_and_one_that_is_committed_ex
     assert (count(conn, "pgflow.runs"), left(conn)) == (1, 9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "connection"])
 async def test_the_same_holds_for_the_async_twins(
     aflow: AsyncHarness, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str
@@ -664,6 +668,7 @@ async def test_the_same_holds_for_the_async_twins(
     assert (count(conn, "pgflow.runs"), left(conn)) == (1, 9)
 
 
+@pytest.mark.full
 def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
     flow: Harness, engine: Engine, conn: psycopg.Connection
 ) -> None:
@@ -682,6 +687,7 @@ def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
     ]
 
 
+@pytest.mark.full
 def test_the_commit_of_a_session_wakes_the_worker_without_a_poll(dsn: str, engine: Engine) -> None:
     with App(dsn, include=[wait_for_go]) as app, app.worker(poll_seconds=3600):
         parked = app.start(wait_for_go, 1)

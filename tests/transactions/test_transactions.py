@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -522,6 +521,7 @@ def somebody_who_locks(
         thread.join()
 
 
+@pytest.mark.full
 def test_a_deadlock_is_tried_again_and_not_recorded(
     flow: Harness, conn: psycopg.Connection, dsn: str
 ) -> None:
@@ -555,6 +555,7 @@ def test_a_deadlock_is_tried_again_and_not_recorded(
     assert events(conn, run.key) == [("step_completed", "unlucky")]
 
 
+@pytest.mark.full
 def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -580,6 +581,7 @@ def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
     assert events(conn, run.key) == [("step_completed", "unlucky")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["in the body", "before the fence"])
 def test_connections_that_are_lost_are_not_missed_by_later_steps(
     flow: Harness, conn: psycopg.Connection, when: str
@@ -1235,6 +1237,7 @@ async def test_a_transaction_is_found_by_the_key_that_its_body_had(
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
 def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(
     dsn: str, conn: psycopg.Connection, is_sync: bool

@@ -35,7 +35,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
 reserved: list[str] = []
@@ -316,6 +315,7 @@ async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
     assert [word for (word,) in told] == heard
 
 
+@pytest.mark.full
 async def test_updates_are_made_one_at_a_time_in_the_order_of_their_sending(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -538,6 +538,7 @@ def test_an_update_is_sent_in_the_transaction_of_its_sender(
     assert flow.app.get("s", shop).result(SOON) == ["milk"]
 
 
+@pytest.mark.full
 async def test_long_arguments_and_answers_arrive_whole(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -587,6 +588,7 @@ async def test_serving_ends_with_its_time_and_later_updates_stay(
     assert await run.result(SOON) == ["first", "late", "second"]
 
 
+@pytest.mark.full
 async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -26,7 +26,6 @@ from pgflow.web import Local, Principal, Tokens, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 EVIL = (
     "<script>alert(1)</script>",
@@ -107,6 +106,7 @@ async def every_page(browser: Browser, keys: list[str]) -> list[tuple[str, Reade
     return list(seen.items())
 
 
+@pytest.mark.full
 async def test_nothing_that_is_stored_is_ever_html(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -144,6 +144,7 @@ async def test_nothing_that_is_stored_is_ever_html(
         assert text in everything or json.dumps(text)[1:-1] in everything, text
 
 
+@pytest.mark.full
 async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -> None:
     browser = Browser(aflow.app, ANN)
     for text in EVIL:
@@ -269,6 +270,7 @@ async def test_a_mark_is_of_one_person_in_one_browser(aflow: AsyncHarness) -> No
     assert (await other.send(form)).status_code == 303
 
 
+@pytest.mark.full
 async def test_a_viewer_changes_nothing_whatever_they_send(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -410,6 +412,7 @@ async def test_a_login_leads_nowhere_else(aflow: AsyncHarness, target: str) -> N
     assert "a=b" not in str(answer.headers)
 
 
+@pytest.mark.full
 async def test_nothing_of_an_address_becomes_a_header(aflow: AsyncHarness) -> None:
     await paused(aflow)
     browser = Browser(aflow.app, ANN)
@@ -437,6 +440,7 @@ async def test_paths_lead_to_no_file(aflow: AsyncHarness) -> None:
     assert await browser.status("/static/console.css") == 200
 
 
+@pytest.mark.full
 async def test_a_form_that_is_too_long_is_refused(aflow: AsyncHarness) -> None:
     await paused(aflow)
     browser = Browser(aflow.app, ANN)
@@ -457,6 +461,7 @@ class Zipped:
         return zlib.decompress(data)
 
 
+@pytest.mark.full
 async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(
     aflow: AsyncHarness, dsn: str
 ) -> None:
@@ -481,6 +486,7 @@ async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(
     assert "encoded with key zlib" in "".join(page.text for _, page in blind)
 
 
+@pytest.mark.full
 async def test_the_role_of_the_connection_is_the_last_word(
     aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
 ) -> None:

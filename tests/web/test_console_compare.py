@@ -17,7 +17,6 @@ from pgflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
 
@@ -51,6 +50,7 @@ async def travel(seat: str) -> str:
     return seat
 
 
+@pytest.mark.full
 async def test_a_fork_is_shown_beside_its_origin(aflow: AsyncHarness) -> None:
     aflow.include(quote)
     await aflow.start(quote.options(key="q"), "<b>lamp</b>", "here")
@@ -91,6 +91,7 @@ async def test_a_run_tells_what_its_saga_would_take_back_and_has(aflow: AsyncHar
     assert "would be taken back" not in page.words
 
 
+@pytest.mark.full
 async def test_a_run_leads_to_its_logs_by_its_trace(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

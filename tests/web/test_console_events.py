@@ -21,7 +21,6 @@ from pgflow.web import Principal
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 BOB = Principal("bob", ["operate"])
 WATCHER = Principal("eve", ["view"])
@@ -37,6 +36,7 @@ def order_to(name: str, verb: str, **said: str) -> str:
     return address("/schedule/order", name=name, verb=verb, **said)
 
 
+@pytest.mark.full
 async def test_schedules_show_what_comes_next(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

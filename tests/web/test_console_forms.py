@@ -26,7 +26,6 @@ from pgflow.web.forms import ABSENT, form_of, written
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 OPS = Principal("dora", ["approve"], acts_as=["ops"])
 
@@ -225,6 +224,7 @@ def test_a_value_with_too_many_parts_is_written_as_json() -> None:
     assert of(list[dict[str, int]]) is not None
 
 
+@pytest.mark.full
 async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
 
 RULES = Path(pgflow.web.__file__).parent / "static/graph.css"
 HEAD = """/* The rules of graphs, made of pgflow/declare/drawing/theme.py:
@@ -92,6 +91,7 @@ def words(graph: Graph, begun: list[str], *told: Any, asks: Sequence[str] = ()) 
     return [f"{one.node.id} {one.standing}" for one in seen]
 
 
+@pytest.mark.full
 async def test_a_run_of_a_file_shows_where_each_node_stands(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -111,6 +111,7 @@ async def test_a_run_of_a_file_shows_where_each_node_stands(
     assert is_harmless(page) == []
 
 
+@pytest.mark.full
 async def test_a_console_that_was_given_no_drawer_shows_the_run_without(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ async def test_nothing_of_a_graph_is_ever_html(
     assert page.words.count("<script>alert(1)</script>") > 3
 
 
+@pytest.mark.full
 async def test_graphs_have_no_barrier_and_begin_where_somebody_is_asked(
     aflow: AsyncHarness, dsn: str, tmp_path: Path
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_node_at_work_when_its_run_ends_is_cut_off() -> None:
     assert [one.standing for one in seen] == ["cut off", "waiting"]
 
 
+@pytest.mark.full
 def test_what_cannot_be_drawn_is_told_in_words_and_what_is_no_graph_not_at_all() -> None:
     draw, nothing = GRAPHS["pgflow.declared"], Progress(frozenset(), frozenset(), ())
     many = graph_of(*(Node(id=f"n{n}", body=Prompt(text="x")) for n in range(MOST_DRAWN + 1)))

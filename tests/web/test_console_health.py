@@ -20,9 +20,8 @@ from pgflow.web import Principal
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
 
-
+@pytest.mark.full
 async def test_the_health_of_the_database_names_who_keeps_dead_rows(
     aflow: AsyncHarness, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +43,7 @@ async def test_the_health_of_the_database_names_who_keeps_dead_rows(
         seen_in(page, f"select pg_terminate_backend({pid})")
 
 
+@pytest.mark.full
 async def test_a_role_that_sees_only_its_own_sessions_is_told_so(
     aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
 ) -> None:
@@ -84,6 +84,7 @@ def test_each_thing_that_is_wrong_has_its_remedy() -> None:
     assert list(health.judge_server(healthy)) == []
 
 
+@pytest.mark.full
 async def test_a_worker_shows_what_it_does(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     held = begin(conn, key="held-1")
     starts = '[[2, "s", "ship", "1", null]]'
@@ -99,6 +100,7 @@ async def test_a_worker_shows_what_it_does(aflow: AsyncHarness, conn: psycopg.Co
     assert await browser.status("/worker", id="'") == 404
 
 
+@pytest.mark.full
 async def test_a_search_is_saved_by_a_name_and_is_its_persons_own(aflow: AsyncHarness) -> None:
     bob, eve = (Browser(aflow.app, Principal(name, ["operate"])) for name in ("bob", "eve"))
     search = address("/filters", status="failed", label="customer=acme")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pgflow.inspect.question import Steps
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 
@@ -33,6 +32,7 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "REST_SECONDS", 0.01)
 
 
+@pytest.mark.full
 async def test_what_is_new_comes_by_itself(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, ANN)
@@ -47,6 +47,7 @@ async def test_what_is_new_comes_by_itself(aflow: AsyncHarness) -> None:
     browser.served.close()
 
 
+@pytest.mark.full
 async def test_a_page_of_which_nothing_is_new_is_not_made_again(
     aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_page_that_has_to_rest_ends_with_the_console() -> None:
     asyncio.run(look())
 
 
+@pytest.mark.full
 def test_a_browser_shows_what_is_new_and_keeps_what_is_unfolded(flow: Harness, dsn: str) -> None:
     flow.include(*FLOWS)
     flow.start(await_payment.options(key="i"), "x" * 100)

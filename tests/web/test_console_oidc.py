@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
 
 ROLES = {"ops": ["operate"], "staff": ["view"]}
 
@@ -59,6 +58,7 @@ async def log_in(browser: Browser, known: Provider) -> int:
     return await browser.status(back.removeprefix(BASE))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("written", ["", "/"])
 async def test_a_provider_whose_name_ends_with_a_slash_is_the_same_however_it_is_written(
     aflow: AsyncHarness, known: Provider, written: str
@@ -69,6 +69,7 @@ async def test_a_provider_whose_name_ends_with_a_slash_is_the_same_however_it_is
     assert await log_in(Browser(aflow.app, auth=login), known) == 200
 
 
+@pytest.mark.full
 async def test_a_provider_says_who_somebody_is_and_what_they_may_do(
     aflow: AsyncHarness, known: Provider
 ) -> None:
@@ -111,6 +112,7 @@ WRONG = (
 )  # fmt: skip
 
 
+@pytest.mark.full
 async def test_a_wrong_identity_lets_nobody_in(aflow: AsyncHarness, known: Provider) -> None:
     right = known.claims
     browser = console(aflow, known)
@@ -121,6 +123,7 @@ async def test_a_wrong_identity_lets_nobody_in(aflow: AsyncHarness, known: Provi
     assert await browser.status("/runs") == 303
 
 
+@pytest.mark.full
 async def test_an_identity_that_the_provider_has_not_signed_lets_nobody_in(
     aflow: AsyncHarness, known: Provider
 ) -> None:
@@ -138,6 +141,7 @@ async def test_an_identity_that_the_provider_has_not_signed_lets_nobody_in(
         assert await log_in(console(aflow, known), known) == 401
 
 
+@pytest.mark.full
 async def test_keys_that_are_new_are_fetched(aflow: AsyncHarness, known: Provider) -> None:
     browser = console(aflow, known)
     assert await log_in(browser, known) == 200
@@ -147,6 +151,7 @@ async def test_keys_that_are_new_are_fetched(aflow: AsyncHarness, known: Provide
     assert await log_in(browser, known) == 200
 
 
+@pytest.mark.full
 async def test_a_state_counts_once_and_in_the_browser_that_began(
     aflow: AsyncHarness, known: Provider
 ) -> None:
@@ -166,6 +171,7 @@ async def test_a_state_counts_once_and_in_the_browser_that_began(
     assert "This login has ended before." in seen_in_words
 
 
+@pytest.mark.full
 async def test_a_login_that_the_provider_refuses_or_mixes_up_comes_to_nothing(
     aflow: AsyncHarness, known: Provider
 ) -> None:

@@ -30,7 +30,6 @@ from pgflow.web.console import WRITES
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 BOB = Principal("bob", ["operate"])
 GATES = Principal("dora", ["approve"], acts_as=["ops"])
@@ -61,6 +60,7 @@ async def gate_page(browser: Browser, key: str) -> str:
     return next(link for link in page.links if link.startswith("/gate?"))
 
 
+@pytest.mark.full
 async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -101,6 +101,7 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     assert "this will be refused" in page.words
 
 
+@pytest.mark.full
 async def test_a_page_says_what_no_worker_has_taken_yet(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -114,6 +115,7 @@ async def test_a_page_says_what_no_worker_has_taken_yet(
     assert "ordered twice" in words
 
 
+@pytest.mark.full
 async def test_a_failed_run_is_retried_from_the_step_that_failed(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -132,6 +134,7 @@ async def test_a_failed_run_is_retried_from_the_step_that_failed(
     assert ("bob (postgres)",) in conn.execute(by).fetchall()
 
 
+@pytest.mark.full
 async def test_a_run_is_taken_back_and_forked_with_another_input(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -169,6 +172,7 @@ async def test_a_run_is_taken_back_and_forked_with_another_input(
     assert set(said) == {("bob (postgres)",)}
 
 
+@pytest.mark.full
 async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -288,6 +292,7 @@ async def test_a_gate_is_answered_in_other_ways(
     assert await run.result(SOON) == result
 
 
+@pytest.mark.full
 async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -312,6 +317,7 @@ async def test_a_gate_is_delegated_by_whom_it_asks_and_nobody_else(
     assert (await outsider.submit(path, {"verdict": "approve"})).status_code == 403
 
 
+@pytest.mark.full
 async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -326,6 +332,7 @@ async def test_whoever_answers_a_request_that_was_edited_meanwhile_is_told(
     assert (answer.status_code, "Something else is asked now" in answer.text) == (409, True)
 
 
+@pytest.mark.full
 async def test_an_unknown_effect_is_settled_with_how_one_knows(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -350,6 +357,7 @@ async def test_an_unknown_effect_is_settled_with_how_one_knows(
     assert await browser.status(path) == 404
 
 
+@pytest.mark.full
 async def test_an_obligation_is_discharged_or_waived_with_a_reason(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -375,6 +383,7 @@ async def test_an_obligation_is_discharged_or_waived_with_a_reason(
     assert said == [("discharged", "bob (postgres)"), ("waived", "bob (postgres)")]
 
 
+@pytest.mark.full
 async def test_a_pool_is_granted_more_and_revoked_by_an_admin(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -396,6 +405,7 @@ async def test_a_pool_is_granted_more_and_revoked_by_an_admin(
     assert not [f for f in (await low.get(path)).forms if f.method == "post"]
 
 
+@pytest.mark.full
 async def test_a_queue_is_paused_and_given_rules_while_it_works(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -426,6 +436,7 @@ async def test_a_queue_is_paused_and_given_rules_while_it_works(
     assert not [form for form in viewer.forms if form.method == "post"]
 
 
+@pytest.mark.full
 async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -465,6 +476,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     assert done == {path for path, _ in WRITES}
 
 
+@pytest.mark.full
 async def test_each_sees_only_the_buttons_of_their_roles(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))

@@ -36,7 +36,6 @@ from pgflow.web.console import NAVIGATION
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 PAGES = tuple(path for path, _ in NAVIGATION)
@@ -156,6 +155,7 @@ async def test_an_empty_database_says_what_to_do_next(aflow: AsyncHarness) -> No
     seen_in(await browser.get("/outbox"), "There are no relays yet.")
 
 
+@pytest.mark.full
 async def test_home_names_each_need_with_its_one_next_action(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -185,6 +185,7 @@ async def test_home_names_each_need_with_its_one_next_action(
             assert await browser.status(link) == 200, link
 
 
+@pytest.mark.full
 async def test_home_says_where_more_of_a_kind_are_than_it_lists(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, ANN)
@@ -201,6 +202,7 @@ async def test_home_says_where_more_of_a_kind_are_than_it_lists(aflow: AsyncHarn
         assert await browser.status(link) == 200
 
 
+@pytest.mark.full
 async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(
     aflow: AsyncHarness,
 ) -> None:
@@ -227,6 +229,7 @@ async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(
     seen_in(page, "ValueError: declined: 7 cents", "Mend the cause, then retry it", "Traceback")
 
 
+@pytest.mark.full
 async def test_a_value_is_shown_in_full_as_text(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     await aflow.start(checkout.options(key="o"), Order("x" * 30_000, 1, False))
@@ -244,6 +247,7 @@ async def test_a_value_is_shown_in_full_as_text(aflow: AsyncHarness) -> None:
         assert await browser.status("/run/value", key="o", value=wrong) == status, wrong
 
 
+@pytest.mark.full
 async def test_runs_are_searched_and_come_in_pages(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     for n in range(60):
@@ -285,6 +289,7 @@ async def test_a_search_is_quick_and_leads_on_to_older_runs(
     seen_in(page, "pgflow list --status failed --since 1h --error DECLINED")
 
 
+@pytest.mark.full
 async def test_a_long_journal_is_shown_in_windows(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     await aflow.start(long.options(key="long"), 700)
@@ -301,6 +306,7 @@ async def test_a_long_journal_is_shown_in_windows(aflow: AsyncHarness) -> None:
     assert await browser.status("/run", **{"key": "long", "from": "x"}) == 400
 
 
+@pytest.mark.full
 async def test_gates_effects_obligations_and_budgets_have_pages(aflow: AsyncHarness) -> None:
     aflow(pools=[Pool("models", usd=10, per="1 day"), Pool("all", calls=5)])
     aflow.include(*FLOWS)
@@ -356,6 +362,7 @@ async def test_the_policy_says_what_it_would_ask_of_an_act(
         assert await browser.status("/policy", **wrong) == 400
 
 
+@pytest.mark.full
 async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
@@ -370,6 +377,7 @@ async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow: AsyncHarnes
     assert "refresh" not in browser.last.headers
 
 
+@pytest.mark.full
 def test_a_sync_app_has_the_same_pages(flow: Harness) -> None:
     flow.include(*FLOWS)
     flow.start(await_payment.options(key="i"), "o")
@@ -386,6 +394,7 @@ def test_a_sync_app_has_the_same_pages(flow: Harness) -> None:
     assert flow.app.get("i", await_payment).status() == "paused"
 
 
+@pytest.mark.full
 async def test_mounted_below_a_path_every_address_stays_below_it(aflow: AsyncHarness) -> None:
     import httpx
     from starlette.applications import Starlette

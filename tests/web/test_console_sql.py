@@ -15,7 +15,6 @@ from pgflow.web import Principal
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 
 ANN = Principal("ann", ["admin"])
 EVE = Principal("eve", ["operate", "approve"])
@@ -60,6 +59,7 @@ async def test_only_an_admin_runs_a_statement(aflow: AsyncHarness) -> None:
     assert (await ann.send(form, sql="select 1 as a")).status_code == 200
 
 
+@pytest.mark.full
 async def test_each_page_shows_what_it_asks(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i'1"), "o")

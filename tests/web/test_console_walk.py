@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
-pytestmark = pytest.mark.timeout(120)
 
 MANY = 10_000
 
 
+@pytest.mark.full
 def test_a_person_watches_work_live_and_does_it_again(
     conn: psycopg.Connection[Any], dsn: str
 ) -> None:
@@ -92,6 +92,7 @@ def test_a_person_watches_work_live_and_does_it_again(
     assert run_row(conn, "hello", "status") == ("completed",)
 
 
+@pytest.mark.full
 def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn: str) -> None:
     axe = find_axe()
     flow(pools=[Pool("models", usd=1)])

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @contextlib.contextmanager
 def console(dsn: str, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
@@ -81,6 +79,7 @@ def test_it_serves_this_machine_until_it_is_asked_to_stop(dsn: str) -> None:
         assert finish(served).code == 0
 
 
+@pytest.mark.full
 def test_a_page_that_the_database_does_not_answer_ends_with_the_console(
     dsn: str, conn: psycopg.Connection[Any]
 ) -> None:
@@ -105,6 +104,7 @@ select exists (select from pg_locks where not granted and relation = 'pgflow.wor
 """
 
 
+@pytest.mark.full
 def test_others_come_in_with_tokens_only(dsn: str, tmp_path: Path) -> None:
     answer = pgflow(dsn, "web", "--host", "0.0.0.0")
     assert (answer.code, "--tokens FILE" in answer.err) == (2, True)
@@ -139,6 +139,7 @@ def test_a_port_that_is_taken_is_told(dsn: str) -> None:
         assert (answer.code, "nothing can listen at 127.0.0.1" in answer.err) == (2, True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("missing", ["starlette", "jinja2", "uvicorn"])
 def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     code = (
@@ -167,6 +168,7 @@ def too_wide(browser: Chromium, width: int) -> str | None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_scripts", [True, False], ids=["scripts", "no scripts"])
 def test_a_person_mends_what_home_shows(
     flow: Harness, conn: psycopg.Connection[Any], dsn: str, has_scripts: bool
@@ -208,6 +210,7 @@ def test_a_person_mends_what_home_shows(
         assert browser.complaints == []
 
 
+@pytest.mark.full
 def test_pages_fit_a_desk_and_a_phone_light_and_dark(
     flow: Harness, conn: psycopg.Connection[Any], dsn: str
 ) -> None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pgflow._model.claims import Offer
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 CHILDREN = 20
 
@@ -133,6 +132,7 @@ async def test_a_child_of_a_queue_that_is_served_elsewhere_is_not_claimed_for(
                 assert await run.result(SOON) == 2
 
 
+@pytest.mark.full
 async def test_runs_that_wait_look_as_often_as_if_nothing_called_for_a_poll(
     aflow: Harness, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +158,7 @@ async def waits_for_child() -> int:
     return await pgflow.run_child(one_up, 1)
 
 
+@pytest.mark.full
 async def test_a_parent_that_may_be_leaving_is_woken_in_the_database(
     aflow: Harness, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

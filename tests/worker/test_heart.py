@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 from psycopg import sql
 from records import SOON, count, steps, wait_until
 from sqlkit import claim, register, start
@@ -20,9 +20,6 @@ from pgflow._worker.acknowledged import Acknowledged
 from pgflow._worker.heartbeat import Heart, Rhythm, Tidings
 from pgflow._worker.life import Life
 from pgflow._worker.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    import pytest
 
 FAST = Rhythm(beat=0.02, look=0.02, dead_after=0.4)
 
@@ -87,6 +84,7 @@ def test_an_outage_is_said_once_and_so_is_its_end(
     assert int(again[1]) >= 5
 
 
+@pytest.mark.full
 def test_who_was_asleep_takes_nobody_for_dead(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

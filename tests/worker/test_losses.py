@@ -53,6 +53,7 @@ async def three() -> list[str]:
     return [await first(), await second(), await last.aio()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "is_first", [True, False], ids=["the first to commit", "after another run"]
 )
@@ -167,6 +168,7 @@ def test_the_end_of_a_run_is_told_too(conn: psycopg.Connection) -> None:
     assert ask(conn, calls.lost_runs([claim.run_id], [claim.token], [0], [False])) == []
 
 
+@pytest.mark.full
 def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> None:
     hold_on.set()
     meter = Meter()
@@ -189,6 +191,7 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
     assert (meter.losses, meter.lost_runs) == (0, 0)
 
 
+@pytest.mark.full
 def test_doctor_names_a_loss_until_somebody_closes_it(dsn: str, conn: psycopg.Connection) -> None:
     loss = calls.Loss(1, 2, 5000, 4000, 2.5, [{"key": "order-7", "seq": 3, "ended": False}])
     number = ask(conn, calls.report_loss(4, "far", 77, loss))

@@ -19,7 +19,6 @@ from pgflow import DefinitionError, Page, effect, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 MINUTES = timedelta(minutes=2)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -121,6 +120,7 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(
     await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed any more")
 
 
+@pytest.mark.full
 async def test_an_effect_that_needs_somebody_again_is_told_again(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -142,6 +142,7 @@ async def test_an_effect_that_needs_somebody_again_is_told_again(
     assert len(pages) == 2
 
 
+@pytest.mark.full
 async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -162,6 +163,7 @@ async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(
     assert pages[0].since < pages[1].since
 
 
+@pytest.mark.full
 async def test_an_effect_beside_a_run_that_goes_on_is_told_too(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -173,6 +175,7 @@ async def test_an_effect_beside_a_run_that_goes_on_is_told_too(
     await eventually(lambda: [page.kind for page in pages] == ["effect"], "somebody is told")
 
 
+@pytest.mark.full
 def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -203,6 +206,7 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(
     assert pages[0][0].id != pages[1][0].id
 
 
+@pytest.mark.full
 async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -231,6 +235,7 @@ async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(
 # ---------------------------------------------------------------- at least once
 
 
+@pytest.mark.full
 async def test_a_hook_that_fails_is_called_again_after_a_while(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -254,6 +259,7 @@ async def test_a_hook_that_fails_is_called_again_after_a_while(
     assert len({page.id for page in pages}) == 1
 
 
+@pytest.mark.full
 async def test_a_hook_that_is_cancelled_has_told_nobody(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -290,6 +296,7 @@ async def test_a_sync_hook_that_is_cancelled_has_told_nobody(
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
 
 
+@pytest.mark.full
 async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -327,6 +334,7 @@ async def test_a_worker_whose_pager_is_gone_has_failed(
     await asyncio.wait_for(worker.failed.wait(), 5)
 
 
+@pytest.mark.full
 async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -349,6 +357,7 @@ async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_anot
     assert [page.id for page in pages] == [pages[0].id] * 2
 
 
+@pytest.mark.full
 async def test_a_hook_may_be_called_again_while_nothing_is_done(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -362,6 +371,7 @@ async def test_a_hook_may_be_called_again_while_nothing_is_done(
     await eventually(lambda: len(pages) == 2, "somebody is told again")
 
 
+@pytest.mark.full
 async def test_two_workers_do_not_tell_the_same(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -373,6 +383,7 @@ async def test_two_workers_do_not_tell_the_same(
     )
 
 
+@pytest.mark.full
 async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

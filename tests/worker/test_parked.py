@@ -16,7 +16,6 @@ from pgflow._worker.poller import due_after
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(60)
 
 go = Signal("go", int)
 
@@ -68,6 +67,7 @@ def workflow_threads() -> int:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(
     flow: Harness, conn: psycopg.Connection, colour: str

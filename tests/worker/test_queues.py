@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pgflow._model.claims import Claim
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -80,6 +79,7 @@ def fleet(
         yield apps[0]
 
 
+@pytest.mark.full
 def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_their_way(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +118,7 @@ def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_
     assert most == 16
 
 
+@pytest.mark.full
 def test_a_worker_with_a_backlog_claims_for_the_places_of_runs_that_park_and_for_no_others(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_worker_with_a_backlog_claims_for_the_places_of_runs_that_park_and_for
     assert most <= 8
 
 
+@pytest.mark.full
 def test_a_limit_holds_over_all_workers_and_is_used_in_full(
     dsn: str, conn: psycopg.Connection, works: Works
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_limit_holds_over_all_workers_and_is_used_in_full(
     assert works.most == 3
 
 
+@pytest.mark.full
 def test_a_limit_can_be_changed_while_workers_run(
     dsn: str, conn: psycopg.Connection, works: Works
 ) -> None:
@@ -189,6 +192,7 @@ def test_a_limit_can_be_changed_while_workers_run(
     assert works.most <= 1
 
 
+@pytest.mark.full
 def test_a_worker_works_on_no_more_runs_at_once_than_it_is_told(
     dsn: str, conn: psycopg.Connection, works: Works
 ) -> None:
@@ -219,6 +223,7 @@ def test_a_worker_serves_only_the_queues_it_is_told(dsn: str) -> None:
             assert elsewhere.result(SOON) == 1
 
 
+@pytest.mark.full
 def test_a_paused_queue_holds_up_no_other(flow: Harness, conn: psycopg.Connection) -> None:
     @workflow(queue="paused")
     async def held() -> int:

@@ -22,7 +22,6 @@ from pgflow._worker.heartbeat import Rhythm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", int)
 
@@ -51,6 +50,7 @@ def fleet(dsn: str, *workflows: pgflow.Workflow[..., Any], size: int) -> Iterato
         yield apps[0]
 
 
+@pytest.mark.full
 def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -103,6 +103,7 @@ def test_a_suspect_that_has_got_on_makes_room_for_the_next(
         )
 
 
+@pytest.mark.full
 def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -199,6 +200,7 @@ def claim_in_a_process(dsn: str) -> tuple[int, int]:
     return worker, token
 
 
+@pytest.mark.full
 def test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed(
     assert conn.execute(commit, (token,)).fetchone() == (None,)
 
 
+@pytest.mark.full
 def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -250,6 +253,7 @@ def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(
     assert bodies == [1, 2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again(
     dsn: str, colour: str

@@ -18,7 +18,6 @@ from pgflow import App, AsyncApp, DefinitionError, WorkerFailed, step, workflow
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(60)
 
 opened: list[str] = []
 
@@ -186,6 +185,7 @@ async def close_it() -> None:
 """
 
 
+@pytest.mark.full
 def test_the_commands_that_work_call_them(dsn: str, tmp_path: Path) -> None:
     flows = tmp_path / "started_flows.py"
     flows.write_text(FLOWS.format(body="opened.append('engine')"))
@@ -198,6 +198,7 @@ def test_the_commands_that_work_call_them(dsn: str, tmp_path: Path) -> None:
         assert app.get("see-2", see).result(SOON) == ["engine"]
 
 
+@pytest.mark.full
 def test_a_command_that_cannot_start_says_so_in_one_line(dsn: str, tmp_path: Path) -> None:
     flows = tmp_path / "failing_flows.py"
     flows.write_text(FLOWS.format(body="raise OSError('the shop is closed')"))

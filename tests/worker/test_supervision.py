@@ -60,8 +60,6 @@ from pgflow._worker.upkeep import Upkeep
 from pgflow._worker.watchdog import Watchdog
 from pgflow._worker.worker import Worker
 
-pytestmark = pytest.mark.timeout(90)
-
 
 class Odd(BaseException):
     """Exception of no kind that anybody expects."""
@@ -261,6 +259,7 @@ def test_whatever_an_effect_raises_its_outcome_is_unknown(dsn: str, effect: str,
         assert app.start(quick).result(SOON) == 5
 
 
+@pytest.mark.full
 def test_what_cannot_be_judged_holds_its_run(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,6 +276,7 @@ def test_what_cannot_be_judged_holds_its_run(
         assert app.start(quick).result(SOON) == 5
 
 
+@pytest.mark.full
 def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +309,7 @@ class Touchy(pydantic.BaseModel):
 async def reading(touchy: Touchy) -> None: ...
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", RAISES)
 def test_whatever_the_reading_of_an_input_raises_its_run_ends_and_the_worker_goes_on(
     dsn: str, conn: psycopg.Connection, name: str
@@ -363,6 +364,7 @@ async def panicking() -> Panicking:
     return Panicking()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["badly_annotated", "badly_asked", "panicking"])
 def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(
     dsn: str, conn: psycopg.Connection, name: str
@@ -384,6 +386,7 @@ def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(
             ]
 
 
+@pytest.mark.full
 def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,6 +499,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     assert f"in {loop}" in caplog.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fails", ["a cancel", "a BaseException"])
 def test_a_committer_that_ends_ends_the_worker_loudly(
     dsn: str, monkeypatch: pytest.MonkeyPatch, fails: str
@@ -806,6 +810,7 @@ def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(
         )
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("_hang")
 def test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so(
     dsn: str, caplog: pytest.LogCaptureFixture
@@ -863,6 +868,7 @@ def test_a_job_that_never_began_costs_no_thread() -> None:
     threads.shutdown()
 
 
+@pytest.mark.full
 def test_a_task_that_has_dropped_a_cancel_is_cancelled_again():
     async def play() -> None:
         begun = asyncio.Event()

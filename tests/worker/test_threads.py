@@ -90,6 +90,7 @@ def test_a_thread_that_asks_gets_the_value_or_the_error() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.full
 def test_a_thread_that_asks_a_closed_loop_is_told_so() -> None:
     loop = asyncio.new_event_loop()
     posts = Posts(loop)

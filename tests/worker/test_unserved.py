@@ -18,7 +18,6 @@ from pgflow import App, InvalidArgument, workflow
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
 
 Conn = psycopg.Connection[Any]
 
@@ -110,6 +109,7 @@ def test_a_queue_may_refuse_what_no_worker_has_ever_had(flow: Harness, conn: Con
     flow.include(comes_later)
 
 
+@pytest.mark.full
 def test_a_child_is_not_refused(flow: Harness, conn: Conn) -> None:
     conn.execute("select pgflow.require_known('strict')")
     flow.include(has_a_child)

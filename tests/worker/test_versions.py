@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
@@ -140,6 +138,7 @@ async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(dsn:
         assert await run.result(timedelta(seconds=4)) == "by 1, then by 1"
 
 
+@pytest.mark.full
 @alone
 async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_anybody(
     dsn: str, conn: psycopg.Connection
@@ -161,6 +160,7 @@ async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_an
     ) == {"1": 5, "2": 5}
 
 
+@pytest.mark.full
 @alone
 async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(
     dsn: str, conn: psycopg.Connection
@@ -259,6 +259,7 @@ def test_a_worker_that_is_gone_serves_nothing(flow: Harness, conn: psycopg.Conne
     }
 
 
+@pytest.mark.full
 @alone
 async def test_a_version_may_go_once_no_run_from_its_time_is_open(
     dsn: str, conn: psycopg.Connection
@@ -475,6 +476,7 @@ STAGES = {
 }
 
 
+@pytest.mark.full
 @alone
 async def test_the_life_of_a_patch_as_the_view_tells_it(
     dsn: str, conn: psycopg.Connection, tmp_path: Path
@@ -564,6 +566,7 @@ def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path: Path) 
 # ---------------------------------------------------------------- names that were others
 
 
+@pytest.mark.full
 @alone
 async def test_a_workflow_serves_runs_of_its_old_name(dsn: str, conn: psycopg.Connection) -> None:
     old = make("1")

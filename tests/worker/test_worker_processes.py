@@ -52,6 +52,7 @@ def assert_booked_once(conn, keys, steps):
     assert sorted(rows) == sorted((key, steps, steps) for key in keys)
 
 
+@pytest.mark.full
 def test_two_processes_share_a_queue_and_do_everything_once(dsn, app_conn):
     keys = start_bookings(app_conn, 200)
     with worker(dsn) as first, worker(dsn) as second:
@@ -60,6 +61,7 @@ def test_two_processes_share_a_queue_and_do_everything_once(dsn, app_conn):
     assert_booked_once(app_conn, keys, 5)
 
 
+@pytest.mark.full
 def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn):
     keys = start_bookings(app_conn, 60, steps=20, pause=0.01)
     for _ in range(6):
@@ -79,6 +81,7 @@ def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn
     assert_booked_once(app_conn, keys, 20)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workflow", ["hanging", "unwilling"])
 def test_a_thread_that_never_ends_does_not_keep_the_process_alive(dsn, app_conn, workflow):
     start(app_conn, workflow)
@@ -103,6 +106,7 @@ def test_a_stop_that_comes_during_the_start_is_not_lost(dsn, app_conn):
     assert one(app_conn, "select count(*) from pgflow.workers") == 0
 
 
+@pytest.mark.full
 def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn):
     start(app_conn, "booking", "slow", key="slow", steps=3, pause=1.0)
     with worker(dsn, "--grace", "60") as process:
@@ -127,6 +131,7 @@ def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn)
     assert_booked_once(app_conn, ["slow"], 3)
 
 
+@pytest.mark.full
 def test_a_frozen_worker_that_wakes_up_commits_nothing_and_begins_anew(dsn, app_conn):
     keys = start_bookings(app_conn, 20, steps=30, pause=0.02)
     with worker(dsn, "--concurrency", "20") as frozen:
@@ -151,6 +156,7 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_and_begins_anew(dsn, app_
     assert_booked_once(app_conn, keys, 30)
 
 
+@pytest.mark.full
 def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_conn):
     app_conn.execute("select pgflow.limit_queue('default', null, 3)")
     keys = start_bookings(app_conn, 12, steps=40, pause=0.05)
@@ -182,6 +188,7 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
     assert_booked_once(app_conn, keys, 40)
 
 
+@pytest.mark.full
 def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn):
     keys = start_bookings(app_conn, 60, steps=20, pause=0.01)
     kills, last = 0, 0.0
@@ -207,6 +214,7 @@ def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn
     assert_booked_once(app_conn, keys, 20)
 
 
+@pytest.mark.full
 def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn):
     key = start(app_conn, "hogging", seconds=3.0)
     with worker(dsn) as process, worker(dsn) as other:
@@ -217,6 +225,7 @@ def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn):
     )
 
 
+@pytest.mark.full
 def test_code_that_blocks_the_loop_is_named_in_the_log(dsn, app_conn):
     key = start(app_conn, "blocking", "blocker", seconds=2.5)
     with worker(dsn) as process:
@@ -242,6 +251,7 @@ def test_an_unreachable_database_is_one_line_and_exit_code_69():
     assert log.startswith("pgflow: the database cannot be reached") and log.count("\n") == 1
 
 
+@pytest.mark.full
 def test_waiting_runs_are_woken_by_a_signal_from_sql(dsn, app_conn):
     start(app_conn, "waiting", "w")
     with worker(dsn) as process:

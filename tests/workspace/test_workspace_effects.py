@@ -22,8 +22,6 @@ from pgflow.workspace.git import Git
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @change()
 def append(ws: Workspace, name: str, text: str) -> None:
@@ -47,6 +45,7 @@ def ws(folder: Path) -> Workspace:
     return Workspace(str(folder), "run-1")
 
 
+@pytest.mark.full
 async def test_an_effect_returns_the_snapshot_of_what_it_has_done(
     aflow: AsyncHarness, conn: psycopg.Connection, ws: Workspace, folder: Path
 ) -> None:
@@ -73,6 +72,7 @@ async def test_an_effect_returns_the_snapshot_of_what_it_has_done(
     ]
 
 
+@pytest.mark.full
 async def test_a_change_that_fails_fails_in_the_workflow_and_leaves_the_files(
     aflow: AsyncHarness, ws: Workspace, folder: Path
 ) -> None:
@@ -89,6 +89,7 @@ async def test_a_change_that_fails_fails_in_the_workflow_and_leaves_the_files(
     assert (folder / "b").read_text() == "b"
 
 
+@pytest.mark.full
 async def test_a_failed_run_takes_its_changes_back_and_leaves_those_of_people(
     aflow: AsyncHarness, ws: Workspace, folder: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_def_workflows_change_files_too(flow: Harness, ws: Workspace, folder: Pa
     assert ws.history()[0].fence == 1
 
 
+@pytest.mark.full
 async def test_two_runs_never_work_in_one_folder(
     aflow: AsyncHarness, ws: Workspace, folder: Path
 ) -> None:
@@ -145,6 +147,7 @@ async def test_two_runs_never_work_in_one_folder(
     assert (folder / "b").read_text() in ("b<xx><yy>", "b<yy><xx>")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "place", ["in the act", "before the snapshot counts", "behind the snapshot"]
 )
@@ -188,6 +191,7 @@ def shown(remote: Path, name: str) -> str:
     return git(remote, "show", name)
 
 
+@pytest.mark.full
 async def test_a_push_sends_the_files_as_one_commit_and_is_taken_back(
     aflow: AsyncHarness, ws: Workspace, folder: Path, remote: Path
 ) -> None:
@@ -210,6 +214,7 @@ async def test_a_push_sends_the_files_as_one_commit_and_is_taken_back(
         assert git(remote, "for-each-ref") == before
 
 
+@pytest.mark.full
 async def test_a_branch_that_has_moved_on_refuses_a_push(
     aflow: AsyncHarness, ws: Workspace, folder: Path, remote: Path, tmp_path: Path
 ) -> None:
@@ -230,6 +235,7 @@ async def test_a_branch_that_has_moved_on_refuses_a_push(
     assert git(remote, "log", "-1", "--format=%s", "main") == "theirs\n"
 
 
+@pytest.mark.full
 async def test_a_push_is_not_taken_back_over_the_work_of_others(
     aflow: AsyncHarness, ws: Workspace, remote: Path, tmp_path: Path
 ) -> None:
@@ -253,6 +259,7 @@ async def test_a_push_is_not_taken_back_over_the_work_of_others(
     assert git(remote, "log", "-1", "--format=%s", "feature") == "theirs\n"
 
 
+@pytest.mark.full
 async def test_a_push_whose_reply_is_lost_is_found_at_the_remote(
     aflow: AsyncHarness, ws: Workspace, remote: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_what_a_failed_change_has_left_is_put_aside(ws: Workspace, folder: Path)
     assert (folder / "c").read_text() == "half of it"
 
 
+@pytest.mark.full
 def test_edits_of_people_are_snapshots_of_their_own(ws: Workspace, folder: Path) -> None:
     append(ws, "k1", "b", "+1")
     (folder / "a").write_text("by a person")
@@ -159,6 +160,7 @@ def test_hooks_of_the_user_do_not_run(ws: Workspace, folder: Path) -> None:
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.full
 def test_each_run_has_a_working_tree_of_its_own(folder: Path) -> None:
     one, two = (Workspace.in_worktree(folder, run) for run in ("order/1 ä", "order/2"))
     assert Workspace.in_worktree(folder, "order/1 ä") == one
@@ -205,6 +207,7 @@ def test_a_frozen_act_that_goes_on_does_not_count(ws: Workspace, folder: Path) -
     assert ws.find_change("k2") is not None
 
 
+@pytest.mark.full
 def test_old_snapshots_are_joined_at_decisions(ws: Workspace, folder: Path) -> None:
     ids = [append(ws, f"k{n}", "b", f"+{n}", decision=f"d{n // 3}") for n in range(9)]
     files = read_files(folder)
@@ -274,6 +277,7 @@ def test_links_are_kept_as_links(ws: Workspace, folder: Path, tmp_path: Path) ->
     assert outside.read_text() == "outside"
 
 
+@pytest.mark.full
 def test_a_lost_index_costs_time_alone(ws: Workspace, folder: Path) -> None:
     append(ws, "k1", "b", "+1")
     shutil.rmtree(folder / ".git" / "pgflow")

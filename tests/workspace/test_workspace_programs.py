@@ -15,12 +15,14 @@ from workspaces import Killed, Program, in_child
 from pgflow.workspace import Workspace
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [3])
 def test_a_random_program_under_kills_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> None:
     counts = Program(seed, tmp_path).run(operations=14)
     assert counts["killed"] > 0
 
 
+@pytest.mark.full
 def test_a_rewind_that_has_begun_is_brought_to_its_end(tmp_path: Path) -> None:
     folder = make_repository(tmp_path / "shop", a="1", b="b")
     ws = Workspace(str(folder), "run")
