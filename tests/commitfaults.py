@@ -1,13 +1,12 @@
 """Has COMMIT itself fail on every path through the API: `python -m tests.commitfaults DSN
-[--seconds N] [--seed S] [--path NAME]`.
+[--refusals N] [--seed S] [--path NAME]`.
 
 The server says that a statement is complete and commits only then. What it raises at that moment
 comes behind the answer, and an engine that stops reading there takes a failed commit for a commit.
 A deferred constraint trigger on every table of the engine raises it: each SQLSTATE below, or the
-end of the session, in the n-th transaction of a role that writes. The paths are those of
-`tests/kits/wirepaths.py`, and so are the judges: the work of each key must be done, once, and nothing of
-the fault may be in a journal. A path on which no commit was refused proves nothing, and makes the
-whole void.
+end of the session, in the n-th transaction of a role that writes; the path is gone until that one
+has come. The paths are those of `tests/kits/wirepaths.py`, and so are the judges: the work of each
+key must be done, once, and nothing of the fault may be in a journal.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import asyncio
 import logging
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,15 +27,15 @@ from pgflow.app._sync import Portal
 from tests.kits import servers
 from tests.kits.evidence import Evidence, Findings
 from tests.kits.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge
-from tests.wirecut import AT_ONCE, PATIENCE_SECONDS, STRAYS
+from tests.wirecut import AT_ONCE, GOES, HANG_SECONDS, STRAYS
 
 ENDS_SESSION = "ends"
 REFUSALS = ("40001", "40P01", "53100", "53200", "55P03", "57P01", "08006", ENDS_SESSION)
 """Raised by COMMIT: the conflicts of isolation levels and deferred constraints, a server without
 room, one that stops.
 """
-SECONDS_FOR_EVERY_COMMIT = 120.0
-HEART_SECONDS = 0.5
+LATEST = 4
+"""The last commit of a role that is refused: by then each has done what it does on a path."""
 
 REFUSING = """
 create sequence app.commits;
@@ -109,23 +107,15 @@ class Tally:
 
     path: str
     promises: tuple[str, ...]
-    commits: int = 0
-    trials: int = 0
+    planned: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     doubled: int = 0
     wrong: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def add(self, other: Tally) -> None:
-        """Counts what came of it another time."""
-        self.refused += other.refused
-        for name in ("trials", "lost", "doubled", "wrong", "seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Refusing:
-    """One path, with each of its commits refused in turn."""
+    """One path, with commits of its roles refused."""
 
     def __init__(self, stage: Stage, rng: random.Random) -> None:
         self.stage = stage
@@ -133,40 +123,50 @@ class Refusing:
         self._rng = rng
         self._keys: dict[str, str] = {}
 
-    async def run(self, most: int) -> Tally:
-        """Make so many refusals at most, of each SQLSTATE about as many."""
-        began = time.monotonic()
-        counts = await self._count_commits()
-        self.tally.commits = sum(counts.values())
-        places = [(role, nth) for role, times in counts.items() for nth in range(1, times + 1)]
-        every = [Refusal(role, nth, sqlstate) for role, nth in places for sqlstate in REFUSALS]
-        for refusal in self._rng.sample(every, min(most, len(every))):
-            await self._trial(refusal)
+    async def run(self, refusals: int) -> Tally:
+        """Make so many refusals: of each role and of each SQLSTATE about as many."""
+        await self._act("nothing")
+        roles = await self._writers()
+        self.tally.planned = refusals
+        for number in range(refusals):
+            if number % len(REFUSALS) == 0:
+                states = self._rng.sample(REFUSALS, len(REFUSALS))
+            await self._trial(
+                Refusal(
+                    roles[number % len(roles)],
+                    self._rng.randint(1, LATEST),
+                    states[number % len(REFUSALS)],
+                )
+            )
         verdict = await judge(self.stage, self._keys)
         self.tally.lost, self.tally.doubled = verdict.lost, verdict.doubled
         self.tally.wrong += verdict.wrong
-        self.tally.seconds = time.monotonic() - began
         return self.tally
 
-    async def _count_commits(self) -> Counter[str]:
-        """Commits that wrote, by role, of the roles that the path is about: counted by the trigger,
-        on a second round.
-        """
-        await self._act("nothing")
+    async def _writers(self) -> list[str]:
+        """Return the roles that the path is about and that commit on it, as the trigger sees."""
         await self.stage.direct.execute("insert into app.refusal values ('', 0, 'count')")
         await self._act("nothing, counted")
         if HEART in self.stage.path.cuts:
-            await asyncio.sleep(HEART_SECONDS)
+            await self.stage.until(self._heart_has_written)
         await self.stage.direct.execute("delete from app.refusal")
-        rows = await self.stage.rows("select role, count(*) from app.committed group by role")
-        return Counter(
-            {role: min(times, 12) for role, times in rows if role and role in self.stage.path.cuts}
-        )
+        rows = await self.stage.rows("select distinct role from app.committed order by role")
+        return [role for (role,) in rows if role and role in self.stage.path.cuts]
+
+    async def _heart_has_written(self) -> bool:
+        return bool(await self.stage.rows("select from app.committed where role = %s", HEART))
+
+    async def _count_refusals(self) -> int:
+        sql = "select last_value + is_called::int from app.refusals"
+        return int((await self.stage.rows(sql))[0][0])
 
     async def _trial(self, refusal: Refusal) -> None:
         rows = self.stage.rows
-        self.tally.trials += 1
-        ((before,),) = await rows("select last_value + is_called::int from app.refusals")
+        before = await self._count_refusals()
+
+        async def is_refused() -> bool:
+            return await self._count_refusals() > before
+
         await rows(
             "with reset as (select setval('app.commits', 1, false)) insert into app.refusal "
             "select %s, %s, %s from reset returning 1",
@@ -174,17 +174,20 @@ class Refusing:
             refusal.nth,
             refusal.sqlstate,
         )
-        await self._act(str(refusal))
+        for _ in range(GOES):
+            await self._act(str(refusal))
+            if refusal.role == HEART:
+                await self.stage.until(is_refused)
+            if await is_refused():
+                self.tally.refused[refusal.sqlstate] += 1
+                break
         await rows("delete from app.refusal returning 1")
-        ((after,),) = await rows("select last_value + is_called::int from app.refusals")
-        if after != before:
-            self.tally.refused[refusal.sqlstate] += 1
 
     async def _act(self, what: str) -> None:
         key = f"{self.stage.path.name}/{len(self._keys)}"
         self._keys[key] = what
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(HANG_SECONDS):
                 await self.stage.path.act(self.stage, key)
         except TimeoutError:
             where = await self.stage.rows(
@@ -196,21 +199,20 @@ class Refusing:
 
 
 async def refuse_on_paths(
-    server_dsn: str, seconds: float, seed: int, names: Sequence[str] | None = None, most: int = 64
+    server_dsn: str, refusals: int, seed: int, names: Sequence[str] | None = None
 ) -> list[Tally]:
-    """Goes these paths, some at a time, again and again for so long, with so many refusals each."""
+    """Goes these paths, some at a time, with so many refusals each."""
     portal = Portal()
     template = servers.create_database(server_dsn)
-    began = time.monotonic()
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(path: Path, turn: int) -> Tally:
+    async def one(path: Path) -> Tally:
         async with turns:
-            rng = random.Random(f"{seed} {path.name} {turn}")
+            rng = random.Random(f"{seed} {path.name}")
             stage = Stage(path, server_dsn, template, portal, rng.choice((None, 3)))
             await stage.open()
             try:
-                return await Refusing(stage, rng).run(most)
+                return await Refusing(stage, rng).run(refusals)
             finally:
                 await stage.close()
 
@@ -228,15 +230,7 @@ async def refuse_on_paths(
             for name, path in PATHS.items()
             if (names is None or name in names) and name not in UNWRITTEN
         ]
-        tallies: list[Tally] = []
-        while not tallies or time.monotonic() < began + seconds:
-            turn = await asyncio.gather(*(one(path, len(tallies)) for path in paths))
-            if tallies:
-                for whole, more in zip(tallies, turn, strict=True):
-                    whole.add(more)
-            else:
-                tallies = list(turn)
-        return tallies
+        return list(await asyncio.gather(*(one(path) for path in paths)))
     finally:
         pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = strays
         servers.drop_database(server_dsn, template)
@@ -247,9 +241,9 @@ UNWRITTEN = ("result",)
 """Paths that are about connections which only read."""
 
 
-def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
+def findings_of(tallies: list[Tally], seed: int) -> Findings:
     """Return the paths' evidence for each promise."""
-    findings = Findings("commit faults", seed, seconds=seconds)
+    findings = Findings("commit faults", seed)
     counted: set[str] = set()
     for guarantee, fault in FAULTS.items():
         of = [t for t in tallies if guarantee in t.promises]
@@ -262,22 +256,16 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
             Evidence(guarantee, fault, own, lost, doubled, wrong, f"{len(of)} paths", shared)
         )
     for t in tallies:
-        findings.fired[f"commits refused: {t.path}"] = (t.refused.total(), 1)
+        findings.fired[f"commits refused: {t.path}"] = (t.refused.total(), t.planned)
     refused = sum((t.refused for t in tallies), Counter[str]())
     for sqlstate in REFUSALS:
-        findings.fired[f"commits refused with {sqlstate}"] = (refused[sqlstate], 5)
+        findings.fired[f"commits refused with {sqlstate}"] = (refused[sqlstate], 1)
     return findings
 
 
-def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Refusals of commits on every path, again as long as there is time."""
-    began = time.monotonic()
-    tallies = asyncio.run(
-        refuse_on_paths(
-            server_dsn, seconds, seed, most=64 if seconds >= SECONDS_FOR_EVERY_COMMIT else 12
-        )
-    )
-    return findings_of(tallies, seed, time.monotonic() - began)
+def prove(server_dsn: str, amount: int, seed: int) -> Findings:
+    """Refuses so many commits on every path."""
+    return findings_of(asyncio.run(refuse_on_paths(server_dsn, amount, seed)), seed)
 
 
 def main() -> int:
@@ -285,7 +273,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dsn", help="a superuser's; databases are made beside its own")
-    parser.add_argument("--seconds", type=float, default=0, help="go on for so long")
+    parser.add_argument("--refusals", type=int, default=64, help="on each path")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--path", action="append", help="only the paths whose names contain this")
     options = parser.parse_args()
@@ -295,23 +283,19 @@ def main() -> int:
     names = [
         name for name in PATHS if not options.path or any(part in name for part in options.path)
     ]
-    began = time.monotonic()
-    tallies = asyncio.run(refuse_on_paths(options.dsn, options.seconds, options.seed, names))
-    findings = findings_of(tallies, options.seed, time.monotonic() - began)
+    tallies = asyncio.run(refuse_on_paths(options.dsn, options.refusals, options.seed, names))
+    findings = findings_of(tallies, options.seed)
     for t in tallies:
         print(
-            f"{t.path:50} {t.commits:3} commits  {t.trials:4} trials  {t.refused.total():4} "
-            f"refused  lost {t.lost} doubled {t.doubled}  {t.seconds:.1f} s"
+            f"{t.path:50} {t.planned:4} planned  {t.refused.total():4} refused  lost {t.lost} "
+            f"doubled {t.doubled}"
         )
     wrong = [f"{t.path}: {w}" for t in tallies for w in t.wrong]
     for line in wrong[:100]:
         print(f"FAILED {line}")
     for line in findings.void:
         print(f"VOID {line}")
-    print(
-        f"{len(tallies)} paths, {sum(t.refused.total() for t in tallies)} commits refused, "
-        f"{findings.seconds:.1f} s"
-    )
+    print(f"{len(tallies)} paths, {sum(t.refused.total() for t in tallies)} commits refused")
     return 1 if wrong or findings.void else 0
 
 

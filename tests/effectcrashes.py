@@ -7,6 +7,10 @@ sagas that fail have continued as new on the way. At the end every effect must h
 has no key must have reached the witness once, what a failed run did must be undone, and the ledger
 must say what the book says. `--control` runs the same workflow with steps that know nothing of
 intents: the same judge must find doubles.
+
+An effect without a key is safe as long as nothing of an attempt arrives after `settle_after`. So no
+worker is taken for dead because the machine is slow: the driver, who buries the victims, has them
+reaped. The witness answers in the order in which it was called.
 """
 
 from __future__ import annotations
@@ -32,19 +36,18 @@ import pgflow
 from pgflow import Absent, Confirmed, Retries, StillUnknown, effect, step, workflow
 from pgflow._worker.bodies import Bodies
 from pgflow._worker.committer import Committer
-from pgflow._worker.options import WorkerOptions
-from pgflow.app import AsyncApp
+from pgflow._worker.heartbeat import Rhythm
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import crashes
 import servers
-from crashes import CONCURRENCY, RHYTHM, Driver, _Point, _reach
+from crashes import Driver, _Point, _reach
 from evidence import Evidence, Findings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
 CHARGES = 3
 """Effects of a saga that must be taken back if it fails."""
@@ -63,6 +66,7 @@ ASKING = Retries(
 LOST = 0.2
 """Share of the acts whose reply is lost though nobody dies."""
 
+RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=3600.0)
 ATTEMPT = timedelta(seconds=1)
 SETTLED_AFTER = timedelta(seconds=1.5)
 
@@ -82,31 +86,27 @@ class Witness:
         self.pid = os.fork()
         if not self.pid:
             try:
-                asyncio.run(self._serve())
+                self._serve()
             finally:
                 os._exit(0)
 
-    async def _serve(self) -> None:
+    def _serve(self) -> None:
+        """Answers one after the other."""
         known: set[tuple[str, str]] = set()
         book = os.open(self.book, os.O_WRONLY | os.O_APPEND)
-
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(
-                ConnectionError, json.JSONDecodeError
-            ):  # whoever asked may have died
-                request = json.loads(await reader.readline())
-                act, name, key = request
-                if act != "find":
-                    os.write(book, (json.dumps(request) + "\n").encode())
-                    os.fsync(book)
-                    known.add((name, key))
-                writer.write(json.dumps((name, key) in known).encode() + b"\n")
-                await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_unix_server(handle, self.address)
-        async with server:
-            await server.serve_forever()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen(128)
+            while True:
+                caller, _ = listener.accept()
+                with caller, contextlib.suppress(ConnectionError, json.JSONDecodeError):
+                    request = json.loads(caller.makefile().readline())
+                    act, name, key = request
+                    if act != "find":
+                        os.write(book, (json.dumps(request) + "\n").encode())
+                        os.fsync(book)
+                        known.add((name, key))
+                    caller.sendall(json.dumps((name, key) in known).encode() + b"\n")
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Return the entries of the book: act, name, key."""
@@ -130,7 +130,8 @@ async def ask(act: str, name: str, key: str, lost: Callable[[], None] = lambda: 
         await writer.drain()
         answer = await reader.readline()
         lost()
-        if act == "do" and random.random() < LOST:
+        attempt = pgflow.run_info().step_attempt
+        if act == "do" and random.Random(f"{name} {key} {attempt}").random() < LOST:
             raise ConnectionResetError(f"no reply to {name}")
         return bool(json.loads(answer))
     finally:
@@ -293,30 +294,7 @@ def _arm_outcome() -> None:
 
 def fork_worker(dsn: str, point: str | None, nth: int) -> int:
     """Forks a worker; returns its pid."""
-
-    async def work() -> None:
-        app = AsyncApp(dsn, include=[deal, blind_deal])
-        async with (
-            app,
-            app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)),
-        ):
-            await asyncio.Event().wait()
-
-    return _fork(work, point, nth)
-
-
-def _fork(work: Callable[[], Coroutine[Any, Any, None]], point: str | None, nth: int) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        crashes.logging.disable(crashes.logging.CRITICAL)
-        random.seed()
-        if point is not None:
-            _arm(point, nth)
-        asyncio.run(work())
-    finally:
-        os._exit(0)
+    return crashes.fork(lambda: _arm(point or "", nth), dsn, [deal, blind_deal], RHYTHM)
 
 
 # ---------------------------------------------------------------- the campaign
@@ -331,20 +309,13 @@ class EffectDriver(Driver):
     fork = staticmethod(fork_worker)
 
     def __init__(
-        self,
-        dsn: str,
-        witness: Witness,
-        kills: int,
-        seed: int,
-        seconds: float = 0,
-        *,
-        control: bool = False,
+        self, dsn: str, witness: Witness, kills: int, seed: int, *, control: bool = False
     ) -> None:
-        super().__init__(dsn, kills, seed, seconds)
-        self.witness = witness
-        self.workflow = "blind_deal" if control else "deal"
         if control:
             self.points = ("in the call",)
+        super().__init__(dsn, kills, seed)
+        self.witness = witness
+        self.workflow = "blind_deal" if control else "deal"
         self.answered = 0
 
     def _prepare(self, conn: psycopg.Connection[Any]) -> None:
@@ -362,13 +333,17 @@ class EffectDriver(Driver):
             conn.execute(
                 "select pgflow.start_run(%s, %s::json, %s)", (self.workflow, json.dumps(asked), key)
             )
-        self._answer(conn)
 
-    def _observe(self, conn: psycopg.Connection[Any]) -> None:
-        super()._observe(conn)
-        self._answer(conn)
+    def _bury(self, conn: psycopg.Connection[Any]) -> None:
+        alive = set(self.victims)
+        super()._bury(conn)
+        for pid in alive - set(self.victims):
+            conn.execute(
+                "select pgflow.reap_worker(worker_id, beat) from pgflow.worker where pid = %s",
+                (pid,),
+            )
 
-    def _answer(self, conn: psycopg.Connection[Any]) -> None:
+    def _attend(self, conn: psycopg.Connection[Any]) -> None:
         """The person: of what has no key and is unknown, looks into the book, once nobody can be at
         it any more.
         """
@@ -454,61 +429,54 @@ WRONG = (
 )
 
 
-def verdict(figures: dict[str, Any], kills: int) -> list[str]:
+def verdict(figures: dict[str, Any]) -> list[str]:
     """Return complaints; none if nothing is wrong."""
-    wrong = [
-        f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void"
-        for p in POINTS
-        if figures["kills"].get(p, 0) < kills
-    ]
-    wrong += [f"{name}: {figures[name]}" for name in WRONG if figures[name]]
+    wrong = [f"{name}: {figures[name]}" for name in WRONG if figures[name]]
     return wrong + ([f"check(): {figures['violations'][:3]}"] if figures["violations"] else [])
 
 
-def campaign(
-    dsn: str, kills: int, seed: int, seconds: float = 0, *, control: bool = False
-) -> dict[str, Any]:
+def campaign(dsn: str, kills: int, seed: int, *, control: bool = False) -> dict[str, Any]:
     """Runs it in a database with the schema; answers the figures."""
     with tempfile.TemporaryDirectory(prefix="pgflow-witness-") as folder:
         witness = Witness(Path(folder))
         os.environ["WITNESS"] = witness.address
         try:
-            return EffectDriver(dsn, witness, kills, seed, seconds, control=control).run()
+            return EffectDriver(dsn, witness, kills, seed, control=control).run()
         finally:
             witness.close()
 
 
-def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Kills workers around effects for this long, at each point at least twice."""
+def prove(server_dsn: str, amount: int, seed: int) -> Findings:
+    """Kills workers around effects, at each point so many times."""
     name = servers.create_database(server_dsn)
     dsn = servers.dsn_of(server_dsn, name)
     servers.install_schema(dsn)
     try:
-        figures = campaign(dsn, 2, seed, seconds)
+        figures = campaign(dsn, amount, seed)
     finally:
         servers.drop_database(server_dsn, name)
-    wrong = tuple(verdict(figures, 0))
+    at = f"kill -9 at {len(POINTS)} points"
     return Findings(
         "effects",
         seed,
         [
             Evidence(
                 "G11",
-                f"kill -9 at {len(POINTS)} points around effects without a key",
+                f"{at} around effects without a key",
                 figures["runs"],
                 figures["lost"],
                 figures["doubled"],
-                wrong,
+                tuple(verdict(figures)),
             ),
             Evidence(
                 "G12",
-                f"kill -9 at {len(POINTS)} points around effects with a key",
+                f"{at} around effects with a key",
                 CHARGES * figures["runs"],
                 doubled=figures["keys_too_many"],
             ),
             Evidence(
                 "G35",
-                f"kill -9 at {len(POINTS)} points of sagas that fail",
+                f"{at} of sagas that fail",
                 0,
                 figures["not_undone"],
                 figures["undone_for_nothing"],
@@ -516,13 +484,13 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
             ),
             Evidence(
                 "G45",
-                f"kill -9 at {len(POINTS)} points: ledger against the witness's book",
+                f"{at}: ledger against the witness's book",
                 0,
                 figures["owed"] + figures["not_confirmed"],
                 shared=figures["done"],
             ),
         ],
-        {f"kill {point}": (figures["kills"].get(point, 0), 2) for point in POINTS},
+        {f"kill {point}": (figures["kills"].get(point, 0), amount) for point in POINTS},
     )
 
 
@@ -541,12 +509,11 @@ def main() -> int:
     options = parser.parse_args()
     figures = campaign(options.dsn, options.kills, options.seed, control=options.control)
     print(json.dumps(figures, indent=2, default=str))
-    wrong = verdict(figures, 0 if options.control else options.kills)
+    wrong = verdict(figures)
     for line in wrong:
         print(f"FAILED {line}")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    socket.setdefaulttimeout(10)
     sys.exit(main())

@@ -13,8 +13,7 @@ those that a server with LLVM compiles (`jit`). `lease` may be read from end to 
 for the runs of a worker or of a queue with a limit: it has as many rows as all workers hold runs,
 and every claim would pay for a further index. `queues` counts every open run.
 
-`prove` puts it into words for the proof, `tests/proof/test_plans.py` asserts it, and `python -m
-tests.plans DSN` prints it all.
+`prove` puts it into words for the proof, and `python -m tests.plans DSN` prints it all.
 """
 
 from __future__ import annotations

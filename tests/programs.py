@@ -1,13 +1,15 @@
 """Random workflow programs: grown from a seed, run durably, and computed by a plain interpreter to
 compare.
 
-Whatever is killed meanwhile, the durable run of a program must return what the plain interpreter
-does, have written each transactional step exactly once, and each outside step under one key only.
-Every part of a program has a path, by which parts, rows and signals are named; nothing in a program
-depends on a race.
+Whatever is done to the workers meanwhile, the durable run of a program must return what the plain
+interpreter does, have written each transactional step exactly once, and each outside step under one
+key only. Every part of a program has a path, by which parts, rows and signals are named; nothing in
+a program depends on a race.
 
-`python -m tests.programs DSN [--programs N] [--seed S] [--kills K]` runs programs while their
-workers are killed.
+The seed also draws the harm: kills, freezes and cut connections, each at a moment that is counted
+in units of the journal. Whoever is frozen thaws when the others have taken it for dead.
+
+`python -m tests.programs DSN [--programs N] [--seed S]` runs programs under harm.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import json
 import os
 import random
 import re
+import signal
 import sys
-import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -48,9 +51,13 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
 import servers
 from evidence import Evidence, Findings
+from processes import WorkerProcess, eventually, one, worker
 
 PRIME = 1_000_003
 LOT = 60
+HARMS = {"kill": 8, "freeze": 4, "cut": 4}
+"""Harm that is done to the workers of a lot."""
+HANG_SECONDS = 1800.0
 MS = timedelta(milliseconds=1)
 SCHEMA = """
 create schema fuzz;
@@ -493,69 +500,148 @@ def judge(conn: psycopg.Connection[Any], seeds: list[int]) -> list[str]:
     ]
 
 
-def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Runs programs for this long, sixty at a time, each lot in a database of its own and under
-    harm of its own.
-    """
-    from proof.test_programs import run_under_kills
+# ---------------------------------------------------------------- harm
 
-    programs = lots = kills = freezes = cuts = 0
+OPEN = "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled', 'stuck')"
+AT_WORK = "select count(*) from pgflow.runs where status in ('queued', 'running')"
+UNITS = "select count(*) from pgflow.unit"
+IS_REGISTERED = "select count(*) from pgflow.worker where pid = %s"
+CUT = """
+select count(pg_terminate_backend(pid)) from (
+  select pid from pg_stat_activity
+  where datname = current_database() and pid <> pg_backend_pid() and starts_with(application_name, 'pgflow') order by random() limit 2
+) x
+"""
+
+
+class Harm:
+    """Two workers, to which things are done."""
+
+    def __init__(self, dsn: str, conn: psycopg.Connection[Any], stack: ExitStack) -> None:
+        self._conn = conn
+        self._start = lambda: stack.enter_context(
+            worker(dsn, "--concurrency", "30", module="programs")
+        )
+        self._workers = [self._start(), self._start()]
+        self._frozen: list[WorkerProcess] = []
+
+    def do(self, what: str, victim: int) -> None:
+        """Kills or freezes a worker that has registered, and has another take its place; or cuts
+        two connections.
+        """
+        if what == "cut":
+            eventually(lambda: one(self._conn, CUT), "a connection is cut", HANG_SECONDS)
+            return
+        process = eventually(
+            lambda: self._registered(victim), "a worker is there to be harmed", HANG_SECONDS
+        )
+        if what == "freeze":
+            process.send(signal.SIGSTOP)
+            self._frozen.append(process)
+        else:
+            process.process.kill()
+        self._workers[victim] = self._start()
+
+    def _registered(self, victim: int) -> WorkerProcess | None:
+        self.is_over()
+        process = self._workers[victim]
+        return process if one(self._conn, IS_REGISTERED, process.pid) else None
+
+    def is_over(self) -> bool:
+        """Has those go on whom the others have taken for dead, and others take the place of workers
+        that have left; returns whether nobody is frozen.
+        """
+        for process in list(self._frozen):
+            if not one(self._conn, IS_REGISTERED, process.pid):
+                process.send(signal.SIGCONT)
+                self._frozen.remove(process)
+        for place, process in enumerate(self._workers):
+            if process.process.poll() is not None:
+                self._workers[place] = self._start()
+        return not self._frozen
+
+
+def run_under_harm(
+    dsn: str, seeds: list[int], harms: dict[str, int], workers_dsn: str | None = None
+) -> list[str]:
+    """Return the differences that are left when programs have run on workers that were harmed.
+
+    Args:
+        dsn: Database with the schema, as whoever looks on.
+        seeds: Seeds of the programs. The first also draws the order of the harm.
+        harms: How often each harm is done.
+        workers_dsn: The same database as the workers, if they come as somebody else.
+    """
+    rng = random.Random(seeds[0])
+    plan = [what for what, times in harms.items() for _ in range(times)]
+    rng.shuffle(plan)
+    with psycopg.connect(servers.witness(dsn), autocommit=True) as conn, ExitStack() as stack:
+        conn.execute(SCHEMA)
+        harm = Harm(workers_dsn or dsn, conn, stack)
+        for number, what in enumerate(plan):
+            portion = seeds[number :: len(plan)]
+            start(conn, portion)
+            wanted = one(conn, UNITS) + rng.randint(1, 20)
+
+            def has_come(wanted: int = wanted) -> bool:
+                harm.is_over()
+                return one(conn, UNITS) >= wanted or one(conn, AT_WORK) == 0
+
+            eventually(has_come, "the programs come to the next harm", HANG_SECONDS)
+            harm.do(what, rng.randrange(2))
+            send_rest(conn, portion)
+        eventually(
+            lambda: harm.is_over() and one(conn, OPEN) == 0, "all programs end", HANG_SECONDS
+        )
+        return judge(conn, seeds)
+
+
+def prove(server_dsn: str, amount: int, seed: int) -> Findings:
+    """Runs so many lots of sixty programs, each in a database and under harm of its own."""
     wrong: list[str] = []
-    started = time.monotonic()
-    while lots == 0 or time.monotonic() - started < seconds:
+    for lot in range(amount):
         name = servers.create_database(server_dsn)
         dsn = servers.dsn_of(server_dsn, name)
         servers.install_schema(dsn)
-        first = (seed * 1000 + lots) * 100
+        first = (seed * 1000 + lot) * 100
         try:
-            harm, differences = run_under_kills(
-                dsn, list(range(first, first + LOT)), LOT // 5, patience_seconds=240
-            )
+            wrong += run_under_harm(dsn, list(range(first, first + LOT)), HARMS)
         finally:
             servers.drop_database(server_dsn, name)
-        programs, lots = programs + LOT, lots + 1
-        kills, freezes, cuts = kills + harm.kills, freezes + harm.freezes, cuts + harm.cuts
-        wrong += differences
     fault = "workers killed, frozen past their lease and cut off under random programs"
     of_rows = tuple(
         line
         for line in wrong
         if re.search(rf" in ({'|'.join(TABLES)})$|nobody asked for it$", line)
     )
+    rest = tuple(line for line in wrong if line not in of_rows)
+    done = {what: times * amount for what, times in HARMS.items()}
     return Findings(
         "programs",
         seed,
         [
-            Evidence(
-                "G13", fault, programs, wrong=tuple(line for line in wrong if line not in of_rows)
-            ),
-            Evidence("G1", fault, 0, wrong=of_rows, shared=programs),
-            Evidence("G7", fault, 0, wrong=of_rows, shared=freezes),
+            Evidence("G13", fault, LOT * amount, wrong=rest),
+            Evidence("G1", fault, 0, wrong=of_rows, shared=LOT * amount),
+            Evidence("G7", fault, 0, wrong=of_rows, shared=done["freeze"]),
         ],
-        {"kill": (kills, 2), "freeze": (freezes, 1), "cut connections": (cuts, 1)},
+        {what: (times, times) for what, times in done.items()},
     )
 
 
 def main() -> int:
-    """Runs programs in worker processes that are killed again and again."""
+    """Runs programs in worker processes that are harmed again and again."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dsn", help="an empty database with the schema")
-    parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--programs", type=int, default=LOT)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kills", type=int, default=50, help="stop killing after so many")
     options = parser.parse_args()
-    from proof.test_programs import run_under_kills
-
+    lots = max(1, options.programs // LOT)
+    harms = {what: times * lots for what, times in HARMS.items()}
     seeds = list(range(options.seed * 100_000, options.seed * 100_000 + options.programs))
-    harm, wrong = run_under_kills(
-        options.dsn, seeds, options.kills, patience_seconds=60 + options.programs
-    )
-    print(
-        f"{len(seeds)} programs, {harm.kills} kills, {harm.freezes} freezes, {harm.cuts} cut "
-        f"connections, {len(wrong)} differences"
-    )
+    wrong = run_under_harm(options.dsn, seeds, harms)
+    print(f"{len(seeds)} programs, {harms}, {len(wrong)} differences")
     for line in wrong:
         print(f"FAILED {line}")
     return 1 if wrong else 0

@@ -1,25 +1,24 @@
 """Cuts the wire at every message of every path through the API: `python -m tests.wirecut DSN
-[--seconds N] [--seed S] [--path NAME]`.
+[--percent N] [--seed S] [--path NAME]`.
 
 A path (`tests/kits/wirepaths.py`) is gone once with nothing cut, which shows its messages. Then it is
 gone again for each of them and for either side - before the server saw it, after the server ran it
 - and the line cut there, gracefully or with a reset; a COMMIT also while it runs. Afterwards
-  everything passes. The work of
-each key must then be done, once, and nothing of the cut may be in a journal. Further rounds, as
-long as there is time, cut a second time while the first cut is being recovered from. A path on
+  everything passes. The work of each key must then be done, once, and nothing of the cut may be in a
+journal. Further trials cut a second time while the first cut is being recovered from. A path on
 which too few cuts were made proves nothing, and makes the whole void.
+
+Whether a message is cut, and how, is drawn from the seed and from its place alone: a message more in
+the clean run, as of a poll on a slow machine, changes nothing for the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import itertools
 import logging
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,8 +33,10 @@ from tests.kits.evidence import Evidence, Findings
 from tests.kits.wire import ROUND_TRIPS, Cut, Side
 from tests.kits.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge, single
 
-PATIENCE_SECONDS = 30.0
-SECONDS_FOR_EVERY_CUT = 120.0
+HANG_SECONDS = 900.0
+"""Seconds after which whoever goes a path hangs."""
+EVERY_CUT = 100
+"""Percent of the messages: all. What is above that are pairs of cuts."""
 AT_ONCE = 8
 MOST_MESSAGES = 12
 """Most messages of one statement of one role: two of it, each in all its messages."""
@@ -66,10 +67,11 @@ BY_THE_CLOCK = (
     "shrink_journal",
 )
 """Statements that a worker says by its clock, whatever the path does."""
-WAIT_SECONDS = 1.0
+BEATS_TO_WAIT = 100
+"""Beats of the worker's heart within which it has said what it says by its clock."""
+GOES = 8
+"""Most times that a path is gone for one cut."""
 MIN_IN_PROGRESS = 8
-DOUBLES_SECONDS = 3.0
-"""Seconds of each path in a turn."""
 STRAYS = "select replace(pg_get_functiondef('pgflow.release_strays'::regproc), 'DEFAULT 5', 'DEFAULT 0.3')"
 
 FAULTS = {
@@ -100,53 +102,38 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     said_again: int = 0
-    slowest_seconds: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, other: Tally) -> None:
-        """Counts what came of it another time."""
-        self.fired += other.fired
-        for name in (
-            "commits",
-            "in_progress",
-            "trials",
-            "lost",
-            "doubled",
-            "wrong",
-            "missed",
-            "said_again",
-            "seconds",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.slowest_seconds = max(self.slowest_seconds, other.slowest_seconds)
 
 
-def plan(path: Path, seen: dict[tuple[str, str], list[str]], rng: random.Random) -> list[Cut]:
-    """Every cut of a path, from the messages of a clean run."""
-    cuts = [
+def plan(
+    path: Path, seen: dict[tuple[str, str], list[str]], seed: int, percent: int = EVERY_CUT
+) -> list[Cut]:
+    """Return the cuts of a path that the seed draws, from the messages of a clean run."""
+    return [
         cut
-        for (role, what), kinds in seen.items()
+        for (role, what), kinds in sorted(seen.items())
         if role in path.cuts
         and (not path.cuts[role] or what in path.cuts[role])
         and what != "terminate"
         for nth, kind in enumerate(kinds[:MOST_MESSAGES], 1)
-        for _ in range(path.times)
-        for cut in _at(role, what, nth, kind, rng, 4 if path.times > 1 else 1)
+        for time in range(path.times)
+        for side in _sides(what, kind)
+        if (cut := _at(path, (role, what, nth, side), f"{seed} {time}", percent)) is not None
     ]
-    rng.shuffle(cuts)
-    return cuts
 
 
-def _at(role: str, what: str, nth: int, kind: str, rng: random.Random, patience: int) -> list[Cut]:
-    sides: list[Side] = ["before"]
-    if kind in ROUND_TRIPS:
-        sides.append("after")
-        if what in COMMITTING:
-            sides.append("during")
-    return [
-        Cut(role, what, nth, side, rng.random() < 0.5, patience * _linger(side, what, rng))
-        for side in sides
-    ]
+def _sides(what: str, kind: str) -> list[Side]:
+    if kind not in ROUND_TRIPS:
+        return ["before"]
+    return ["before", "after", "during"] if what in COMMITTING else ["before", "after"]
+
+
+def _at(path: Path, at: tuple[str, str, int, Side], seed: str, percent: int) -> Cut | None:
+    rng = random.Random(f"{seed} {path.name} {at}")
+    if rng.random() * EVERY_CUT >= percent:
+        return None
+    role, what, nth, side = at
+    patience = 4 if path.times > 1 else 1
+    return Cut(role, what, nth, side, rng.random() < 0.5, patience * _linger(side, what, rng))
 
 
 def _linger(side: Side, what: str, rng: random.Random) -> float:
@@ -161,29 +148,26 @@ def _linger(side: Side, what: str, rng: random.Random) -> float:
 
 
 class Enumeration:
-    """All cuts of one path."""
+    """Cuts of one path."""
 
-    def __init__(self, stage: Stage, rng: random.Random, share: int = 1) -> None:
+    def __init__(self, stage: Stage, seed: int, percent: int) -> None:
         self.stage = stage
-        self.rng = rng
-        self.share = share
+        self.seed = seed
+        self.percent = percent
+        self.rng = random.Random(f"{seed} {stage.path.name}")
         self.tally = Tally(stage.path.name, stage.path.promises)
         self.keys: dict[str, str] = {}
 
-    async def run(self, doubles_seconds: float | None) -> Tally:
-        """A round of single cuts; or cuts twice in a row, for so long."""
-        began = time.monotonic()
-        every = plan(self.stage.path, await self._clean_run(), self.rng)
-        cuts = [
-            every[n]
-            for n in sorted(self.rng.sample(range(len(every)), -(-len(every) // self.share)))
-        ]
-        if doubles_seconds is None:
-            self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
-            self.tally.planned.update(cut.side for cut in cuts)
-            missed = [cut for cut in cuts if not await self._trial(cut)]
-            self.tally.missed = [str(cut) for cut in missed if not await self._trial(cut)]
-        while cuts and doubles_seconds is not None and time.monotonic() < began + doubles_seconds:
+    async def run(self) -> Tally:
+        """Single cuts, then cuts twice in a row."""
+        path = self.stage.path
+        seen = await self._clean_run()
+        cuts = plan(path, seen, self.seed, self.percent) or plan(path, seen, self.seed)[:1]
+        self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
+        self.tally.planned.update(cut.side for cut in cuts)
+        self.tally.missed = [str(cut) for cut in cuts if not await self._trial(cut)]
+        pairs = len(cuts) * max(0, self.percent - EVERY_CUT) // EVERY_CUT
+        for _ in range(pairs if path.may_be_cut_twice else 0):
             await self._trial(cut := self.rng.choice(cuts), self._another(cut))
         await self._is_whole()
         verdict = await judge(self.stage, self.keys)
@@ -191,7 +175,6 @@ class Enumeration:
         self.tally.wrong += verdict.wrong
         self.tally.in_progress = self.stage.proxy.in_progress
         self.tally.said_again = self.stage.errors
-        self.tally.seconds = time.monotonic() - began
         return self.tally
 
     def _another(self, cut: Cut) -> Cut:
@@ -225,11 +208,10 @@ class Enumeration:
         """
         proxy, tally = self.stage.proxy, self.tally
         tally.trials += 1
-        began = time.monotonic()
         proxy.arm(*cuts)
         if cuts[0].what in OPENING:
             proxy.drop(cuts[0].role or "", reset=cuts[0].reset)
-        for _ in range(4):
+        for _ in range(GOES):
             await self._act(" and ".join(map(str, cuts)))
             if cuts[0].what in (*OPENING, *BY_THE_CLOCK) or cuts[0].role == HEART:
                 await self._wait_for_fire()
@@ -237,29 +219,33 @@ class Enumeration:
                 break
             proxy.drop(cuts[0].role or "")
         proxy.disarm()
-        tally.slowest_seconds = max(tally.slowest_seconds, time.monotonic() - began)
         for cut, _, what in proxy.fired:
             tally.fired[cut.side] += 1
             tally.commits += what == "commit"
         return bool(proxy.fired)
 
     async def _wait_for_fire(self) -> None:
-        """Wait for a cut: after a lost connection the next takes a moment, and hearts and upkeep
-        speak by their rhythm, whatever the path does.
+        """Wait for a cut for some beats: after a lost connection the next takes a moment, and
+        hearts and upkeep speak by their rhythm, whatever the path does.
         """
+        proxy = self.stage.proxy
 
-        async def has_fired() -> bool:
-            return bool(self.stage.proxy.fired)
+        def beats() -> int:
+            return sum(kind in ROUND_TRIPS for kind in list(proxy.messages[HEART, "beat"]))
 
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_SECONDS):
-                await self.stage.until(has_fired)
+        last = beats() + BEATS_TO_WAIT
+
+        async def has_come() -> bool:
+            return bool(proxy.fired) or beats() >= last
+
+        if self.stage.path.has_worker:
+            await self.stage.until(has_come)
 
     async def _act(self, cut: str) -> None:
         key = f"{self.stage.path.name}/{len(self.keys)}"
         self.keys[key] = cut
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(HANG_SECONDS):
                 await self.stage.path.act(self.stage, key)
         except TimeoutError:
             self.tally.wrong.append(f"{key} hangs: {cut}: {await self._where(key)}")
@@ -294,21 +280,25 @@ class Enumeration:
 
 
 async def enumerate_paths(
-    server_dsn: str, seconds: float, seed: int, names: Sequence[str] | None = None, share: int = 1
+    server_dsn: str, percent: int, seed: int, names: Sequence[str] | None = None
 ) -> list[Tally]:
-    """Goes these paths, some at a time. ``share``: only one cut in so many, chosen by the seed."""
+    """Goes these paths, some at a time.
+
+    Args:
+        percent: Share of the cuts that is made, drawn by the seed. Above a hundred so many pairs of
+            cuts are made too.
+    """
     loop_thread = Portal()
     template = servers.create_database(server_dsn)
-    began = time.monotonic()
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(path: Path, turn: int) -> Tally:
+    async def one(path: Path) -> Tally:
         async with turns:
-            rng = random.Random(f"{seed} {path.name} {turn}")
+            rng = random.Random(f"{seed} {path.name} prepared")
             stage = Stage(path, server_dsn, template, loop_thread, rng.choice((None, 3)))
             await stage.open()
             try:
-                return await Enumeration(stage, rng, share).run(DOUBLES_SECONDS if turn else None)
+                return await Enumeration(stage, seed, percent).run()
             finally:
                 await stage.close()
 
@@ -323,15 +313,7 @@ async def enumerate_paths(
             conn.execute(SCHEMA)
             conn.execute(conn.execute(STRAYS).fetchone()[0])  # type: ignore[index]
         longest_first = [PATHS[name] for name in names or PATHS][::-1]
-        tallies = await asyncio.gather(*(one(path, 0) for path in longest_first))
-        for turn in itertools.count(1):
-            if time.monotonic() > began + seconds:
-                break
-            more = await asyncio.gather(
-                *(one(path, turn) for path in longest_first if path.may_be_cut_twice)
-            )
-            for tally in more:
-                next(t for t in tallies if t.path == tally.path).add(tally)
+        tallies = await asyncio.gather(*(one(path) for path in longest_first))
         return tallies[::-1]
     finally:
         upkeep.STRAYS_EVERY_SECONDS, upkeep.PARTITIONS_EVERY_SECONDS, sealer.OFF_SECONDS = clock
@@ -339,9 +321,9 @@ async def enumerate_paths(
         loop_thread.close()
 
 
-def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
+def findings_of(tallies: list[Tally], seed: int) -> Findings:
     """Return the paths' evidence for each promise."""
-    findings = Findings("wire cuts", seed, seconds=seconds)
+    findings = Findings("wire cuts", seed)
     counted: set[str] = set()
     for guarantee, fault in FAULTS.items():
         of = [t for t in tallies if guarantee in t.promises]
@@ -354,8 +336,6 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
             if guarantee == "G3"
             else f"{len(of)} paths"
         )
-        if guarantee == "G39":
-            figure += f", slowest {max(t.slowest_seconds for t in of):.1f} s" if of else ""
         wrong = tuple(f"{t.path}: {w}" for t in of for w in t.wrong)
         findings.evidence.append(
             Evidence(
@@ -380,17 +360,9 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
     return findings
 
 
-def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Every cut of every path once, then pairs of cuts as long as there is time; every fourth cut,
-    by the seed, if there is little.
-    """
-    began = time.monotonic()
-    tallies = asyncio.run(
-        enumerate_paths(
-            server_dsn, seconds, seed, share=1 if seconds >= SECONDS_FOR_EVERY_CUT else 4
-        )
-    )
-    return findings_of(tallies, seed, time.monotonic() - began)
+def prove(server_dsn: str, amount: int, seed: int) -> Findings:
+    """Cuts at so many percent of the messages of every path."""
+    return findings_of(asyncio.run(enumerate_paths(server_dsn, amount, seed)), seed)
 
 
 def main() -> int:
@@ -399,7 +371,7 @@ def main() -> int:
     )
     parser.add_argument("dsn", help="a superuser's; databases are made beside its own")
     parser.add_argument(
-        "--seconds", type=float, default=0, help="go on with pairs of cuts for so long"
+        "--percent", type=int, default=EVERY_CUT, help="of the cuts; above a hundred, pairs of them"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--path", action="append", help="only the paths whose names contain this")
@@ -415,14 +387,13 @@ def main() -> int:
     names = [
         name for name in PATHS if not options.path or any(part in name for part in options.path)
     ]
-    began = time.monotonic()
-    tallies = asyncio.run(enumerate_paths(options.dsn, options.seconds, options.seed, names))
-    findings = findings_of(tallies, options.seed, time.monotonic() - began)
+    tallies = asyncio.run(enumerate_paths(options.dsn, options.percent, options.seed, names))
+    findings = findings_of(tallies, options.seed)
     for t in tallies:
         cuts = ", ".join(f"{n} {side}" for side, n in sorted(t.fired.items()))
         print(
             f"{t.path:50} {t.messages:4} messages  {cuts:40} again {t.said_again:4}  lost {t.lost} "
-            f"doubled {t.doubled}  {t.slowest_seconds:.2f} of {t.seconds:.1f} s"
+            f"doubled {t.doubled}"
         )
     for e in findings.evidence:
         print(
@@ -431,7 +402,7 @@ def main() -> int:
         )
     print(
         f"{len(tallies)} paths, {sum(t.messages for t in tallies)} messages, "
-        f"{sum(t.fired.total() for t in tallies)} cuts, {findings.seconds:.1f} s"
+        f"{sum(t.fired.total() for t in tallies)} cuts"
     )
     wrong = [f"{t.path}: {w}" for t in tallies for w in t.wrong]
     for line in wrong[:100]:

@@ -6,7 +6,6 @@ from decimal import Decimal
 
 import drawers
 import pytest
-from shares import IS_LONG
 
 
 @pytest.mark.full
@@ -14,8 +13,7 @@ from shares import IS_LONG
 def test_many_drawers_never_overdraw_and_can_spend_nearly_all(
     dsn: str, nested: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    size = {} if IS_LONG else {"drawers": 60, "sessions": 12}
-    report = drawers.draw(dsn, limit=Decimal(20 if IS_LONG else 6), nested=nested, **size)
+    report = drawers.draw(dsn, limit=Decimal(6), nested=nested, drawers=60, sessions=12)
     with capsys.disabled():
         print(f"\n{report}")
     drawers.judge(report)

@@ -15,10 +15,10 @@ import pgflow.sqlalchemy
 from pgflow import App, Signal, transaction, workflow
 from pgflow.errors import PgflowError
 from tests.campaigns import jobs
-from tests.campaigns.ground import audit, drain
+from tests.campaigns.ground import audit, drain, eventually
 from tests.kits import clikit
 from tests.kits.evidence import Evidence
-from tests.kits.processes import eventually, one
+from tests.kits.processes import one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ def sessions(ground: Ground) -> list[Evidence]:
     """Verbs and transactional steps in sessions of the application: each is left as it was
     found.
     """
-    rounds = ground.scaled(8, 5, 200)
+    rounds = ground.scaled(5, 200)
     wrong: list[str] = []
     with ground.database() as (dsn, conn):
         wrong += _psycopg_session(dsn, rounds)
@@ -342,7 +342,7 @@ def hostile_names(ground: Ground) -> list[Evidence]:
         *HOSTILE,
         *(
             "".join(rng.choices("'\"\\%$;{}[]()-/*\n\0é😀ab ", k=rng.randint(1, 40)))
-            for _ in range(ground.scaled(8, 10, 400))
+            for _ in range(ground.scaled(10, 400))
         ),
     ]
     wrong: list[str] = []
@@ -369,7 +369,7 @@ def hostile_names(ground: Ground) -> list[Evidence]:
                         if found != name
                         else []
                     )
-        for name in names[:: max(1, len(names) // ground.scaled(8, 10, len(names)))]:
+        for name in names[:: max(1, len(names) // ground.scaled(10, len(names)))]:
             wrong += _by_command(dsn, conn, name)
         with ground.workers(
             dsn,
@@ -386,13 +386,12 @@ def hostile_names(ground: Ground) -> list[Evidence]:
                     == 0
                 ),
                 "every run is worked on",
-                60,
             )
             conn.execute(
                 "select pgflow.cancel_run(key, tenant => tenant) from pgflow.runs where status = "
                 "'waiting'"
             )
-            drain(conn, 30, lambda: conn.execute("select pgflow.wake()"))
+            drain(conn, lambda: conn.execute("select pgflow.wake()"))
         # A key may be longer than the name of a signal: the workflow is told so, by a typed error.
         left = "select key from pgflow.runs where status not in ('completed', 'cancelled') and error->>'type' is distinct from 'pgflow.errors.InvalidArgument'"
         stuck = [key for (key,) in conn.execute(left)]

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tests.campaigns.ground import Fleet, audit, booked, drain, not_completed, spread, start
+from tests.campaigns.ground import (
+    Fleet,
+    audit,
+    booked,
+    drain,
+    eventually,
+    not_completed,
+    spread,
+    start,
+)
 from tests.campaigns.nursery import Nursery
 from tests.kits import servers
 from tests.kits.evidence import Evidence
@@ -63,7 +71,7 @@ def timers_under_crashes(ground: Ground) -> list[Evidence]:
     """Runs sleep while workers are killed and the server is stopped as by a crash, and started
     again.
     """
-    crashes, count = ground.scaled(0.2, 1, 20), ground.scaled(4, 20, 500)
+    crashes, count = ground.scaled(1, 20), ground.scaled(20, 500)
     scratch = ground.scratch()
     kills = stops = 0
     with scratch.database() as dsn:
@@ -79,7 +87,7 @@ def timers_under_crashes(ground: Ground) -> list[Evidence]:
                 scratch.start()
                 kills, stops = kills + 1, stops + 1
             with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
-                drain(conn, 90)
+                drain(conn)
         with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
             lost, doubled, wrong, figure = judge(conn, keys)
     ground.happened("immediate stops of the server (G22, G39)", stops, crashes)
@@ -114,20 +122,17 @@ class _Ending:
         self.close = fleet.end
 
 
+WORKED = """
+select (select count(*) from app.booked) >= %s
+  or (select count(*) from pgflow.outcome) = (select count(*) from pgflow.run)
+"""
+
+
 def _work_on(dsn: str, bookings: int) -> None:
     """Waits until the workers have done so much more, or all."""
     with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
-        before = one(conn, "select count(*) from app.booked")
-        end = time.monotonic() + 20
-        while (
-            one(conn, "select count(*) from app.booked") < before + bookings
-            and time.monotonic() < end
-        ):
-            if one(conn, "select count(*) from pgflow.outcome") == one(
-                conn, "select count(*) from pgflow.run"
-            ):
-                return
-            time.sleep(0.01)
+        wanted = one(conn, "select count(*) from app.booked") + bookings
+        eventually(lambda: one(conn, WORKED, wanted), "the workers work on")
 
 
 # ---------------------------------------------------------------- G21
@@ -142,7 +147,7 @@ def wrong_clocks(ground: Ground) -> list[Evidence]:
     """Two workers share the work, one an hour ahead of the server's clock and one an hour behind;
     one of each is killed.
     """
-    count = ground.scaled(8, 20, 500)
+    count = ground.scaled(20, 500)
     library = find_faketime()
     with ground.database() as (dsn, conn), contextlib.ExitStack() as stack:
         keys = start_naps(ground, conn, count, longest_ms=400)

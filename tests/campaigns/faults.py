@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tests.campaigns.ground import Feed, audit, booked, drain, not_completed, start, start_bookings
+from tests.campaigns.ground import (
+    Feed,
+    audit,
+    booked,
+    drain,
+    eventually,
+    not_completed,
+    start,
+    start_bookings,
+)
 from tests.campaigns.scratch import MAX_CONNECTIONS
 from tests.kits import servers
 from tests.kits.evidence import Evidence
-from tests.kits.processes import eventually, one
+from tests.kits.processes import one
 
 if TYPE_CHECKING:
     from tests.campaigns.ground import Ground
@@ -30,7 +38,7 @@ OF_THE_WORK = ("22012", "23505", "42P01", "P0001", "57014")
 
 def infrastructure_errors(ground: Ground) -> list[Evidence]:
     """A transactional step, in both colours, meets each error a few times before it succeeds."""
-    rounds, times = ground.scaled(0.5, 1, 20), 3
+    rounds, times = ground.scaled(1, 20), 3
     with ground.database() as (dsn, conn):
         keys = {}
         for state in (*INFRASTRUCTURE, *OF_THE_WORK):
@@ -74,6 +82,7 @@ def infrastructure_errors(ground: Ground) -> list[Evidence]:
 # ---------------------------------------------------------------- G39
 
 
+BOOKED = "select count(*) from app.booked"
 TERMINATE = """
 select count(pg_terminate_backend(pid)) from (
   select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and starts_with(application_name, 'pgflow')
@@ -83,29 +92,29 @@ select count(pg_terminate_backend(pid)) from (
 
 
 def terminated_connections(ground: Ground) -> list[Evidence]:
-    """Ten times a second a session of the workers is terminated."""
-    wanted, kills, last = ground.scaled(5, 8, 3000), 0, 0.0
+    """Whenever the workers have booked a little more, a session of theirs is terminated."""
+    wanted, kills, terminated_at = ground.scaled(8, 3000), 0, 0
     with ground.database() as (dsn, conn):
         feed = Feed(conn, 24, steps=10, ms=10)
 
         def terminate() -> bool:
-            nonlocal kills, last
-            if time.monotonic() - last >= 0.1 and kills < wanted:
-                last = time.monotonic()
+            nonlocal kills, terminated_at
+            feed.fill()
+            if one(conn, BOOKED) >= terminated_at + 5:
                 kills += one(conn, TERMINATE)
-                feed.fill()
+                terminated_at = one(conn, BOOKED)
             return kills >= wanted
 
         with ground.workers(dsn, 2, concurrency=16, dead_after=3.0):
-            eventually(terminate, "sessions are terminated", 60 + wanted)
-            drain(conn, 120)
+            eventually(terminate, "sessions are terminated")
+            drain(conn)
         lost, doubled = booked(conn, feed.keys, 10)
         wrong = (*not_completed(conn, feed.keys), *audit(conn))
     ground.happened("sessions of workers terminated (G39)", kills, wanted)
     return [
         Evidence(
             "G39",
-            "sessions terminated, ten a second, under load",
+            "sessions terminated under load",
             len(feed.keys) * 10,
             lost,
             doubled,
@@ -117,7 +126,7 @@ def terminated_connections(ground: Ground) -> list[Evidence]:
 
 def no_connections_left(ground: Ground) -> list[Evidence]:
     """Somebody takes every connection there is just when the workers have lost theirs."""
-    rounds = ground.scaled(0.4, 1, 20)
+    rounds = ground.scaled(1, 20)
     scratch = ground.scratch()
     before = scratch.count_refusals()
     with scratch.database() as dsn, psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
@@ -129,7 +138,7 @@ def no_connections_left(ground: Ground) -> list[Evidence]:
                     "the workers work",
                 )
                 _take_all(conn, dsn, scratch)
-            drain(conn, 90)
+            drain(conn)
         lost, doubled = booked(conn, keys, 10)
         wrong = (*not_completed(conn, keys), *audit(conn))
         refused = scratch.count_refusals() - before
@@ -167,4 +176,4 @@ def _take_all(conn: psycopg.Connection[Any], dsn: str, scratch: Scratch) -> None
             "select pg_terminate_backend(pid) from pg_stat_activity where "
             "starts_with(application_name, 'pgflow')"
         )
-        eventually(lambda: scratch.count_refusals() >= refused + 4, "the workers are refused", 20)
+        eventually(lambda: scratch.count_refusals() >= refused + 4, "the workers are refused")

@@ -1,4 +1,4 @@
-"""The ground of a campaign: databases, workers, chance, its share of the time, and its report."""
+"""The ground of a campaign: databases, workers, chance, how much of it is done, and its report."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import contextlib
 import json
 import random
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from tests.campaigns import jobs
-from tests.kits import servers
-from tests.kits.processes import Crowd, eventually, one
+from tests.kits import processes, servers
+from tests.kits.processes import one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,12 +24,14 @@ if TYPE_CHECKING:
     from tests.campaigns.scratch import Scratch
 
 OPEN = "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled', 'stuck')"
+HANG_SECONDS = 1800.0
+"""Seconds after which nothing comes any more."""
 
 
 @dataclass
 class Ground:
-    """See the module. ``seconds`` is what this campaign may take, ``fired`` how often its faults
-    happened.
+    """See the module. ``rounds`` is how much of the campaign is done, ``fired`` how often its
+    faults happened.
     """
 
     server_dsn: str
@@ -38,15 +39,12 @@ class Ground:
     nursery: Nursery
     scratch: Callable[[], Scratch]
     rng: random.Random
-    seconds: float
+    rounds: int
     fired: dict[str, tuple[int, int]] = field(default_factory=dict)
-    took_seconds: float = 0.0
 
-    def scaled(self, per_second: float, minimum: int, maximum: int) -> int:
-        """Return the number of times to do something ``per_second`` in the share of the time,
-        within bounds.
-        """
-        return max(minimum, min(maximum, int(self.seconds * per_second)))
+    def scaled(self, each: int, maximum: int) -> int:
+        """Return the number of times to do something, ``each`` in every round."""
+        return min(maximum, self.rounds * each)
 
     def happened(self, fault: str, times: int, minimum: int) -> None:
         """Counts a fault, which must have happened so often for the campaign to count."""
@@ -177,18 +175,19 @@ class Feed:
             self.keys += start_bookings(self._conn, missing, *self._options, first=len(self.keys))
 
 
-def drain(
-    conn: psycopg.Connection[Any],
-    patience_seconds: float = 60,
-    meanwhile: Callable[[], object] = lambda: None,
-) -> None:
+def eventually(condition: Callable[[], Any], what: str) -> Any:
+    """Return the condition's first true value, however long that takes on this machine."""
+    return processes.eventually(condition, what, HANG_SECONDS)
+
+
+def drain(conn: psycopg.Connection[Any], meanwhile: Callable[[], object] = lambda: None) -> None:
     """Waits until every run has ended or is stuck."""
 
     def drained() -> bool:
         meanwhile()
         return one(conn, OPEN) == 0
 
-    eventually(drained, "every run comes to its end", patience_seconds)
+    eventually(drained, "every run comes to its end")
 
 
 def at_once(count: int, function: Callable[[int], Any]) -> list[Any]:
@@ -241,47 +240,6 @@ def percentile(values: Sequence[float], share: float) -> float:
 def spread(values: Sequence[float]) -> str:
     """Median, 99th percentile and largest, in seconds."""
     return f"p50 {percentile(values, 0.5):.3f} s, p99 {percentile(values, 0.99):.3f} s, max {max(values, default=0):.3f} s"
-
-
-class Stall:
-    """Delays of this machine, which no bound on a time can leave out.
-
-    Attributes:
-        longest_seconds: The longest wait of a thread that had nothing to do but to wake up and to
-            commit.
-        crowding: Times as long that work takes because others work too: the processes that can run
-            by the processors there are, in the most crowded half second.
-    """
-
-    def __init__(self, dsn: str) -> None:
-        self.longest_seconds = 0.0
-        self._crowd = Crowd(25)
-        self._dsn = dsn
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    @property
-    def crowding(self) -> float:
-        """See the class."""
-        return self._crowd.most
-
-    def _watch(self) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as conn:
-            while not self._stop.is_set():
-                before = time.monotonic()
-                self._stop.wait(0.02)
-                # It writes no table, but the log, which a commit waits for.
-                conn.execute("select pg_logical_emit_message(true, 'stall', '')")
-                self.longest_seconds = max(self.longest_seconds, time.monotonic() - before - 0.02)
-                self._crowd.look()
 
 
 def prepare_template(server_dsn: str) -> str:

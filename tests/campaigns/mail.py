@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,11 +11,11 @@ import psycopg
 from pgflow import App
 from tests.campaigns import jobs
 from tests.campaigns.ground import (
-    Stall,
     at_once,
     audit,
     booked,
     drain,
+    eventually,
     not_completed,
     spread,
     start,
@@ -36,7 +34,7 @@ def signals_under_kills(ground: Ground) -> list[Evidence]:
     """Several senders signal the same runs, now and then without committing, while workers are
     killed.
     """
-    senders, runs, each = 4, ground.scaled(1.5, 4, 60), 8
+    senders, runs, each = 4, ground.scaled(4, 60), 8
     seed = ground.rng.random()
     with ground.database() as (dsn, conn):
         keys = [
@@ -58,23 +56,27 @@ def signals_under_kills(ground: Ground) -> list[Evidence]:
                     numbers[key] += 1
             return taken_back
 
-        kills = 0
-        last = time.monotonic()
+        kills, wanted = 0, ground.scaled(3, 100)
+        letters = runs * senders * each
 
-        def harm() -> None:
-            nonlocal kills, last
-            if time.monotonic() - last > 0.4 and kills < ground.scaled(1.5, 3, 100):
+        def harm() -> bool:
+            """Kills a worker whenever a further part of the signals is taken."""
+            nonlocal kills
+            taken = one(conn, "select count(*) from app.booked")
+            if kills < wanted and taken >= kills * letters // (wanted + 1):
                 fleet.replace(ground.rng.choice(fleet.members))
-                kills, last = kills + 1, time.monotonic()
+                kills += 1
+            return kills == wanted
 
         with ground.workers(dsn, 2, concurrency=10) as fleet:
-            taken_back = sum(at_once(senders, send))
-            while kills < 3:
-                harm()
-            drain(conn, 90, harm)
+            sending = at_once(
+                senders + 1, lambda n: send(n) if n < senders else eventually(harm, "all kills")
+            )
+            taken_back = sum(sending[:senders])
+            drain(conn)
         lost, doubled, wrong = _delivered(conn, keys, senders, each)
         wrong += [*not_completed(conn, keys), *audit(conn)]
-    ground.happened("workers killed while signals were taken (G31)", kills, 3)
+    ground.happened("workers killed while signals were taken (G31)", kills, wanted)
     ground.happened("signals rolled back (G31)", taken_back, runs)
     return [
         Evidence(
@@ -142,9 +144,9 @@ def lost_notifications(ground: Ground) -> list[Evidence]:
     """Workers listen and nothing comes: every notification is swallowed. Starts, signals and timers
     are found by polling.
     """
-    poll_seconds, count = 0.4, ground.scaled(12, 12, 200)
+    poll_seconds, count = 0.4, ground.scaled(12, 200)
     delays: list[float] = []
-    with ground.database() as (dsn, conn), Stall(dsn) as stall:
+    with ground.database() as (dsn, conn):
         conn.execute(SWALLOW)
         conn.execute(
             "create table app.sent (key text, sent_at timestamptz default clock_timestamp())"
@@ -164,21 +166,7 @@ def lost_notifications(ground: Ground) -> list[Evidence]:
         lost, doubled = booked(conn, keys, 1)
         delays = [delay for (delay,) in conn.execute(PICKED_UP)]
         swallowed = one(conn, "select last_value from mute.swallowed")
-        # A quarter of a second of work. The machine's own delays come on top: they are in both ends
-        # of what is measured. Where most take long, it is the machine that is slow.
-        bound = poll_seconds + 0.25 * stall.crowding + 3 * stall.longest_seconds
-        bound = max(bound, min(5.0, 4 * median(delays)))
-        wrong = (
-            [
-                (
-                    f"a start or signal was found only after {max(delays):.2f} s, the bound is "
-                    f"{bound:.2f} s"
-                )
-            ]
-            if max(delays) > bound
-            else []
-        )
-        wrong += [*not_completed(conn, keys), *audit(conn)]
+        wrong = [*not_completed(conn, keys), *audit(conn)]
     ground.happened("notifications swallowed (G15)", swallowed, count // 2)
     return [
         Evidence(
@@ -188,6 +176,6 @@ def lost_notifications(ground: Ground) -> list[Evidence]:
             lost,
             doubled,
             tuple(wrong),
-            f"picked up: {spread(delays)} (poll {poll_seconds} s, bound {bound:.2f} s)",
+            f"picked up: {spread(delays)} (poll {poll_seconds} s)",
         )
     ]

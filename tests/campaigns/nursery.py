@@ -49,9 +49,9 @@ class Child:
             self._code = self._nursery.ask("poll", self.pid)
         return self._code
 
-    def wait(self, timeout_seconds: float = 30) -> int:
+    def wait(self) -> int:
         """Waits for its end; the exit code."""
-        eventually(lambda: self.code is not None, f"process {self.pid} ends", timeout_seconds)
+        eventually(lambda: self.code is not None, f"process {self.pid} ends")
         assert self._code is not None
         return self._code
 

@@ -34,7 +34,7 @@ def race_for_keys(ground: Ground) -> list[Evidence]:
 
     Every other key is held: its first start stays on its way until another waits for it.
     """
-    keys = [f"k{n}" for n in range(ground.scaled(7, 10, 500))]
+    keys = [f"k{n}" for n in range(ground.scaled(10, 500))]
     batches = [f"b{n}" for n in range(len(keys))]
     seed, gate = ground.rng.random(), threading.Barrier(STARTERS, timeout=60)
 
@@ -134,7 +134,7 @@ def _overlaps(answers: list[tuple[str, int, float, float]]) -> int:
 
 def conflicts(ground: Ground) -> list[Evidence]:
     """A key is used again for something else: typed refusals, and the first run as it was."""
-    count = ground.scaled(20, 10, 300)
+    count = ground.scaled(10, 300)
     refused, wrong = 0, []
     with ground.database() as (dsn, conn), App(dsn, include=jobs.WORKFLOWS) as app:
         for n in range(count):
@@ -190,7 +190,7 @@ def inside_transactions(ground: Ground) -> list[Evidence]:
     """An order, the run for it, and a signal to another run are written in one transaction, which
     ends in every way there is.
     """
-    threads, each, seed = 8, ground.scaled(8, 8, 400), ground.rng.random()
+    threads, each, seed = 8, ground.scaled(8, 400), ground.rng.random()
     with ground.database() as (dsn, conn), App(dsn, include=jobs.WORKFLOWS) as app:
         conn.execute("create table app.orders (key text primary key)")
         start(conn, "following", "ledger", key="ledger", count=1)

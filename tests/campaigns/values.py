@@ -13,10 +13,10 @@ from pgflow._db.calls.claim import load_units
 from pgflow._db.query import run as ask
 from pgflow._model.codecs import Codec, codec_for
 from tests.campaigns import jobs
-from tests.campaigns.ground import audit, drain, not_completed, start
+from tests.campaigns.ground import audit, drain, eventually, not_completed, start
 from tests.kits import sqlkit
 from tests.kits.evidence import Evidence
-from tests.kits.processes import eventually, one
+from tests.kits.processes import one
 from tests.model.test_values import ANNOTATED, json_values, plain_values
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def round_trips(ground: Ground) -> list[Evidence]:
     """Generated values are committed as the outcomes of steps and read back as a replay reads
     them.
     """
-    wanted = ground.scaled(350, 400, 100_000)
+    wanted = ground.scaled(400, 100_000)
     codecs = [codec_for(annotation) for annotation, _ in KINDS]
     seen = set()
     done, wrong = 0, []
@@ -117,12 +117,12 @@ def replays(ground: Ground) -> list[Evidence]:
     """Values that could be taken for none are handed out once, and seen again by replays after
     kills and waits.
     """
-    count = ground.scaled(5, 5, 300)
+    count = ground.scaled(5, 300)
     with ground.database() as (dsn, conn):
         keys = [start(conn, "nothings", f"nothing-{n}", key=f"nothing-{n}") for n in range(count)]
         with ground.workers(dsn, 1, concurrency=50) as fleet:
             for value in ("null", "false"):
-                eventually(lambda: one(conn, WAITING) == count, "every run waits", 30)
+                eventually(lambda: one(conn, WAITING) == count, "every run waits")
                 # Nothing of the runs is left in memory: what follows is a replay, by another
                 # process.
                 fleet.replace(fleet.members[0])
@@ -131,9 +131,8 @@ def replays(ground: Ground) -> list[Evidence]:
                 eventually(
                     lambda: one(conn, "select count(*) from pgflow.signal") == 0,
                     "the signals are taken",
-                    30,
                 )
-                eventually(lambda: one(conn, AT_WORK) == 0, "every run waits again, or is over", 30)
+                eventually(lambda: one(conn, AT_WORK) == 0, "every run waits again, or is over")
             drain(conn)
         expected = repr(list(jobs.NOTHINGS))
         first = [note for (note,) in conn.execute("select note from app.booked")]

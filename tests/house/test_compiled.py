@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import servers
-from shares import IS_LONG
 
 from bench import ourselves
 
@@ -103,10 +102,6 @@ def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
     where, answer = run(python, "-P", "-c", WHICH).split()
     assert (Path(where).is_relative_to(tmp_path), answer) == (True, "True")
     assert run(python, "-P", "-m", "pgflow_cli", "--version").endswith("(compiled)\n")
-    if (
-        IS_LONG
-    ):  # `.ci/wheels` tries each compiled wheel, and the tests of the engine run on this one
-        try_wheel(python, wheel, tmp_path)
     # Without the repository in `pythonpath`, which would come before what is installed.
     said = run(
         python,
@@ -120,7 +115,8 @@ def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
         "-p",
         "no:cacheprovider",
         *(f"tests/{name}" for name in ENGINE_TESTS),
-        *([] if IS_LONG else ["-k", f"not ({LONG_TESTS})"]),
+        "-k",
+        f"not ({LONG_TESTS})",
     )
     assert f"engine: compiled, {Path(where).parent}\n" in said
 

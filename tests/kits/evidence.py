@@ -1,10 +1,10 @@
 """The evidence of a layer of the proof: which promise was put to which fault, how often, and with
 which result.
 
-Every layer has a function ``prove(server_dsn, seconds, seed) -> Findings`` and is a program of its
+Every layer has a function ``prove(server_dsn, amount, seed) -> Findings`` and is a program of its
 own; the proof (`python -m tests.proof`) runs them all and writes `docs/GUARANTEES.md` from what
 they return. ``server_dsn`` is a superuser's; a layer makes the databases that it needs and drops
-them.
+them. ``amount`` is a count: what it counts is named in `tests/proof/layers.py`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ create table app.slow (key text not null);
 create function app.take_long() returns trigger language plpgsql as $$ begin perform pg_sleep(1); return null; end $$;
 create constraint trigger slow_commit after insert on app.slow deferrable initially deferred for each row execute function app.take_long();
 """
-RESULT = timedelta(seconds=40)
+RESULT = timedelta(minutes=15)
 MOMENT = timedelta(milliseconds=15)
 RHYTHM = Rhythm(beat=0.1, look=0.1, dead_after=2.0)
 CALLER = "caller"

@@ -1,19 +1,21 @@
-"""`python -m tests.proof [--quick | --minutes N] [--seed S] [--postgres VERSION]... [--only
-LAYER]... [--skip LAYER]... [--again RECORD] [--output FILE]`
+"""`python -m tests.proof [--gate | --minutes N] [--seed S] [--postgres VERSION]... [--only
+LAYER]... [--skip LAYER]... [--output FILE]`
 
 Puts every promise to the fault that tests it and prints the table: promise, fault, runs, lost,
 doubled. Each layer runs in a process of its own, two at a time, on servers that are started for it
 (``--postgres``: those of the embedded server if not said; 15, 16, 17 as the tests'
 ``PGFLOW_TEST_POSTGRES``), with fsync on. A server may have settings of its own: ``--postgres
 15,jit=on``, ``--postgres 16,default_transaction_isolation=serializable`` (of the layers, those that
-go through the engine). A full run writes docs/GUARANTEES.md, and beside it the record that the page
-is made of. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or if a
-fault happened too seldom for the run to count; a layer of which that alone is wrong is played once
-more, and the page says so.
+go through the engine). Exit code 1 if anything was lost, doubled or broken, if a mutant was not
+caught, or if a fault happened too seldom for the run to count. Nothing is played twice.
 
-A full run in which something did not hold keeps its record. ``--again RECORD``, with the same
-``--postgres``, plays those layers again at the same commit and puts them in their place; the page
-says so.
+``--gate`` is what stands between a commit and its landing: the layers whose plan follows from a
+seed. The seed is the hash of the tree, and lengths are counts: the same commit has the same plan,
+which is printed first, and so the same verdict, on any machine.
+
+Without it the run is a full proof: all layers, seeded at random unless ``--seed`` is given, with
+counts by ``--minutes``. It writes docs/GUARANTEES.md, and beside it the record that the page is
+made of. If something does not hold, the record goes to the folder of temporary files instead.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from proof import layers, report
 
 AT_ONCE = 2
 FULL_MINUTES = 45
+SEEDS = 1_000_000
 GUARANTEES = report.REPOSITORY / "docs" / "GUARANTEES.md"
 
 
@@ -51,15 +54,16 @@ def parse() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    names = [layer.name for layer in layers.LAYERS]
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="what CI runs: at most 8 minutes")
+    length.add_argument("--gate", action="store_true", help="same commit, same plan, same verdict")
     length.add_argument(
         "--minutes",
         type=float,
         default=FULL_MINUTES,
-        help=f"how long the whole run takes, about ({FULL_MINUTES})",
+        help=f"how long the whole run takes on two cores, about ({FULL_MINUTES})",
     )
-    parser.add_argument("--seed", type=int, help="one of its own for every run if not given")
+    parser.add_argument("--seed", type=int, help="else at random, in the gate the tree's hash")
     parser.add_argument(
         "--postgres",
         action="append",
@@ -68,23 +72,14 @@ def parse() -> argparse.Namespace:
         "times",
     )
     parser.add_argument(
-        "--only",
-        action="append",
-        choices=[layer.name for layer in layers.LAYERS],
-        help="only this layer; may be given several times",
+        "--only", action="append", choices=names, help="this layer; may be given several times"
     )
     parser.add_argument(
         "--skip",
         action="append",
         default=[],
-        choices=[layer.name for layer in layers.LAYERS],
+        choices=names,
         help="not this layer; may be given several times",
-    )
-    parser.add_argument(
-        "--again",
-        type=Path,
-        metavar="RECORD",
-        help="play the layers again that did not hold in the run of this record",
     )
     parser.add_argument(
         "--output",
@@ -92,9 +87,18 @@ def parse() -> argparse.Namespace:
         help="where the page goes, its record beside it as .json; docs/GUARANTEES.md for a full run",
     )
     parser.add_argument("--layer", help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--amount", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def seed_of(options: argparse.Namespace) -> int:
+    """Return the seed that is given, else the tree's in the gate, else one at random."""
+    if options.seed is not None:
+        return int(options.seed)
+    if options.gate:
+        return 1 + int(report.hash_of_tree()[:12], 16) % SEEDS
+    return random.SystemRandom().randrange(1, SEEDS)
 
 
 def own_server(spec: str, *, in_memory: bool) -> OwnServer:
@@ -102,94 +106,58 @@ def own_server(spec: str, *, in_memory: bool) -> OwnServer:
     disk.
     """
     wanted, *settings = spec.split(",")
-    root = find_memory(12) if in_memory else None
+    root = find_memory(4) if in_memory else None
     return OwnServer(wanted, root=root, **dict(setting.split("=", 1) for setting in settings))
 
 
-Play = tuple[layers.Layer, OwnServer, float]
-"""A layer, the server that it is played on, and the seconds that it has."""
+Play = tuple[layers.Layer, OwnServer, int]
+"""A layer, the server that it is played on, and how much of it."""
 
 
 Results = list[tuple[str, Findings]]
 """Version and findings of each layer that was played."""
 
 
-def run(options: argparse.Namespace, seed: int) -> tuple[Results, Results]:
-    """Runs the layers on the servers, and once more those of which a fault happened too seldom,
-    which says nothing of the code: what all found, and what those found then.
-    """
-    chosen = [
+def chosen(options: argparse.Namespace) -> list[layers.Layer]:
+    """The layers that the command line asks for."""
+    return [
         layer
         for layer in layers.LAYERS
-        if layer.name in (options.only or [layer.name]) and layer.name not in options.skip
+        if layer.name in (options.only or [layer.name])
+        and layer.name not in options.skip
+        and not (options.gate and layer.gate is None)
     ]
+
+
+def run(options: argparse.Namespace, seed: int) -> Results:
+    """Prints the plan and plays it: what all layers found."""
+    minutes = None if options.gate else options.minutes
+    print(f"seed {seed}")
+    for layer in chosen(options):
+        print(f"{layer.name:12} {layer.amount(minutes):>7,} {layer.unit}: {layer.what}", flush=True)
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(own_server(spec, in_memory=options.quick))
+            stack.enter_context(own_server(spec, in_memory=options.gate))
             for spec in options.postgres or [""]
         ]
         plays = [
-            (layer, server)
-            for layer in chosen
+            (layer, server, layer.amount(minutes))
+            for layer in chosen(options)
             for server in servers
             if layer.at_any_level or not server.has_odd_level
         ]
-        growing = sum(layer.quick_seconds for layer, _ in plays if layer.full_seconds is None)
-        fixed = sum(layer.full_seconds or 0 for layer, _ in plays)
-        factor = max(1.0, (options.minutes * 60 * AT_ONCE - fixed) / max(growing, 1))
-
-        def seconds_of(layer: layers.Layer) -> float:
-            return (
-                layer.quick_seconds
-                if options.quick
-                else layer.full_seconds or layer.quick_seconds * factor
-            )
-
-        results = play([(layer, server, seconds_of(layer)) for layer, server in plays], seed)
-        seldom = {(found.layer, version) for version, found in results if report.only_void(found)}
-        anew = [p for p in plays if (p[0].name, p[1].label) in seldom]
-        return results, play([(layer, server, seconds_of(layer)) for layer, server in anew], seed)
+        return play(plays, seed)
 
 
-def run_again(options: argparse.Namespace, record: dict[str, Any]) -> Results:
-    """Plays the layers again that did not hold in the run of a record, each for as long as it
-    took.
-    """
-    failed = [
-        (version, findings)
-        for version, findings in report.results_of(record)
-        if report.broken([(version, findings)])
-    ]
-    with ExitStack() as stack:
-        servers = {
-            (server := stack.enter_context(own_server(spec, in_memory=False))).label: server
-            for spec in options.postgres or [""]
-        }
-        if missing := {version for version, _ in failed} - servers.keys():
-            raise SystemExit(
-                f"the record is of Postgres {', '.join(sorted(missing))} too: name it by "
-                "--postgres, as in its run"
-            )
-        by_name = {layer.name: layer for layer in layers.LAYERS}
-        return play(
-            [
-                (by_name[findings.layer], servers[version], findings.seconds)
-                for version, findings in failed
-            ],
-            record["seed"],
-        )
-
-
-def play(plays: list[Play], seed: int) -> Results:
-    """Plays layers, the longest first, two at a time: version and findings of each."""
-    waiting = sorted(plays, key=lambda play: -play[2])
+def play(waiting: list[Play], seed: int) -> Results:
+    """Plays layers, two at a time: version and findings of each."""
     running: list[layers.Job] = []
     results = []
     try:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
-                layer, server, seconds = waiting.pop(0)
-                running.append(layers.Job(layer, server.label, server.dsn, seconds, seed))
+                layer, server, amount = waiting.pop(0)
+                running.append(layers.Job(layer, server.label, server.dsn, amount, seed))
             for job in [job for job in running if job.is_over()]:
                 running.remove(job)
                 findings = job.findings()
@@ -217,73 +185,53 @@ def tell(version: str, findings: Findings) -> None:
         print(f"  {line}", flush=True)
 
 
-def again(options: argparse.Namespace, tree: report.Tree) -> dict[str, Any]:
-    """Return the record that was given, with what did not hold played again; refuse one of another
-    commit.
-    """
-    earlier = json.loads(options.again.read_text())
-    if (earlier["commit"], earlier["is_dirty"]) != (tree.commit, tree.is_dirty):
-        raise SystemExit(
-            f"the record is of commit {earlier['commit']}, the tree at hand of "
-            f"{tree.commit}{', changed' if tree.is_dirty else ''}"
-        )
-    return report.played_again(earlier, run_again(options, earlier))
-
-
 def main() -> int:
     """Runs the proof; returns the exit code."""
     options = parse()
-    seed = (
-        options.seed if options.seed is not None else random.SystemRandom().randrange(1, 1_000_000)
-    )
+    seed = seed_of(options)
     if options.layer:
         findings = layers.run_here(
-            options.layer, os.environ["PGFLOW_TEST_DSN"], options.seconds, seed
+            options.layer, os.environ["PGFLOW_TEST_DSN"], options.amount, seed
         )
         options.json.write_text(layers.write_findings(findings))
         return 0
     started, tree = time.monotonic(), report.tree_at_hand()
-    if options.again:
-        record = again(options, tree)
-        seed = record["seed"]
-    else:
-        results, anew = run(options, seed)
-        arguments = " --quick" if options.quick else f" --minutes {options.minutes:g}"
-        arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
-        seconds, date = time.monotonic() - started, f"{datetime.now(UTC):%Y-%m-%d}"
-        record = report.record(
-            results,
-            arguments=arguments,
-            seconds=seconds,
-            date=date,
-            seed=seed,
-            trees=(tree, report.tree_at_hand()),
-        )
-        record = report.played_again(record, anew)
-    page = report.page(record)
-    print(page)
-    said = report.broken(report.results_of(record))
+    results = run(options, seed)
+    arguments = " --gate" if options.gate else f" --minutes {options.minutes:g}"
+    arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
+    record = report.record(
+        results,
+        arguments=arguments,
+        seconds=time.monotonic() - started,
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        seed=seed,
+        trees=(tree, report.tree_at_hand()),
+    )
+    said = report.broken(results)
+    write(options, seed, record, is_broken=bool(said))
     for line in said:
         print(f"FAILED {line}")
-    output = options.output or (
-        None if options.quick or options.only or options.skip else GUARANTEES
-    )
-    if output is not None:
-        kept = (
-            output.with_suffix(".json")
-            if not said
-            else Path(tempfile.gettempdir()) / f"pgflow-proof-{seed}.json"
-        )
-        kept.write_text(json.dumps(record, indent=1) + "\n")
-        if said:
-            print(
-                f"play that again, with the same --postgres: python -m tests.proof --again {kept}"
-            )
-        else:
-            output.write_text(page)
-            print(f"written to {output} and {kept.name}")
     print(f"seed {seed}, {time.monotonic() - started:.0f} s: {'broken' if said else 'holds'}")
     return 1 if said else 0
+
+
+def write(
+    options: argparse.Namespace, seed: int, record: dict[str, Any], *, is_broken: bool
+) -> None:
+    """Prints the page of a full proof, and writes it if all layers were played."""
+    if not options.gate:
+        print(report.page(record))
+    is_partial = options.gate or options.only or options.skip
+    output = options.output or (None if is_partial else GUARANTEES)
+    if output is None:
+        return
+    if is_broken:
+        kept = Path(tempfile.gettempdir()) / f"pgflow-proof-{seed}.json"
+    else:
+        kept = output.with_suffix(".json")
+        output.write_text(report.page(record))
+        print(f"written to {output} and {kept.name}")
+    kept.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

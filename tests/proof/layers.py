@@ -1,4 +1,8 @@
-"""The layers of the proof: what each is, and how much time it gets."""
+"""The layers of the proof: what each is, and how much of it is played.
+
+How much is a count, which each layer names: kills, transactions, rounds. A machine that is slow
+plays the same as a fast one, for longer.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +23,35 @@ from evidence import Evidence, Findings
 REPOSITORY = Path(__file__).parents[2]
 
 
+HANG_SECONDS = 1800.0
+"""Seconds after which a layer hangs, for each time its full amount of 45 minutes."""
+
+
 class Layer(NamedTuple):
     """One layer. ``module`` has the function ``prove``."""
 
     name: str
     module: str
     what: str
-    quick_seconds: float
-    full_seconds: float | None = None
-    """Seconds that it takes in a full run, however much time there is; None: more time shows
-    more.
-    """
+    unit: str
+    """Unit of the amounts."""
+    full: int
+    """Amount in a full proof of 45 minutes."""
+    gate: int | None = None
+    """Amount in the gate; None: it is no part of it."""
+    grows: bool = True
+    """True if a longer proof plays more of it."""
     at_any_level: bool = False
     """True if all of it goes through the engine, so that it can be played where another isolation
     level is the default.
     """
+
+    def amount(self, minutes: float | None) -> int:
+        """Return the amount in a proof of so many minutes; None: in the gate."""
+        if minutes is None:
+            assert self.gate is not None, self.name
+            return self.gate
+        return max(self.gate or 1, round(self.full * minutes / 45)) if self.grows else self.full
 
 
 LAYERS = (
@@ -41,71 +59,120 @@ LAYERS = (
         "mutants",
         "mutants",
         "broken variants, each of which a test must catch",
-        120,
-        full_seconds=1500,
+        "seconds",
+        1500,
+        grows=False,
     ),
     Layer(
-        "campaigns", "campaigns", "real workers under one fault at a time", 65, at_any_level=True
+        "simulator",
+        "simulator",
+        "seeded interleavings of real transactions against a model",
+        "transactions",
+        30_000,
+        gate=8_000,
     ),
     Layer(
-        "simulator", "simulator", "seeded interleavings of real transactions against a model", 60
-    ),
-    Layer(
-        "plans", "plans", "plans of the hot statements over a million runs", 60, full_seconds=100
+        "wirecut",
+        "wirecut",
+        "the connection cut around every message",
+        "percent of the messages",
+        100,
+        gate=20,
+        at_any_level=True,
     ),
     Layer(
         "isolation",
         "isolationkit",
         "every pair of calls that can meet, in every order",
-        50,
-        full_seconds=150,
+        "seconds",
+        150,
+        gate=150,
+        grows=False,
     ),
-    Layer("wirecut", "wirecut", "the connection cut around every message", 50, at_any_level=True),
+    Layer(
+        "campaigns",
+        "campaigns",
+        "real workers under one fault at a time",
+        "rounds",
+        1,
+        at_any_level=True,
+    ),
+    Layer(
+        "plans",
+        "plans",
+        "plans of the hot statements over a million runs",
+        "seconds",
+        100,
+        grows=False,
+    ),
     Layer(
         "commits",
         "commitfaults",
         "COMMIT itself refused, with each SQLSTATE, on every path",
-        45,
+        "refusals on each path",
+        40,
+        gate=8,
         at_any_level=True,
     ),
     Layer(
         "programs",
         "programs",
         "random workflows under kills against a plain interpreter",
-        38,
+        "lots of 60",
+        4,
+        gate=1,
         at_any_level=True,
     ),
-    Layer("crashes", "crashes", "kill -9 at named points", 38, at_any_level=True),
+    Layer(
+        "crashes",
+        "crashes",
+        "kill -9 at named points",
+        "kills at each point",
+        20,
+        gate=3,
+        at_any_level=True,
+    ),
     Layer(
         "surroundings",
         "surroundings",
         "programs and crashes behind a pooler, and by roles with settings of their own",
-        60,
+        "surroundings",
+        16,
     ),
     Layer(
         "effects",
         "effectcrashes",
         "kill -9 around effects, with a witness outside that counts",
-        20,
+        "kills at each point",
+        10,
+        gate=2,
         at_any_level=True,
     ),
-    Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
-    Layer("failover", "failover", "a primary killed or frozen, its standby promoted", 75),
+    Layer(
+        "upgrades",
+        "upgrades",
+        "recorded versions upgraded under work",
+        "seconds",
+        45,
+        grows=False,
+    ),
+    Layer("failover", "failover", "a primary killed or frozen, its standby promoted", "rounds", 4),
     Layer(
         "tests",
         "proof.named_tests",
         "tests of the suite that put one promise to the test",
-        400,
-        full_seconds=750,
+        "hearing of each",
+        1,
+        grows=False,
     ),
 )
 
 
-def run_here(name: str, server_dsn: str, seconds: float, seed: int) -> Findings:
+def run_here(name: str, server_dsn: str, amount: int, seed: int) -> Findings:
     """Runs one layer in this process."""
     layer = next(layer for layer in LAYERS if layer.name == name)
     started = time.monotonic()
-    findings: Findings = importlib.import_module(layer.module).prove(server_dsn, seconds, seed)
+    findings: Findings = importlib.import_module(layer.module).prove(server_dsn, amount, seed)
     findings.layer = name
     findings.seconds = time.monotonic() - started
     return findings
@@ -116,14 +183,12 @@ class Job:
     hangs stops nothing else.
     """
 
-    def __init__(
-        self, layer: Layer, version: str, server_dsn: str, seconds: float, seed: int
-    ) -> None:
+    def __init__(self, layer: Layer, version: str, server_dsn: str, amount: int, seed: int) -> None:
         self.layer = layer
         self.version = version
-        self.seconds = seconds
         self._seed = seed
-        self._deadline = time.monotonic() + 5 * seconds + 900
+        # The only bound on a time: nobody waits for ever.
+        self._deadline = time.monotonic() + HANG_SECONDS * max(1.0, amount / layer.full)
         self._output = tempfile.NamedTemporaryFile("w+", suffix=".json")  # noqa: SIM115  closed with the job
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         command = [
@@ -132,8 +197,8 @@ class Job:
             "tests.proof",
             "--layer",
             layer.name,
-            "--seconds",
-            str(seconds),
+            "--amount",
+            str(amount),
             "--seed",
             str(seed),
         ]
@@ -147,7 +212,7 @@ class Job:
         )
 
     def is_over(self) -> bool:
-        """Return True if it has ended; end it if it takes far too long."""
+        """Return True if it has ended; end it if it hangs."""
         if self._process.poll() is None and time.monotonic() > self._deadline:
             os.killpg(self._process.pid, 9)
             self._process.wait()
@@ -163,7 +228,7 @@ class Job:
             last = self._log.read()[-3000:]
         wrong = f"the layer ended with {self._process.returncode}: {last}"
         evidence = [Evidence("-", self.layer.what, 1, wrong=(wrong,))]
-        return Findings(self.layer.name, self._seed, evidence, seconds=self.seconds)
+        return Findings(self.layer.name, self._seed, evidence)
 
     def stop(self) -> None:
         """Ends it and all that it started."""
@@ -196,12 +261,14 @@ def run_tests(paths: list[str], server_dsn: str) -> tuple[list[str], list[str]]:
             "-q",
             "-n",
             "0",
+            "-m",
+            "",
             "-p",
             "no:cacheprovider",
             f"--junitxml={report}",
             *paths,
         ]
-        env = {**os.environ, "PGFLOW_TEST_DSN": server_dsn, "PGFLOW_TEST_LONG": "1"}
+        env = {**os.environ, "PGFLOW_TEST_DSN": server_dsn}
         done = subprocess.run(
             command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
         )

@@ -7,6 +7,7 @@ test repeats.
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from evidence import Evidence, Findings
 from proof.promises import NOT_BUILT, PROMISES
 
 REPOSITORY = Path(__file__).parents[2]
+CODE = (".py", ".sql", ".toml", ".yaml", ".spec")
 EXPLANATION = REPOSITORY / "docs" / "explanation" / "guarantees.md"
 
 HEAD = """\
@@ -95,11 +97,26 @@ def tree_at_hand() -> Tree:
         _git("status", "--porcelain", "-uall", "--", ".", ":!docs/GUARANTEES.*"),
     )
     changed = [
-        line
-        for line in status.splitlines()
-        if not line.startswith("??") or line.endswith((".py", ".sql", ".toml"))
+        line for line in status.splitlines() if not line.startswith("??") or line.endswith(CODE)
     ]
     return Tree(commit or "unknown", bool(changed) or not commit)
+
+
+def hash_of_tree() -> str:
+    """Return a hash of all that could change a verdict: Git's of the tree, or, where files differ
+    from the commit or there is none, one of the files of this repository.
+    """
+    if not tree_at_hand().is_dirty:
+        return _git("rev-parse", "HEAD^{tree}")
+    names = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
+    if names == [""]:
+        names = [str(path.relative_to(REPOSITORY)) for path in REPOSITORY.rglob("*")]
+    hashed = hashlib.sha1(usedforsecurity=False)
+    for name in sorted(names):
+        path = REPOSITORY / name
+        if path.suffix in CODE and path.is_file():
+            hashed.update(f"{name}\0".encode() + path.read_bytes())
+    return hashed.hexdigest()
 
 
 def _git(*arguments: str) -> str:
@@ -137,24 +154,6 @@ def record(
         "not_built": NOT_BUILT,
         "not_promised": non_guarantees(),
     }
-
-
-def played_again(run: dict[str, Any], results: list[tuple[str, Findings]]) -> dict[str, Any]:
-    """Return a record with these findings in place of those of the same layers on the same servers,
-    and with the reasons.
-
-    Args:
-        run: The record of a run in which something did not hold.
-        results: Version and findings of each layer that was played again, at the same commit.
-    """
-    anew = {(version, findings.layer): findings for version, findings in results}
-    kept, reasons = [], list(run.get("again", ()))
-    for version, findings in results_of(run):
-        if (version, findings.layer) in anew:
-            reasons += broken([(version, findings)])
-        kept.append((version, anew.get((version, findings.layer), findings)))
-    again = [{"postgres": version, **asdict(findings)} for version, findings in kept]
-    return {**run, "results": again} | ({"again": reasons} if reasons else {})
 
 
 def _again(run: dict[str, Any]) -> str:
@@ -280,13 +279,6 @@ def broken(results: list[tuple[str, Findings]]) -> list[str]:
             said.append(f"{where}: it shows nothing")
         said += [f"{where}: {line}" for line in counted_twice(findings)]
     return said
-
-
-def only_void(findings: Findings) -> bool:
-    """True if a fault happened too seldom, and nothing else is wrong."""
-    return bool(findings.void and findings.evidence) and not (
-        findings.broken or counted_twice(findings)
-    )
 
 
 def counted_twice(findings: Findings) -> list[str]:

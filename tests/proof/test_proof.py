@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import commitfaults
-import mutants
 import pytest
 import wirecut
 from defects import DEFECTS
 from evidence import Evidence, Findings
+from wirepaths import PATHS
 
 from proof import layers, report
 from proof.named_tests import TESTS
@@ -57,19 +57,6 @@ def test_a_fault_that_happened_too_seldom_voids_the_run():
     assert report.broken([("18.0", found)]) == ["crashes on 18.0: void: kill: 2 of 3"]
 
 
-@pytest.mark.parametrize(
-    ("found", "is_void_only"),
-    [
-        (findings(Evidence("G1", "kill", 5), kill=(2, 3)), True),
-        (findings(Evidence("G1", "kill", 5), kill=(3, 3)), False),
-        (findings(Evidence("G1", "kill", 5, lost=1), kill=(2, 3)), False),
-        (findings(kill=(2, 3)), False),
-    ],
-)
-def test_only_a_layer_that_was_void_and_nothing_else_is_played_once_more(found, is_void_only):
-    assert report.only_void(found) == is_void_only
-
-
 def test_a_layer_that_shows_nothing_is_no_proof():
     assert report.broken([("18.0", findings())]) == ["crashes on 18.0: it shows nothing"]
 
@@ -108,7 +95,7 @@ def test_a_path_that_is_about_several_promises_is_counted_under_one(layer):
         return made
 
     found = layer.findings_of(
-        [tally("a", "G1", "G2", "G10"), tally("b", "G1"), tally("c", "G4", "G10")], 7, 1.0
+        [tally("a", "G1", "G2", "G10"), tally("b", "G1"), tally("c", "G4", "G10")], 7
     ).evidence
     assert sum(e.runs for e in found) == 30
     assert {e.guarantee: e.runs + e.shared for e in found if e.guarantee in ("G1", "G2", "G4")} == {
@@ -206,9 +193,42 @@ def test_every_test_that_is_named_is_there(request):
     )
 
 
-def test_only_a_full_run_makes_many_defects():
-    (layer,) = (layer for layer in layers.LAYERS if layer.name == "mutants")
-    assert layer.quick_seconds < mutants.MANY_SECONDS <= (layer.full_seconds or 0)
+def test_the_gate_plays_counts_that_no_machine_changes():
+    gate = [layer for layer in layers.LAYERS if layer.gate is not None]
+    assert [layer.amount(None) for layer in gate] == [layer.gate for layer in gate]
+    assert {layer.name for layer in gate} == {
+        "simulator",
+        "programs",
+        "crashes",
+        "commits",
+        "wirecut",
+        "isolation",
+        "effects",
+    }
+
+
+def test_a_longer_proof_plays_more_and_none_less_than_the_gate():
+    for layer in layers.LAYERS:
+        assert layer.amount(45) == layer.full
+        assert layer.amount(90) == (2 * layer.full if layer.grows else layer.full)
+        assert layer.amount(1) >= (layer.gate or 1)
+
+
+def test_the_seed_of_the_gate_is_the_tree(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "REPOSITORY", tmp_path)
+    (tmp_path / "code.py").write_text("1")
+    loose = report.hash_of_tree()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    committed = report.hash_of_tree()
+    subprocess.run([*git, "commit", "-q", "--amend", "-m", "other words"], cwd=tmp_path, check=True)
+    assert report.hash_of_tree() == committed
+    (tmp_path / "code.py").write_text("2")
+    assert report.hash_of_tree() not in (committed, loose)
+    (tmp_path / "code.py").write_text("1")
+    (tmp_path / "new.sql").write_text("1")
+    assert report.hash_of_tree() not in (committed, loose)
 
 
 def test_findings_survive_the_way_from_one_process_to_the_other():
@@ -223,19 +243,6 @@ def test_a_layer_that_fails_is_said(monkeypatch):
     while not job.is_over():
         job._process.wait()
     assert report.broken([("18.0", job.findings())])
-
-
-def test_what_did_not_hold_may_be_played_again_and_the_page_says_so():
-    late = findings(Evidence("G1", "kill", 5, wrong=("a run waited 9 s",)))
-    run = record(("15.1", findings(Evidence("G1", "kill", 20))), ("18.0", late))
-    assert report.broken(report.results_of(run)) != []
-    anew = json.loads(
-        json.dumps(report.played_again(run, [("18.0", findings(Evidence("G1", "kill", 7)))]))
-    )
-    assert report.broken(report.results_of(anew)) == []
-    assert "**27 tests of 1 promises" in report.page(anew)
-    assert "a run waited 9 s" in report.page(anew)
-    assert "played again" not in report.page(run)
 
 
 def test_findings_survive_the_way_through_the_record():
@@ -280,5 +287,14 @@ def test_the_command_line_says_what_it_takes():
     )
     assert all(
         f"--{word}" in done.stdout
-        for word in ("quick", "minutes", "seed", "postgres", "only", "output")
+        for word in ("gate", "minutes", "seed", "postgres", "only", "output")
     )
+
+
+def test_every_path_that_writes_says_which_promises_its_refused_commits_test():
+    assert {
+        promise
+        for name, path in PATHS.items()
+        for promise in path.promises
+        if name not in commitfaults.UNWRITTEN
+    } - {"G39"} == set(commitfaults.FAULTS)

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
-from shares import IS_LONG, share_of
 
 from tests.simulator.broken import BROKEN
 from tests.simulator.campaign import Order, play
 from tests.simulator.episode import Simulator
 
 KEPT = YAML(typ="safe").load(Path(__file__).parents[1] / "seeds.yaml")
-CAUGHT_WITHIN_SECONDS = 60.0
+SHORT = [kept for kept in KEPT if kept["transactions"] < 500][::2]
+CAUGHT_WITHIN = 20_000
+"""Transactions."""
 
 
 @pytest.fixture(scope="module")
@@ -26,22 +27,25 @@ def simulator(server_dsn):
 
 
 def test_a_seed_is_a_history(simulator):
-    size = 400 if IS_LONG else 150
-    first = simulator.play(7, size)
-    second = simulator.play(7, size)
+    first = simulator.play(7, 150)
+    second = simulator.play(7, 150)
     assert first.broken is None
     assert (second.hash, second.transactions, second.fired) == (
         first.hash,
         first.transactions,
         first.fired,
     )
-    assert simulator.play(8, size).hash != first.hash
+    assert simulator.play(8, 150).hash != first.hash
 
 
 @pytest.mark.parametrize(
     "kept",
-    share_of([kept for kept in KEPT if IS_LONG or kept["transactions"] < 500], 2),
-    ids=lambda kept: f"seed {kept['seed']}",
+    [
+        pytest.param(
+            kept, marks=() if kept in SHORT else pytest.mark.full, id=f"seed {kept['seed']}"
+        )
+        for kept in KEPT
+    ],
 )
 def test_a_seed_that_broke_a_promise_breaks_it_no_more(simulator, kept):
     story = simulator.play(
@@ -53,12 +57,10 @@ def test_a_seed_that_broke_a_promise_breaks_it_no_more(simulator, kept):
     assert story.broken is None, "\n".join(story.trace)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    "name",
-    share_of(["message taken twice", "timers early", "unfenced batch", "unfenced step"], 3),
+    "name", ["message taken twice", "timers early", "unfenced batch", "unfenced step"]
 )
 def test_a_broken_variant_is_caught(server_dsn, name):
-    totals = play(
-        Order(server_dsn, seed=1, seconds=CAUGHT_WITHIN_SECONDS, broken=name), shorten=False
-    )
+    totals = play(Order(server_dsn, 1, CAUGHT_WITHIN, broken=name), shorten=False)
     assert totals.broken, f"{BROKEN[name].what}: not noticed in {totals.transactions} transactions"

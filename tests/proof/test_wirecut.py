@@ -23,13 +23,6 @@ from tests.kits.wirepaths import PATHS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SEED = 1
-QUICK = (
-    "start", "start without a key", "start in a transaction, psycopg", "signal", "flush, a run alone", "flush, a batch", "transaction, psycopg",
-    "transaction, psycopg in a thread", "transaction, sqlalchemy session", "transaction, sqlalchemy async connection", "transaction, django",
-    "commit in progress, slow", "commit in progress, slow in a thread", "claim, poll and wake",
-)  # fmt: skip
-
 go = Signal("go", int)
 
 
@@ -265,17 +258,14 @@ def test_a_fork_without_a_key_is_one_though_the_answer_is_lost(proxy, cut_dsn, c
     assert {row[0] for row in conn.execute("select key from pgflow.run").fetchall()} == {"n", fork}
 
 
-@pytest.mark.full
-def test_cut_at_any_message_the_work_is_done_once(server_dsn):
-    tallies = asyncio.run(wirecut.enumerate_paths(server_dsn, 0, SEED, QUICK, share=6))
-    findings = wirecut.findings_of(tallies, SEED, 0)
-    assert [
-        f"{e.guarantee}: {wrong}"
-        for e in findings.broken
-        for wrong in (e.wrong or (e.lost, e.doubled))
-    ] == []
-    assert findings.void == []
-    assert sum(tally.in_progress for tally in tallies) > 0
+def test_what_is_cut_follows_from_the_seed_and_the_place_alone():
+    path = PATHS["start"]
+    seen = {("pgflow app", "start_run"): ["P", "B", "D", "E", "S"]}
+    more = seen | {("pgflow app", "connect"): ["startup", "p"]}
+    few = wirecut.plan(path, seen, 1, percent=50)
+    assert 0 < len(few) < len(wirecut.plan(path, seen, 1))
+    assert few == wirecut.plan(path, seen, 1, percent=50) != wirecut.plan(path, seen, 2, percent=50)
+    assert [c for c in wirecut.plan(path, more, 1, percent=50) if c.what == "start_run"] == few
 
 
 def test_every_path_says_which_promises_it_tests():

@@ -13,7 +13,6 @@ from croniter import croniter
 from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shares import IS_LONG
 
 from pgflow._model.schedules import (
     AHEAD,
@@ -81,13 +80,13 @@ def oracle(expression: str, name: str) -> list[datetime]:
 
 
 def pairs(expressions: list[str], zones: list[str]) -> list[tuple[str, str]]:
-    """Expressions with zones; those with many slots with a few zones, unless the run is long."""
+    """Expressions with zones; those with many slots with a few zones."""
     many = EXPRESSIONS[:3]
     return [
         (expression, zone)
         for expression in expressions
         for zone in zones
-        if IS_LONG or expression not in many or zone in FEW_ZONES
+        if expression not in many or zone in FEW_ZONES
     ]
 
 

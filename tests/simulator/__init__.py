@@ -10,7 +10,7 @@ Python allows, and `pgflow.check()` is run on top.
 
 Then everybody is healed, and everything must drain.
 
-`python -m tests.simulator [DSN] [--seed S] [--seconds N | --transactions N]`
+`python -m tests.simulator [DSN] [--seed S] [--transactions N]`
 """
 
 from __future__ import annotations

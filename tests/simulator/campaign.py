@@ -1,20 +1,23 @@
-"""Episode after episode, in one process or several; and of what fails, as little as still fails."""
+"""Episode after episode, in one process or several; and of what fails, as little as still fails.
+
+Same order, same episodes: their number follows from transactions and from the faults that must have
+happened, never from a clock.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as fields_of
 
 from tests.simulator.broken import BROKEN
 from tests.simulator.episode import Simulator, Story
 from tests.simulator.world import Faults
 
-EPISODE_TRANSACTIONS = 4000
-SHRINK_SECONDS = 60.0
+EPISODE_TRANSACTIONS = 2000
+MOST_EXTRA_EPISODES = 40
 
 MINIMUM_PER_10_000 = {
     "halted inside of a function": 50,
@@ -47,7 +50,7 @@ MINIMUM_PER_10_000 = {
     "result taken from the claim or the commit": 0.3,
     "timer fired without a question": 3,
 }
-"""Number of times that each fault must happen for a campaign to count."""
+"""Number of times that each fault must happen, by the transactions that were ordered."""
 
 
 @dataclass
@@ -57,7 +60,6 @@ class Totals:
     transactions: int = 0
     episodes: int = 0
     runs: int = 0
-    seconds: float = 0.0
     checks: int = 0
     fired: Counter[str] = field(default_factory=Counter)
     tested: Counter[str] = field(default_factory=Counter)
@@ -75,58 +77,58 @@ class Totals:
         if story.broken:
             self.broken.append(story)
 
-    def required(self) -> dict[str, tuple[int, int]]:
-        """Each fault with how often it happened and must have."""
-        share = self.transactions / 10_000
+    def merge(self, other: Totals) -> None:
+        """Counts what another process has played."""
+        self.transactions += other.transactions
+        self.episodes += other.episodes
+        self.runs += other.runs
+        self.checks += other.checks
+        self.fired += other.fired
+        self.tested += other.tested
+        self.hashes |= other.hashes
+        self.broken += other.broken
+
+    def required(self, transactions: int) -> dict[str, tuple[int, int]]:
+        """Each fault with how often it happened, and must have in so many transactions."""
         return {
-            fault: (self.fired[fault], int(rate * share))
+            fault: (self.fired[fault], int(rate * transactions / 10_000))
             for fault, rate in MINIMUM_PER_10_000.items()
         }
+
+    def lacks_faults(self, transactions: int) -> bool:
+        """True if a fault has happened too seldom."""
+        return any(times < least for times, least in self.required(transactions).values())
 
 
 @dataclass(frozen=True)
 class Order:
-    """Order to one process."""
+    """Order to one process: the seed of its first episode, and the step to that of the next."""
 
     server_dsn: str
     seed: int
+    transactions: int
     step: int = 1
-    seconds: float | None = None
-    transactions: int | None = None
     broken: str | None = None
     without: tuple[str, ...] = ()
     check_every: int = 16
 
 
 def play(order: Order, *, shorten: bool = True) -> Totals:
-    """Episodes until time or transactions are over, or something is broken."""
+    """Episodes until the transactions are over, or something is broken."""
     simulator = Simulator(order.server_dsn, BROKEN[order.broken].changes if order.broken else ())
     totals = Totals()
+    seed = order.seed
     try:
-        began = time.monotonic()
-        seed = order.seed
-        while not totals.broken:
-            left = (
-                EPISODE_TRANSACTIONS
-                if order.transactions is None
-                else min(EPISODE_TRANSACTIONS, order.transactions - totals.transactions)
-            )
-            seconds_left = (
-                3600.0 if order.seconds is None else order.seconds - (time.monotonic() - began)
-            )
-            if left <= 0 or seconds_left <= 0:
-                break
+        while totals.transactions < order.transactions and not totals.broken:
             totals.add(
                 simulator.play(
                     seed,
-                    left,
+                    min(EPISODE_TRANSACTIONS, order.transactions - totals.transactions),
                     check_every=order.check_every,
                     without=order.without,
-                    seconds=seconds_left,
                 )
             )
             seed += order.step
-        totals.seconds = time.monotonic() - began
         if shorten:
             totals.broken = [shrink(simulator, story) for story in totals.broken]
     finally:
@@ -135,34 +137,22 @@ def play(order: Order, *, shorten: bool = True) -> Totals:
 
 
 def play_many(order: Order, processes: int) -> Totals:
-    """The same in several processes, each with seeds and a database of its own."""
-    if processes == 1:
-        return play(order)
-    orders = [
-        Order(
-            order.server_dsn,
-            order.seed + n,
-            processes,
-            order.seconds,
-            order.transactions,
-            order.broken,
-            order.without,
-            order.check_every,
-        )
-        for n in range(processes)
-    ]
+    """The same in several processes, each with seeds and a database of its own and as many
+    transactions; and further episodes until each fault has happened as often as it must.
+    """
     totals = Totals()
+    wanted = order.transactions * processes
+    first = [replace(order, seed=order.seed + n, step=processes) for n in range(processes)]
+    # A process plays at most one episode to each so many transactions: what comes then is new.
+    seed = order.seed + processes * order.transactions
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        for part in pool.map(play, orders):
-            totals.transactions += part.transactions
-            totals.episodes += part.episodes
-            totals.runs += part.runs
-            totals.checks += part.checks
-            totals.seconds = max(totals.seconds, part.seconds)
-            totals.fired += part.fired
-            totals.tested += part.tested
-            totals.hashes |= part.hashes
-            totals.broken += part.broken
+        for part in pool.map(play, first):
+            totals.merge(part)
+        for extra in range(0 if order.without else MOST_EXTRA_EPISODES):
+            if totals.broken or not totals.lacks_faults(wanted):
+                break
+            one = replace(order, seed=seed + extra, transactions=EPISODE_TRANSACTIONS // 2)
+            totals.merge(pool.submit(play, one).result())
     return totals
 
 
@@ -170,11 +160,8 @@ def shrink(simulator: Simulator, story: Story) -> Story:
     """The same seed with as few faults and transactions as still break a promise, checked after
     every transaction.
     """
-    deadline = time.monotonic() + SHRINK_SECONDS
     best = story
     for fault in ("", *(f.name for f in fields_of(Faults))):
-        if time.monotonic() > deadline:
-            break
         without = (*best.without, fault) if fault else best.without
         again = simulator.play(
             story.seed, best.before_healing or best.transactions, check_every=1, without=without

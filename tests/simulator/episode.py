@@ -4,7 +4,6 @@ drained.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -27,7 +26,6 @@ class Story:
     before_healing: int = 0
     """As many make the same episode again; 0 where a promise was broken before."""
     runs: int = 0
-    seconds: float = 0.0
     checks: int = 0
     hash: str = ""
     fired: Counter[str] = field(default_factory=Counter)
@@ -59,14 +57,10 @@ class Simulator:
         faults: Faults | None = None,
         check_every: int = 16,
         without: tuple[str, ...] = (),
-        seconds: float = 3600.0,
     ) -> Story:
-        """One episode; a broken promise is in the answer. Where the time is over first, that many
-        transactions make it again.
-        """
+        """One episode; a broken promise is in the answer."""
         for wire in self.wires[1:]:
             wire.run("rollback")
-        began = time.monotonic()
         world = World(
             self.database,
             self.wires,
@@ -78,9 +72,7 @@ class Simulator:
         cast = Cast(world)
         story = Story(seed, without=without)
         try:
-            while world.transactions < transactions and (
-                world.turn % 50 or time.monotonic() - began < seconds
-            ):
+            while world.transactions < transactions:
                 world.go()
             story.before_healing = world.transactions
             self._heal(world, cast)
@@ -94,7 +86,6 @@ class Simulator:
         )
         story.fired, story.tested, story.done = world.fired, world.model.tested, world.done
         story.runs, story.trace = len(world.model.runs), list(world.trace)
-        story.seconds = time.monotonic() - began
         return story
 
     def _heal(self, world: World, cast: Cast) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from psycopg import pq
 
 OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 600.0
 
 
 class SqlError(Exception):

@@ -25,7 +25,6 @@ from psycopg import IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from pytest_postgresql import factories
-from shares import IS_LONG
 
 from pgflow import errors, schema
 from pgflow.errors import (
@@ -306,7 +305,7 @@ GROUPS = [(0, 4), (1, 2, 3, 5), (6, 7)]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("group", [(n,) for n in range(8)] if IS_LONG else GROUPS, ids=str)
+@pytest.mark.parametrize("group", GROUPS, ids=str)
 def test_functions_of_former_shapes_make_way(installed, group):
     fresh = dump_catalog(installed, with_server_details=True)
     for former in group:
