@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
-
 SECRET = "hunter2"
 
 

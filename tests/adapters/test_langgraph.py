@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = pgflow.Signal("go", int)
 answered = pgflow.Signal("answer", str)
 called: list[str] = []

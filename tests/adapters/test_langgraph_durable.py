@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = pgflow.Signal("go", int)
 called: list[str] = []
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     import psycopg
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.mark.parametrize("is_async", [True, False])
 @in_a_loop

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 set_tracing_disabled(True)
 
 go = pgflow.Signal("go", int)

@@ -43,7 +43,6 @@ from pgflow.agent.openai_agents import PgflowSession  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = pytest.mark.timeout(90)
 set_tracing_disabled(True)
 
 ROWS = [

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from looks import Looks, refusal
 from scripted import call, durable, echo
 
@@ -44,8 +43,6 @@ from pydantic_graph import GraphBuilder, StepContext, reduce_list_append  # isor
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
-
-pytestmark = pytest.mark.timeout(90)
 
 looks = Looks()
 

@@ -11,8 +11,6 @@ import servers
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(90)
-
 pytest.importorskip("pydantic_ai.durable_exec", reason="pip install -e '.[adapters]'")
 pytest.importorskip("fastmcp.server", reason="pip install -e '.[adapters]'")
 

@@ -15,7 +15,6 @@ from pydantic_ai.messages import FilePart  # isort: skip
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
 tried: list[str] = []
 LARGE = BinaryImage(data=bytes(3_000_000), media_type="image/png")
 

@@ -30,8 +30,6 @@ from pydantic_ai.models.test import TestModel  # isort: skip
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @dataclass
 class Deps:

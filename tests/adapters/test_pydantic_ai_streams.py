@@ -33,8 +33,6 @@ from pydantic_ai.usage import RequestUsage  # isort: skip
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 looks = Looks()
 
 

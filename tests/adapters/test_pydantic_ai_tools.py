@@ -25,8 +25,6 @@ from pydantic_ai.toolsets import DynamicToolset, ExternalToolset  # isort: skip
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 done: list[Any] = []
 
 

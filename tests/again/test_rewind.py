@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(120)
-
 word = Signal("word", str)
 acted: list[tuple[str, str]] = []
 """Acts of every body that ran, as (what, idempotency key)."""

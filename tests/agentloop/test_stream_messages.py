@@ -16,8 +16,6 @@ from pgflow.streams.messages import _Message
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
-
 LONG = "é\n\n" * 30_000
 
 

@@ -9,7 +9,6 @@ import pytest
 from shares import IS_LONG
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("nested", [False, True], ids=["one pool", "nested pools"])
 def test_many_drawers_never_overdraw_and_can_spend_nearly_all(
     dsn: str, nested: bool, capsys: pytest.CaptureFixture[str]

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def ask(conn: Conn, claim: Claim, usd: str) -> tuple[str, dict[str, Any]]:
     """Answer of the database to the next call."""

@@ -17,8 +17,6 @@ from pgflow import InvalidArgument, Pool, inspect, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @step
 async def ask(question: str) -> str:

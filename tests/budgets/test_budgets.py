@@ -33,8 +33,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 CENT = Decimal("0.01")
 
 

@@ -14,8 +14,6 @@ from clikit import pgflow
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(90)
-
 NOWHERE = "k/nothing/1"
 
 WRONG: list[tuple[list[str], str]] = [

@@ -15,8 +15,6 @@ from pgflow.declare.durable.leftovers import Leftovers, keys_of
 from pgflow.declare.durable.processes import close_keeper
 from pgflow.declare.durable.worktrees import make_worktree
 
-pytestmark = pytest.mark.timeout(60)
-
 WORK = """\
 name: work
 description: Does what it is told.

@@ -14,8 +14,6 @@ from pgflow_cli.treasury.quarter import Options, Progress
 from pgflow_cli.treasury.stage import Stage
 from processes import eventually, one
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def descendants(pid):
     """Processes below this one that are alive."""

@@ -13,8 +13,6 @@ from clikit import finish, pgflow, process
 from pgflow.declare.durable.lease import lease_key
 from pgflow.declare.durable.processes import close_keeper
 
-pytestmark = pytest.mark.timeout(60)
-
 COUNT = """\
 name: count
 description: Counts lines.

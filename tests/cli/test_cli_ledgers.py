@@ -19,8 +19,6 @@ from pgflow import AsyncApp, Choice, Workflow, decision, effect, saga, workflow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.timeout(90)
-
 
 class Lost(Exception):
     """No reply."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     import psycopg
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_roles_are_given_only_to_who_may_answer_gates(dsn: str) -> None:
     refused = cli(dsn, "mcp", "--as", "ops")

@@ -12,8 +12,6 @@ from runkit import write
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from pgflow_cli.ops.served.starts import Starts
 from pgflow_cli.ops.served.triggers import read_triggers
 from pgflow_cli.runs.declared import Wishes
 from processes import eventually
+from servers import HANG_SECONDS
 
 from pgflow.declare.durable import declared
 from pgflow.errors import NotStorable
@@ -36,8 +37,6 @@ from pgflow.testing import AsyncHarness
 
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
-
-pytestmark = pytest.mark.timeout(90)
 
 ECHO = """\
 name: echo
@@ -104,7 +103,7 @@ class Server:
         """Send it a signal; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(HANG_SECONDS)
         self.log.close()
         return code
 

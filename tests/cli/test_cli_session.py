@@ -20,10 +20,10 @@ import termios
 from pathlib import Path
 
 import psycopg
-import pytest
 import servers
 from clikit import ANSI, APPS, statuses
 from processes import eventually, interruptible
+from servers import HANG_SECONDS
 
 PAGE = servers.REPOSITORY / "docs" / "session.md"
 WIDTH = 100
@@ -117,13 +117,13 @@ class Shell:
             if "--watch" in line and _frame(shown).count("\n") >= 3:
                 started.send_signal(signal.SIGINT)
                 _drain(ours)
-                started.wait(60)
+                started.wait(HANG_SECONDS)
                 return f"{_frame(shown)}\n^C"
             if not is_asked and shown.endswith(b"[y/N]: "):
                 is_asked = True
                 os.write(ours, b"y\n")
         os.close(ours)
-        started.wait(60)
+        started.wait(HANG_SECONDS)
         return ANSI.sub("", shown.decode()).replace("\r\n", "\n")
 
 
@@ -223,7 +223,6 @@ def masked(page: str) -> list[str]:
     return [line.strip() for line in page.splitlines()]
 
 
-@pytest.mark.timeout(120)
 def test_the_session_is_what_the_command_line_shows(empty_dsn, tmp_path):
     page = play(empty_dsn, tmp_path)
     if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):

@@ -21,8 +21,6 @@ from pgflow_cli.runs import waiting
 import pgflow as flow
 from pgflow import AsyncApp, Choice, decision, effect, step, workflow
 
-pytestmark = pytest.mark.timeout(90)
-
 ITEMS = 40
 
 

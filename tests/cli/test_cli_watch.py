@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-import pytest
 from clikit import pgflow, process
 from runkit import write
-
-pytestmark = pytest.mark.timeout(60)
+from servers import HANG_SECONDS
 
 
 class Watcher:
@@ -41,7 +39,7 @@ class Watcher:
         heard = []
         while True:
             try:
-                heard.append(self._lines.get(timeout=30))
+                heard.append(self._lines.get(timeout=HANG_SECONDS))
             except queue.Empty:
                 raise AssertionError(f"no {word!r} in {heard}") from None
             if word in heard[-1]:
@@ -56,7 +54,7 @@ def watching(*arguments: str) -> Iterator[Watcher]:
     try:
         yield watcher
         started.send_signal(signal.SIGINT)
-        assert started.wait(30) == 130
+        assert started.wait(HANG_SECONDS) == 130
     finally:
         started.kill()
         started.wait()

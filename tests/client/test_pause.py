@@ -17,8 +17,6 @@ from pgflow import RunCancelled, Signal, WrongState, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", int)
 
 

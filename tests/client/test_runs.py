@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from pgflow._db.calls.wake import Polled
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", int)
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 SOON = timedelta(seconds=30)
 
 

@@ -159,7 +159,7 @@ def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_
     wait_until(lambda: conn.execute(asleep).fetchone() == (1,), "the body sleeps in the database")
     (worker,) = app._background._workers  # type: ignore[union-attr]
     app._portal._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
-    wait_until(lambda: len(bodies) == 2, "the body runs again", 2)
+    wait_until(lambda: len(bodies) == 2, "the body runs again")
     assert run.result(SOON) == "rested"
 
 

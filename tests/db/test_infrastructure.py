@@ -17,6 +17,7 @@ import pytest
 from clikit import pgflow as cli
 from psycopg.conninfo import make_conninfo
 from records import SOON, count, run_row, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, decision, read, step, transaction, workflow
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pgflow.testing import Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -98,7 +97,7 @@ def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pau
     @step
     def act() -> int:
         ran.append(1)
-        go_on.wait(30)
+        go_on.wait(HANG_SECONDS)
         return 1
 
     @workflow

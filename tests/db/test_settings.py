@@ -25,8 +25,6 @@ from pgflow.errors import ServerUnsupported
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(90)
-
 LONG = timedelta(seconds=60)
 REPOSITORY = Path(__file__).parents[2]
 

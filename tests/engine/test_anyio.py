@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 METHODS = [
     name
     for name in dir(asyncio.AbstractEventLoop)

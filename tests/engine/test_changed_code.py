@@ -31,8 +31,6 @@ from test_engine_divergence import mismatch
 from pgflow._engine.calls import StepCall
 from pgflow._model.kinds import Kind
 
-pytestmark = pytest.mark.timeout(120)
-
 MIDDLES = 4
 
 

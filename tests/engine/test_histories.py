@@ -32,8 +32,6 @@ from pgflow.testing import AsyncHarness, ReplayHistories
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(90)
-
 GOLDENS = Path(__file__).parents[1] / "histories"
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pgflow import Workflow
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", int)
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pytest
 from records import SOON
 
 import pgflow
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 process: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="none")

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
 

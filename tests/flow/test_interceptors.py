@@ -29,8 +29,6 @@ from pgflow.testing import replay_all
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", int)
 
 

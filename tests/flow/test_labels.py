@@ -16,8 +16,6 @@ from pgflow import InvalidArgument, NotInRunError, Signal, step, transaction, wo
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", int)
 
 

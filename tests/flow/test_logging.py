@@ -26,8 +26,6 @@ from pgflow.logs import FIELDS, JsonFormatter, TextFormatter
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", int)
 
 

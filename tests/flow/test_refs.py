@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, count, eventually, run_row, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 import pgflow._worker.ref_checks
@@ -33,8 +34,6 @@ from pgflow import (
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 
 @dataclass
@@ -223,7 +222,7 @@ async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(
 
     aflow.replace(render, hangs)
     await run.send(go, 1)
-    await asyncio.wait_for(entered.wait(), 10)
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     before = count(conn, "pgflow.unit")
     await aflow.crash()
     assert count(conn, "pgflow.unit") == before
@@ -476,7 +475,7 @@ def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
     def exists(ref: Ref) -> bool:
         store.asked.append(ref.id)
         names.add(threading.current_thread().name)
-        answer.wait(60)
+        answer.wait(HANG_SECONDS)
         return ref.id in store.things
 
     flow.include(publish)

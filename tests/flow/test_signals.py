@@ -17,8 +17,6 @@ from pgflow import InvalidArgument, NotStorable, RunNotFound, Signal, read, step
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @dataclass(frozen=True)
 class Payment:

@@ -36,8 +36,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 HOUR = timedelta(hours=1)
 
 

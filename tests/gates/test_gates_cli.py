@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
 from clikit import pgflow
 from records import SOON
 from test_gates import BOOTS, Order, gate_of, ship, ship_by, told
@@ -18,8 +17,6 @@ from pgflow.inspect import ask, find_gate, list_gates, list_gates_below
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def test_a_person_at_a_terminal_finds_and_answers_a_gate(

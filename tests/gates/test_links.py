@@ -19,8 +19,6 @@ from pgflow.links import LinkKeys, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 KEYS = LinkKeys({"old": "o" * 32, "new": "n" * 32})
 HOUR = timedelta(hours=1)
 

@@ -21,8 +21,6 @@ from pgflow.links import LinkKeys, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 LETTERS = string.ascii_letters + string.digits + "-_."
 
 

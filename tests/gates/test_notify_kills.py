@@ -9,8 +9,7 @@ import psycopg
 import pytest
 import servers
 from processes import eventually, one, worker
-
-pytestmark = pytest.mark.timeout(120)
+from servers import HANG_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,7 @@ def test_a_worker_that_dies_behind_the_mail_sends_no_second_one(
         with worker(pgflow_dsn, module="notify_jobs") as first:
             first.registered()
             look.execute("select pgflow.start_run(%s, '{}'::json, 'k')", (workflow,))
-            assert first.process.wait(30) == -9
+            assert first.process.wait(HANG_SECONDS) == -9
         assert one(look, "select count(*) from app.mail") == 1
         (gate,) = look.execute("select gate from pgflow.gates").fetchall()[0]  # asked before told
         with worker(pgflow_dsn, module="notify_jobs"):

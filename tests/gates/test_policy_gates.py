@@ -31,8 +31,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 done: list[tuple[int, str, str]] = []
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 done: list[int] = []
 told: list[tuple[GateRequest, str]] = []
 

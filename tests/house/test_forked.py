@@ -15,6 +15,7 @@ import psycopg
 import pytest
 import sqlkit
 from copies import Copies
+from servers import HANG_SECONDS
 from sqlkit import one
 
 LOOK = """
@@ -65,7 +66,7 @@ def test_signals_reach_a_forked_program_and_its_end_is_told() -> None:
             with pytest.raises(subprocess.TimeoutExpired):
                 program.wait(0.01)
             program.send_signal(number)
-            assert program.wait(30) == -number
+            assert program.wait(HANG_SECONDS) == -number
             assert program.poll() == -number
 
 

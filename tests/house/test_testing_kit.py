@@ -17,6 +17,7 @@ import psycopg
 import pytest
 import worker_jobs
 from records import HOUR, SOON, count
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import NonDeterminismError, Signal, read, step, transaction, workflow
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(60)
 
 go = Signal("go", int)
 
@@ -188,7 +187,7 @@ def test_a_crash_of_a_sync_harness_does_the_same(flow: Harness, conn: psycopg.Co
         bodies.append(1)
         if len(bodies) == 1:
             started.set()
-            release.wait(20)
+            release.wait(HANG_SECONDS)
         return len(bodies)
 
     @workflow
@@ -197,7 +196,7 @@ def test_a_crash_of_a_sync_harness_does_the_same(flow: Harness, conn: psycopg.Co
 
     flow.include(work)
     run = flow.start(work)
-    assert started.wait(10)
+    assert started.wait(HANG_SECONDS)
     flow.crash()
     assert run.status() == "queued"
     flow.until_idle()

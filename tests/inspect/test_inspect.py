@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     Ask = Callable[[inspect.Question[Any]], Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 # --------------------------------------------------------------- a database with some of everything
 
 

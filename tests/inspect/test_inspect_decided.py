@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Full(Exception):
     """No room."""

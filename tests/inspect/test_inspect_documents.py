@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pgflow import App, inspect
 from pgflow.documents import Documents, Put
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def test_documents_are_read_in_pages(dsn: str) -> None:

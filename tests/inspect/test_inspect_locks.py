@@ -16,8 +16,6 @@ from pgflow import App, inspect
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pgflow.entity("inspected")
 @dataclass

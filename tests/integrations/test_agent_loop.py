@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(autouse=True)
 def each_loss(

@@ -40,8 +40,6 @@ from pgflow.alembic import include_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(60)
-
 FOLDER = servers.REPOSITORY / "examples" / "embedding"
 SAID = "order 1 is shipped\nno order and no run: too few lamps\n"
 

@@ -26,8 +26,6 @@ from pgflow.prometheus import serve
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(40)
-
 go = Signal("go", int)
 
 Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]

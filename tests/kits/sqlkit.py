@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 """Time at which tests that move the clock begin."""
 
-PATIENT = "-c lock_timeout=20s"
-IMPATIENT = "-c lock_timeout=300ms"
-"""A call that must wait for nothing fails at once where it does."""
+PATIENT = f"-c lock_timeout={servers.HANG_SECONDS}s"
+"""A call that waits for a lock for ever fails in the end."""
 
 
 def connect(dsn: str, options: str = PATIENT) -> psycopg.Connection[Any]:

@@ -29,8 +29,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 Conn = psycopg.Connection[Any]
 
 go = Signal("go", str)

@@ -28,8 +28,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @dataclass(frozen=True)
 class Offer:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import HOUR, SOON, eventually, run_row
+from servers import HANG_SECONDS
 from test_effects import (
     SLOWLY,
     Bank,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 __all__ = ["bank"]  # a fixture
 
 go = Signal("go", str)
@@ -68,7 +67,7 @@ async def settled(
         poll(aflow)
         return holds()
 
-    await eventually(look, what, 20)
+    await eventually(look, what)
 
 
 # ---------------------------------------------------------------- words
@@ -304,7 +303,7 @@ async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
         await settled(aflow, conn, lambda: status() in wanted, f"it is {wanted}")
         return status()
 
-    await asyncio.wait_for(asking.wait(), 10)
+    await asyncio.wait_for(asking.wait(), HANG_SECONDS)
     conn.execute("select pgflow.pause_run(%s)", (run.key,))
     set_clock(aflow._dsn, timedelta(hours=2))
     may_answer.set()

@@ -17,8 +17,6 @@ from pgflow import Accepted, RunCancelled, RunFailed, Signal, effect, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 calls: list[str] = []
 
 

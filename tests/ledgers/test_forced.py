@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", str)
 calls: list[str] = []
 trouble: set[str] = set()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, eventually, run_row
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -29,8 +30,6 @@ from pgflow import (
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 QUICKLY = Retries(
     max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)
@@ -298,7 +297,7 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
     assert book.compensation is not None
     aflow.replace(book.compensation, slow_cancel)
     run = await aflow.start(trip, True)
-    await asyncio.wait_for(entered.wait(), 10)
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     await aflow.crash()
     await aflow.until_idle()
     with pytest.raises(RunFailed):
@@ -512,7 +511,7 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> Non
     assert book.compensation is not None
     aflow.replace(book.compensation, slow)
     run = await aflow.start(timed)
-    await asyncio.wait_for(entered.wait(), 10)
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     await run.cancel()
     await eventually(lambda: True, "the cancel is on its way")
     may_end.set()

@@ -34,8 +34,6 @@ from pgflow.testing import set_clock
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 Conn = psycopg.Connection[Any]
 
 MINUTE = timedelta(minutes=1)

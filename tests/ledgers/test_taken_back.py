@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(60)
-
 go = Signal("go", str)
 calls: list[str] = []
 prices: dict[str, int] = {}

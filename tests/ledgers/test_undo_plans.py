@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, count, eventually, run_row
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -39,8 +40,6 @@ from pgflow._flow.ledgers.undo_plan.statements import (
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 GIVE_BACK = "update shop.seats set free = free + 1 where id = 1"
 
@@ -349,7 +348,7 @@ async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
     for real, fake in ((plan.REVIEW, review), (plan.RUN_SQL, run_sql), (return_seat, slow_return)):
         aflow.replace(real, fake)
     run = await aflow.start(outing)
-    await asyncio.wait_for(entered.wait(), 10)
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     await eventually(
         lambda: count(shop, "pgflow.decisions", "name = 'propose'") == 1, "the choice is recorded"
     )

@@ -16,8 +16,6 @@ from pgflow import LockLost, LockRefused, Signal, step, transaction, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", str)
 
 

@@ -8,8 +8,6 @@ import pytest
 import registers
 from shares import IS_LONG
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.mark.parametrize("workflow", registers.WORKFLOWS)
 def test_each_fence_has_one_holder_and_no_update_is_lost(dsn: str, workflow: str) -> None:

@@ -18,8 +18,6 @@ from pgflow._model.codecs import codec_for
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 class Order(pydantic.BaseModel):
     """Its third form: at first it had an item, then items, and now lines."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(autouse=True)
 def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

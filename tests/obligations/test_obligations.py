@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", str)
 overdue = Signal("overdue", Obligation)
 DAY = timedelta(days=1)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @workflow
 async def promises() -> list[str]:

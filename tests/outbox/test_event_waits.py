@@ -28,8 +28,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 SOON = timedelta(seconds=20)
 QUICK: dict[str, Any] = {"poll_seconds": 0.02}
 

@@ -12,8 +12,6 @@ import sqlkit
 from outboxkit import ME, OTHER, take
 from sqlkit import T0, one, rows, set_clock
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def settle(
     conn: psycopg.Connection[Any],

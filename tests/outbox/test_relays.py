@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Runs a coroutine test that needs no harness."""

@@ -33,8 +33,6 @@ from pgflow import (
 from pgflow.sinks import Http, HttpRefused, Notify, RedisStream
 from pgflow.webhooks import StandardWebhooks
 
-pytestmark = pytest.mark.timeout(90)
-
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 AT = datetime(2026, 11, 26, tzinfo=UTC)
 ORDER = Event(7, "orders", "k", {"total": 20}, AT)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 TABLE = "create table orders (id int primary key, status text, total numeric default 0)"
 
 

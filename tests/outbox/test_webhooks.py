@@ -30,8 +30,6 @@ from pgflow.webhooks import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 SECRET = "a secret of sixteen bytes"
 paid = Signal("paid", int)
 

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 import sqlkit
 from sqlkit import (
-    IMPATIENT,
     Actor,
     Claim,
     claim,
@@ -26,8 +25,6 @@ from sqlkit import (
 
 if TYPE_CHECKING:
     Conn = psycopg.Connection[Any]
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def rule(conn: Conn, **rules: Any) -> None:
@@ -68,9 +65,9 @@ def test_a_claim_passes_over_a_run_that_somebody_is_just_cancelling(conn: Conn, 
     rule(conn, key="input.k")
     first, second = start(conn, input='{"k": "a"}'), start(conn, input='{"k": "b"}')
     conn.execute("select pgflow.cancel_run(%s)", (first.run_key,))
-    with connect(dsn, IMPATIENT) as other, other.transaction():
+    with connect(dsn) as other, other.transaction():
         sqlkit.wake(other, first.run_id)
-        with connect(dsn, IMPATIENT) as impatient:
+        with connect(dsn) as impatient:
             assert [c.run_id for c in claim(impatient, 5)] == [second.run_id]
     assert sqlkit.status(conn, first.run_id) == "cancelled"
 
@@ -79,15 +76,15 @@ def test_a_start_waits_for_no_claim_and_no_claim_for_a_start(conn: Conn, dsn: st
     rule(conn, key="input.k", fifo=True, rate="1000/1s")
     start_keys(conn, "a")
     with (
-        connect(dsn, IMPATIENT) as starter,
-        connect(dsn, IMPATIENT) as worker,
+        connect(dsn) as starter,
+        connect(dsn) as worker,
         starter.transaction(),
     ):
         start_keys(starter, "ab")
         with worker.transaction():
             assert len(claim(worker, 5)) == 1
             start_keys(starter, "c")
-            with connect(dsn, IMPATIENT) as third:
+            with connect(dsn) as third:
                 start_keys(third, "d")
 
 

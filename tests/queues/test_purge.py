@@ -15,8 +15,6 @@ from sqlkit import begin, claim, claim_one, count, finish, one, rows, start, sta
 
 from pgflow import App, AsyncApp, Backlog, WrongState, workflow
 
-pytestmark = pytest.mark.timeout(90)
-
 Conn = psycopg.Connection[Any]
 
 

@@ -13,8 +13,6 @@ from records import SOON, wait_until
 
 from pgflow import App, AsyncApp, InvalidArgument, inspect, read, workflow
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @workflow(queue="orders")
 async def order(customer: str, n: int = 0) -> int:

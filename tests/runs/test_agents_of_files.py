@@ -19,8 +19,6 @@ from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
-
 MODELS = {
     "small": Preset(model="haiku", provider="claude"),
     "@deep": Preset(model="gpt-x", provider="codex", effort="high"),

@@ -22,7 +22,7 @@ from pgflow.declare.durable.frozen import Settings
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NODES = """
 - id: a
@@ -87,7 +87,6 @@ def test_what_is_recorded_is_never_done_again(
                 "select status from pgflow.runs where key = %s and status = 'completed'", (key,)
             ).fetchone(),
             "it ends",
-            60,
         )
     finally:
         second.send(signal.SIGTERM)

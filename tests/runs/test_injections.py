@@ -12,8 +12,6 @@ pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed
 
 from tests import injections
 
-pytestmark = pytest.mark.timeout(60)
-
 SAMPLE = 3
 
 

@@ -19,8 +19,6 @@ from processes import eventually
 from pgflow.declare.durable import processes
 from pgflow.declare.durable.processes import KeeperLost, NotStarted, Order, close_keeper, run
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def _keeper() -> Iterator[None]:

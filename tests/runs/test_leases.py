@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pytest
 from runkit import ended, start, write
 
 from pgflow import Approve
@@ -15,8 +14,6 @@ from pgflow.declare.durable.lease import lease_key
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
-
-pytestmark = pytest.mark.timeout(60)
 
 ASKS = """
 - {id: before, bash: "echo $WORKFLOW_ID >> who"}

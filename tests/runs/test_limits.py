@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
-
 READ = "- {id: read, prompt: Read."
 UNKEPT = "which this provider does not keep"
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
-
 LONG = """
 - id: shell
   bash: |

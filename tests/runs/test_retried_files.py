@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
-
 AGENT = "cmd:sh -c 'test -e tried || { touch tried; exit 1; }; echo agent >> ran; echo hi'"
 OUTER = """
 - id: agent

@@ -54,7 +54,6 @@ def test_most_files_of_the_corpus_are_played() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_a_run_ends_as_its_dry_run_does(
     aflow: AsyncHarness, tmp_path: Path, part: int

@@ -19,7 +19,7 @@ from tests.filekills import Aim, Atlas, Play
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 EXAMPLE = servers.REPOSITORY / "examples" / "sdlc"
 AIMS = (

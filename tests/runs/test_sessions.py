@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(60)
-
 AGENT = "python:declared_agents:remembering"
 
 NODES = """

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-pytestmark = pytest.mark.timeout(90)
-
 AGENT = "python:sop_agents:answer"
 LOOK, TELL = "step-1-look", "step-2-tell"
 PARAMETERS = """- **topic** (required): What it is about

@@ -13,7 +13,7 @@ from tests.workspacekills import Play
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_a_workspace_whose_workers_are_killed_delivers_to_one_folder(

@@ -15,8 +15,6 @@ from pgflow.declare.durable.worktrees import make_worktree, remove_worktree
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
-
 COMMIT = "git -c user.name=a -c user.email=a@b commit -qm"
 
 

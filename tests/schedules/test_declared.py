@@ -11,6 +11,7 @@ import pytest
 from clikit import pgflow as doctor
 from records import SOON, wait_until
 from schedulekit import at, keep, setting
+from servers import HANG_SECONDS
 from sqlkit import one, rows, set_clock
 
 import pgflow
@@ -34,8 +35,6 @@ from pgflow.inspect import (
 )
 from pgflow.prometheus import DatabaseCollector
 from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 
 @schedule("0 * * * *")
@@ -257,7 +256,7 @@ def test_two_schedules_of_one_name_are_refused(dsn: str) -> None:
 async def test_a_workflow_with_a_schedule_is_started_as_any_other(aflow: AsyncHarness) -> None:
     aflow.include(hourly)
     run = await aflow.start(hourly, Slot(at("03-01 10:00")))
-    assert await asyncio.wait_for(run.result(), 30) == at("03-01 10:00")
+    assert await asyncio.wait_for(run.result(), HANG_SECONDS) == at("03-01 10:00")
 
 
 def test_what_is_late_broken_or_undeclared_is_counted(dsn: str, conn: psycopg.Connection) -> None:

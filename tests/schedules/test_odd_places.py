@@ -15,8 +15,6 @@ from pgflow import App, Slot, schedule, workflow
 
 Conn = psycopg.Connection
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def test_slots_of_a_paused_queue_wait_in_it_and_overlap_as_ever(conn: Conn) -> None:
     set_clock(conn, at("03-01 10:30"))

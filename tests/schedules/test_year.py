@@ -26,7 +26,6 @@ EXPRESSIONS = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_no_slot_of_a_year_is_missed_or_doubled(conn: psycopg.Connection, dsn: str) -> None:
     """By the oracle, which knows nothing of this library. Looks are up to two days late."""
     chance = random.Random(24)
@@ -87,7 +86,6 @@ def _count(conn: psycopg.Connection) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_four_workers_that_are_killed_fire_each_second_once(
     conn: psycopg.Connection, dsn: str, tmp_path: Path
 ) -> None:

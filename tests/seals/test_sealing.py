@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from records import wait_until
 from sealkit import adding, findings, paying, seal, switch_on, tamper
+from servers import HANG_SECONDS
 from sqlkit import T0, connect, one, rows, set_clock
 
 from pgflow import App, Signal, workflow
@@ -296,7 +297,7 @@ def test_a_worker_seals_what_it_has_done(dsn: str, conn: psycopg.Connection) -> 
     switch_on(conn)
     app = App(dsn, include=[adding])
     with app, app.worker(grace_seconds=1):
-        assert app.start(adding, 1).result(20) == 4
+        assert app.start(adding, 1).result(HANG_SECONDS) == 4
         wait_until(lambda: rows(conn, "select has_ended from pgflow.seals") == [True], "sealed")
     assert findings(conn) == []
 

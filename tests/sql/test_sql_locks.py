@@ -22,8 +22,8 @@ import pytest
 import servers
 import sqlkit
 from psycopg import errors
+from servers import HANG_SECONDS
 from sqlkit import (
-    IMPATIENT,
     Actor,
     Claim,
     all_lanes,
@@ -269,7 +269,7 @@ def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(
     run = begin(conn, key="k")
     sqlkit.finish(conn, run)
     sqlkit.send(conn, "k", "late")
-    with connect(dsn, IMPATIENT) as second, conn.transaction():
+    with connect(dsn) as second, conn.transaction():
         wake(conn, run.chain_id)
         wake(second, run.chain_id)
 
@@ -304,8 +304,8 @@ def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(
             up.until_waiting(conn, upwards)
             downwards = down.do(name_in_order(verb, [last, middle, first]))
             down.until_waiting(conn, downwards)
-        upwards.result(20)
-        downwards.result(20)
+        upwards.result(HANG_SECONDS)
+        downwards.result(HANG_SECONDS)
 
 
 @pytest.mark.alone
@@ -323,8 +323,8 @@ def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, 
             assert one(conn, "select pgflow.sweep_keys()") == 1
             two = second.do(start_many, [(key, "{}") for key in "ab"])  # takes a, waits for b
             second.until_waiting(conn, two)
-        assert [run.is_new for run in two.result(20)] == [True, True]
-        assert [run.is_new for run in three.result(20)] == [False, False, True]
+        assert [run.is_new for run in two.result(HANG_SECONDS)] == [True, True]
+        assert [run.is_new for run in three.result(HANG_SECONDS)] == [False, False, True]
         assert [run.run_id for run in two.result()] == [run.run_id for run in three.result()[:2]]
     assert one(conn, "select count(*) from pgflow.ready") == 3
     assert deadlocks(conn) == 0
@@ -345,7 +345,7 @@ def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them
             batch.until_waiting(conn, sent)
             assert one(conn, "select pgflow.sweep_keys()") == 1
         with pytest.raises(errors.SerializationFailure, match="'a' was freed"):
-            sent.result(20)
+            sent.result(HANG_SECONDS)
     commit(conn, start_both, careful=True)
     assert rows(
         conn, "select key from pgflow.run where parent_run_id = %s order by key", parent.run_id

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture
 def role(dsn: str, conn: Conn) -> Iterator[str]:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture(autouse=True)
 def _project(dsn: str) -> Iterator[None]:

@@ -13,6 +13,7 @@ import pytest
 from poolers import bouncer
 from psycopg.rows import dict_row
 from records import HOUR, SOON, count, events, run_row, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -739,7 +738,7 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
         try:
             mine.execute(TAKE, (1, "a"))
             started.set()
-            proceed.wait(20)
+            proceed.wait(HANG_SECONDS)
         finally:
             ended.set()
 
@@ -749,13 +748,13 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
 
     flow.include(order)
     run = flow.start(order)
-    assert started.wait(10)
+    assert started.wait(HANG_SECONDS)
     try:
         run.cancel()
         wait_until(lambda: run.status() == "cancelled", "the run is cancelled while its body runs")
     finally:
         proceed.set()
-    assert ended.wait(10)
+    assert ended.wait(HANG_SECONDS)
     wait_until(
         lambda: (
             count(

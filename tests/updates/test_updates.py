@@ -35,8 +35,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", str)
 reserved: list[str] = []
 

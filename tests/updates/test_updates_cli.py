@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pytest
 from clikit import pgflow
 from records import SOON
 from test_updates import shop, shop_state
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def test_a_person_at_a_terminal_asks_a_run_and_reads_the_answer(

@@ -26,8 +26,6 @@ from pgflow.web import Local, Principal, Tokens, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 EVIL = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

@@ -17,8 +17,6 @@ from pgflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 go = Signal("go", str)
 
 

@@ -21,8 +21,6 @@ from pgflow.web import Principal
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(90)
-
 BOB = Principal("bob", ["operate"])
 WATCHER = Principal("eve", ["view"])
 

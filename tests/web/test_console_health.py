@@ -20,8 +20,6 @@ from pgflow.web import Principal
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-pytestmark = pytest.mark.timeout(60)
-
 
 async def test_the_health_of_the_database_names_who_keeps_dead_rows(
     aflow: AsyncHarness, dsn: str, monkeypatch: pytest.MonkeyPatch

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pgflow.inspect.question import Steps
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 
 

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pytest
 from clikit import make_stuck
 from records import SOON
 from webkit import Browser, address, is_harmless
@@ -35,8 +34,6 @@ from pgflow.web.console import NAVIGATION
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 PAGES = tuple(path for path, _ in NAVIGATION)

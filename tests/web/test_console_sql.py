@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from test_console_pages import FLOWS, PAGES, await_payment
 from webkit import Browser, address, form_of, is_harmless
 
@@ -14,8 +13,6 @@ from pgflow.web import Principal
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
-
-pytestmark = pytest.mark.timeout(90)
 
 ANN = Principal("ann", ["admin"])
 EVE = Principal("eve", ["operate", "approve"])

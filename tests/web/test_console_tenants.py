@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from sqlkit import begin, commit, flush, start, unit
 from test_console_pages import ANN
 from webkit import Browser, address, form_of
@@ -13,8 +12,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from pgflow.testing import AsyncHarness
-
-pytestmark = pytest.mark.timeout(60)
 
 
 async def test_no_address_leads_to_a_run_of_another_tenant(

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
-pytestmark = pytest.mark.timeout(120)
-
 MANY = 10_000
 
 

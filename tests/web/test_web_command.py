@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @contextlib.contextmanager
 def console(dsn: str, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:

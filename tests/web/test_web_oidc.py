@@ -17,8 +17,6 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.ops.oidc import CLIENT_SECRET, WEB_SECRET, read_oidc
 from test_web_command import console
 
-pytestmark = pytest.mark.timeout(60)
-
 GOOD = {
     "issuer": '"https://id.example.org"', "client_id": '"pgflow"',
     "address": '"https://Ops.Example.org"', "roles": '{staff = ["view"]}',

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pgflow._model.claims import Offer
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 CHILDREN = 20
 
 

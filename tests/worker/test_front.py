@@ -141,7 +141,6 @@ async def quick(n: int) -> int:
     return n
 
 
-@pytest.mark.timeout(60)
 def test_what_becomes_ready_behind_the_back_of_claims_that_read_on_is_worked_on_too(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

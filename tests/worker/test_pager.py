@@ -12,14 +12,13 @@ import psycopg
 import pytest
 from clikit import pgflow as cli
 from records import count, eventually, run_row, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import DefinitionError, Page, effect, step, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 MINUTES = timedelta(minutes=2)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -299,7 +298,7 @@ async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(
     @aflow.app.pager(timeout=timedelta(milliseconds=50))
     def tell(page: Page) -> None:
         pages.append(page)
-        answer.wait(60)
+        answer.wait(HANG_SECONDS)
 
     await stuck(aflow, conn)
     await eventually(lambda: has_failed(conn, 1, "TimeoutError"), "it has failed")
@@ -324,7 +323,7 @@ async def test_a_worker_whose_pager_is_gone_has_failed(
         if "Pager.loop" in repr(task.get_coro().cr_frame.f_locals.get("loop"))
     ]  # type: ignore[union-attr]
     loop.cancel()
-    await asyncio.wait_for(worker.failed.wait(), 5)
+    await asyncio.wait_for(worker.failed.wait(), HANG_SECONDS)
 
 
 async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_another_call(

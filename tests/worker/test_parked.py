@@ -16,8 +16,6 @@ from pgflow._worker.poller import due_after
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(60)
-
 go = Signal("go", int)
 
 RUNS = 100

@@ -18,8 +18,6 @@ from pgflow import App, AsyncApp, DefinitionError, WorkerFailed, step, workflow
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(60)
-
 opened: list[str] = []
 
 

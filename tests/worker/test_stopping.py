@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pgflow._db.query import Query
     from pgflow._worker.worker import Worker
 
-pytestmark = pytest.mark.timeout(60)
-
 go = Signal("go", int)
 
 

@@ -18,6 +18,7 @@ import psycopg
 import pydantic
 import pytest
 from records import SOON, in_a_loop, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -59,8 +60,6 @@ from pgflow._worker.threads import DaemonThreads
 from pgflow._worker.upkeep import Upkeep
 from pgflow._worker.watchdog import Watchdog
 from pgflow._worker.worker import Worker
-
-pytestmark = pytest.mark.timeout(90)
 
 
 class Odd(BaseException):
@@ -489,7 +488,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     with app, app.worker(grace_seconds=1, poll_seconds=0.1):
         armed.append(1)
         assert app.start(quick).result(SOON) == 5
-        assert failed.wait(20)
+        assert failed.wait(HANG_SECONDS)
         assert app.start(quick).result(SOON) == 5
         wait_until(lambda: worker_of(app)._listener.listening, "listening again")
         assert worker_of(app).failure is None
@@ -559,7 +558,7 @@ def test_looks_for_results_that_are_cancelled_leave_nobody_waiting(dsn: str) -> 
         )
         assert waiter._task is not None
         waiter._task.get_loop().call_soon_threadsafe(waiter._task.cancel)
-        waiting.join(10)
+        waiting.join(HANG_SECONDS)
         assert outcome == [
             "WorkerFailed: the looks for results have failed: CancelledError: they were cancelled"
         ]
@@ -619,7 +618,7 @@ def test_a_heart_goes_on_whatever_holds_up_the_loop(
     holding.append(hold.fn)
     app = App(dsn, include=[held_up])
     with app, app.worker(grace_seconds=1, rhythm=Rhythm(blocked_after=0.05, look=0.05)):
-        assert app.start(held_up).result(30) == 1
+        assert app.start(held_up).result(HANG_SECONDS) == 1
         assert worker_of(app)._heart.is_beating
 
 
@@ -709,7 +708,7 @@ released = threading.Event()
     retries=Retries(max_attempts=2, first_delay=timedelta(seconds=0.01)),
 )
 def hanging() -> int:
-    released.wait(60)
+    released.wait(HANG_SECONDS)
     return 1
 
 
@@ -770,7 +769,7 @@ def test_threads_lost_to_bodies_that_hang_are_replaced_and_the_world_is_told(
 @transaction
 def hanging_with_a_lock(conn: psycopg.Connection, lock: int) -> int:
     conn.execute("select pg_advisory_xact_lock(%s)", (lock,))
-    released.wait(60)
+    released.wait(HANG_SECONDS)
     return 1
 
 
@@ -794,7 +793,7 @@ def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(
     app = App(dsn, include=[hanging_in_a_transaction])
     with app, app.worker(concurrency=count, grace_seconds=1):
         runs = [app.start(hanging_in_a_transaction, lock) for lock in range(count)]
-        assert [run.result(30) for run in runs] == [2] * count
+        assert [run.result(HANG_SECONDS) for run in runs] == [2] * count
         pool = next(
             p.pool for p in worker_of(app).definitions.providers if isinstance(p, PsycopgProvider)
         )
@@ -843,9 +842,9 @@ def test_a_pool_replaces_lost_threads_up_to_its_bound() -> None:
     with pytest.raises(TimeoutError):
         waiting.result(0.2)
     stop.set()
-    assert waiting.result(10) == 3
+    assert waiting.result(HANG_SECONDS) == 3
     wait_until(lambda: threads.lost == 0, "what was to come")
-    assert [threads.submit(lambda: 4).result(10) for _ in range(5)] == [4] * 5
+    assert [threads.submit(lambda: 4).result(HANG_SECONDS) for _ in range(5)] == [4] * 5
     assert not threads.give_up(waiting)
     threads.shutdown()
 
@@ -858,8 +857,8 @@ def test_a_job_that_never_began_costs_no_thread() -> None:
     second.cancel()
     assert not threads.give_up(second)
     stop.set()
-    assert first.result(10)
-    assert threads.submit(lambda: 3).result(10) == 3
+    assert first.result(HANG_SECONDS)
+    assert threads.submit(lambda: 3).result(HANG_SECONDS) == 3
     threads.shutdown()
 
 

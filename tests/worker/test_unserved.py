@@ -18,8 +18,6 @@ from pgflow import App, InvalidArgument, workflow
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 Conn = psycopg.Connection[Any]
 
 WHY = "select key, reason from pgflow.runs where status = 'queued' order by key"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)

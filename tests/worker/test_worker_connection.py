@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import psycopg
-import pytest
 
 from pgflow._db.connect import ConnectOptions, give_up
 from pgflow._db.query import Query
 from pgflow._worker.connection import WorkerConnection
-
-pytestmark = pytest.mark.timeout(60)
 
 PID = Query("select pg_backend_pid()", (), lambda rows: int(rows[0][0]))
 

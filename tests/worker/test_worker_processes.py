@@ -56,7 +56,7 @@ def test_two_processes_share_a_queue_and_do_everything_once(dsn, app_conn):
     keys = start_bookings(app_conn, 200)
     with worker(dsn) as first, worker(dsn) as second:
         first.registered(), second.registered()
-        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained", 60)
+        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
     assert_booked_once(app_conn, keys, 5)
 
 
@@ -75,7 +75,7 @@ def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn
         assert one(app_conn, "select count(*) from pgflow.lease") == 0
         assert one(app_conn, "select count(*) from pgflow.workers") == 0
     with worker(dsn):
-        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained", 60)
+        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
     assert_booked_once(app_conn, keys, 20)
 
 
@@ -91,7 +91,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_process_alive(dsn, app_conn,
             "the run is worked on",
         )
         process.send(signal.SIGTERM)
-        code, log = process.finish(20)
+        code, log = process.finish()
     assert code == 0, log
     assert one(app_conn, "select count(*) from pgflow.lease") == 0
 
@@ -170,11 +170,11 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
                 processes.append((manager, manager.__enter__()))
             return one(app_conn, "select count(*) from pgflow.runs where status = 'stuck'")
 
-        eventually(stuck, "the poison run is stuck", 60)
+        eventually(stuck, "the poison run is stuck")
         assert app_conn.execute(
             "select key, reason from pgflow.runs where status = 'stuck'"
         ).fetchall() == [("bad", "poison")]
-        eventually(lambda: (stuck(), unfinished(app_conn) == 0)[1], "its neighbours finish", 60)
+        eventually(lambda: (stuck(), unfinished(app_conn) == 0)[1], "its neighbours finish")
     finally:
         for manager, _ in processes:
             manager.__exit__(None, None, None)
@@ -202,7 +202,7 @@ def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn
             )
             return unfinished(app_conn) == 0
 
-        eventually(drained, "everything is done", 60)
+        eventually(drained, "everything is done")
     assert kills >= 10
     assert_booked_once(app_conn, keys, 20)
 
@@ -232,7 +232,7 @@ def test_a_worker_finds_work_by_polling_when_nobody_notifies(dsn, app_conn):
     with worker(dsn) as process:
         process.registered()
         start(app_conn, "booking", "quiet", key="quiet", steps=1)
-        eventually(lambda: unfinished(app_conn) == 0, "the run is done", 5)
+        eventually(lambda: unfinished(app_conn) == 0, "the run is done")
 
 
 def test_an_unreachable_database_is_one_line_and_exit_code_69():

@@ -12,6 +12,7 @@ from coder_jobs import coder
 from gitkit import git, make_repository
 from processes import worker
 from records import SOON
+from servers import HANG_SECONDS
 from sqlkit import rows
 
 import pgflow
@@ -21,8 +22,6 @@ from pgflow.workspace.git import Git
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
-pytestmark = pytest.mark.timeout(90)
 
 
 @change()
@@ -160,7 +159,7 @@ def test_a_death_between_the_files_and_the_unit_leaves_one_truth(
     monkeypatch.setenv("CODER_RECORD", str(tmp_path / "record"))
     with pgflow.App(dsn) as app, worker(dsn, module="coder_jobs") as victim:
         handle = app.start(coder, ws)
-        victim.process.wait(30)
+        victim.process.wait(HANG_SECONDS)
         with worker(dsn, module="coder_jobs"):
             commit = handle.result(timedelta(seconds=30))
     assert (tmp_path / "record").read_text() == place
