@@ -126,7 +126,7 @@ def post(address: str, delivery: str, payload: Any) -> int:
     headers = {"X-Hub-Signature-256": f"sha256={signed}", "X-GitHub-Delivery": delivery}
     request = urllib.request.Request(address, body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=HANG_SECONDS) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -214,7 +214,7 @@ def test_expiry_waits_for_nobody_who_is_answering(
         first.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann')", (gate,))
         pgflow.testing.set_clock(pgflow_dsn, timedelta(hours=2))
         with psycopg.connect(pgflow_dsn) as own:
-            own.execute("set local statement_timeout = '5s'")
+            own.execute(f"set local statement_timeout = '{HANG_SECONDS}s'")
             said = own.execute(
                 "select pgflow.expire_gates_(%s::jsonb, array[1], pgflow.now_())", (question,)
             ).fetchall()

@@ -45,7 +45,7 @@ def test_a_forked_program_is_what_a_process_of_its_own_would_be(tmp_path: Path) 
             forked.start(arguments, **given),
             subprocess.Popen([sys.executable, *arguments], text=True, **given),
         ):
-            out, err = started.communicate("typed", timeout=30)
+            out, err = started.communicate("typed", timeout=HANG_SECONDS)
             assert (started.returncode, err) == (7, "")
             said.append(out.replace(str(started.pid), "its own"))
         assert said[0] == said[1]

@@ -417,7 +417,7 @@ def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=HANG_SECONDS,
     )
     assert "5 passed, 4 errors" in ran.stdout, ran.stdout + ran.stderr
     assert "step 'heads'" in ran.stdout

@@ -252,7 +252,7 @@ def test_an_agent_that_is_killed_in_an_act_goes_on_and_does_it_once(
             if place == "sales":
                 wait_for(conn, "select count(*) = 1 from pgflow.effects where status = 'confirmed'")
                 handle.send(sales.answered, "yes")
-            handle.result(timedelta(seconds=60))
+            handle.result(HANG_SECONDS)
     single = {"browser": "site", "sre": "fleet", "research": "model", "sales": "mail"}
     if place == "coding":
         assert (Path(repository.path) / "shop.py").read_text().count("* 2") == 1

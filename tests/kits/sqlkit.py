@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -584,9 +583,3 @@ def race(
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, range(count)))
-
-
-def while_time_is_left(duration_seconds: float) -> Callable[[], bool]:
-    """A condition that holds for so long: how much of a race a test tries is bounded by time."""
-    end = time.monotonic() + duration_seconds
-    return lambda: time.monotonic() < end

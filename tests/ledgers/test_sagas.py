@@ -27,6 +27,7 @@ from pgflow import (
     effect,
     workflow,
 )
+from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 QUICKLY = Retries(
     max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)
 )
+
+
+fail = pgflow.Signal("fail", int)
 
 
 class World:
@@ -254,12 +258,15 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(
                 group.create_task(fail_soon())
 
     async def fail_soon() -> None:
-        await pgflow.sleep(0.05)
+        await fail.wait()
         raise Trouble
 
     aflow.include(together)
+    run = await aflow.start(together)
+    await eventually(lambda: "book hotel" in World.calls, "it is under way")
+    await run.send(fail, 1)
     with pytest.raises(RunFailed):
-        await (await aflow.start(together)).result(SOON)
+        await run.result(SOON)
     assert World.there == set()
     assert sorted(World.calls) == ["book flight", "book hotel", "cancel flight", "cancel hotel"]
     assert all(status == "confirmed" for _, status in ledger(conn))
@@ -501,7 +508,7 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> Non
 
     @workflow
     async def timed() -> None:
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(60):
             async with pgflow.saga():
                 await book("flight")
                 await book("hotel")
@@ -511,6 +518,9 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> Non
     assert book.compensation is not None
     aflow.replace(book.compensation, slow)
     run = await aflow.start(timed)
+    await aflow.until_idle()
+    set_clock(aflow._dsn, timedelta(seconds=61))
+    aflow._worker.poll_now()  # type: ignore[union-attr]
     await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     await run.cancel()
     await eventually(lambda: True, "the cancel is on its way")

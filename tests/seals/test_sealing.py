@@ -400,7 +400,7 @@ def test_whoever_asks_waits_for_nobody_at_any_level(
     with connect(dsn) as one_, connect(dsn) as other, one_.transaction(), other.transaction():
         for asker in (one_, other):
             asker.execute(f"set transaction isolation level {level}")
-            asker.execute("set local lock_timeout = '1s'")
+            asker.execute(f"set local lock_timeout = '{HANG_SECONDS}s'")
             asker.execute("select count(*) from pgflow.run")
         one_.execute("select pgflow.look_again_(array[1, 3])")
         other.execute("select pgflow.look_again_(array[3, 1])")
