@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
 
-LONG = timedelta(seconds=60)
+LONG = timedelta(seconds=HANG_SECONDS)
 AT_ONCE = timedelta(milliseconds=1)
 
 COMMIT_FUNCTIONS = ("commit_unit", "commit_units", "commit_and_claim")
@@ -130,14 +130,14 @@ def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(
 
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute(
-            "do $$ begin execute format('alter database %I set statement_timeout = 200', "
+            "do $$ begin execute format('alter database %I set statement_timeout = 1000', "
             "current_database()); end $$"
         )
     with working(dsn, work) as (app, meter):
         with conn.transaction():
             conn.execute("lock table pgflow.unit in share mode")
             runs = app.start_many(work, [(5,) for _ in range(5)])
-            wait_until(lambda: meter.commit_failures >= 6, "commits are cancelled")
+            wait_until(lambda: meter.commit_failures >= 3, "commits are cancelled")
         assert [run.result(LONG) for run in runs] == [10] * 5
     assert count(conn, "pgflow.held") == 0
     conn.execute(
@@ -727,7 +727,7 @@ def test_a_pool_whose_connections_have_all_died_has_another_at_once(
             for connection in [await pool.getconn() for _ in range(size)]:
                 await pool.putconn(connection)
             assert conn.execute(kill).fetchone() == (size,)
-            async with pool.connection(timeout=5) as connection:
+            async with pool.connection(timeout=HANG_SECONDS) as connection:
                 (one,) = await (await connection.execute("select 1")).fetchone() or (0,)
                 return one
 
@@ -736,7 +736,7 @@ def test_a_pool_whose_connections_have_all_died_has_another_at_once(
             for connection in [pool.getconn() for _ in range(size)]:
                 pool.putconn(connection)
             assert conn.execute(kill).fetchone() == (size,)
-            with pool.connection(timeout=5) as connection:
+            with pool.connection(timeout=HANG_SECONDS) as connection:
                 (one,) = connection.execute("select 1").fetchone() or (0,)
                 return one
 

@@ -76,10 +76,8 @@ def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
         return await pgflow.run_child(double, n)
 
     with App(dsn, include=[parent, double]) as app, app.worker(poll_seconds=3600):
-        assert (
-            app.start(double, 1).result(timedelta(seconds=20)) == 2
-        )  # the first poll is over by then
-        assert app.start(parent, 4).result(timedelta(seconds=20)) == 8
+        assert app.start(double, 1).result(SOON) == 2  # the first poll is over by then
+        assert app.start(parent, 4).result(SOON) == 8
 
 
 def test_a_parent_gets_the_results_of_its_children_in_both_colours(

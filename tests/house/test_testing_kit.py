@@ -343,26 +343,26 @@ async def steady() -> str:
 
 async def test_a_steady_workflow(aflow):
     aflow.include(steady)
-    assert await (await aflow.start(steady)).result(timedelta(seconds=10)) == "heads"
+    assert await (await aflow.start(steady)).result(timedelta(seconds=300)) == "heads"
 
 async def test_another_step_on_replay(aflow):
     coin.clear()
     aflow.include(gamble)
-    assert await (await aflow.start(gamble)).result(timedelta(seconds=10)) == "heads"
+    assert await (await aflow.start(gamble)).result(timedelta(seconds=300)) == "heads"
 
 async def test_another_result_on_replay(aflow):
     coin.clear()
     aflow.include(forgetful)
-    assert await (await aflow.start(forgetful)).result(timedelta(seconds=10)) == 1
+    assert await (await aflow.start(forgetful)).result(timedelta(seconds=300)) == 1
 
 def test_another_step_on_replay_of_a_sync_workflow(flow):
     coin.clear()
     flow.include(gamble_sync)
-    assert flow.start(gamble_sync).result(timedelta(seconds=10)) == "heads"
+    assert flow.start(gamble_sync).result(timedelta(seconds=300)) == "heads"
 
 def test_a_database_that_is_unsound(flow):
     flow.include(steady)
-    flow.start(steady).result(timedelta(seconds=10))
+    flow.start(steady).result(timedelta(seconds=300))
     with psycopg.connect(flow.app.dsn) as connection:
         connection.execute("alter table pgflow.unit disable trigger user")
         connection.execute("insert into pgflow.nudge (chain_id) values (99)")

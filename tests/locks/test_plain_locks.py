@@ -268,7 +268,7 @@ def test_a_lock_of_plain_code_is_renewed_while_its_block_lasts(
     dsn: str, conn: psycopg.Connection
 ) -> None:
     expires = "select expires_at from pgflow.locks"
-    with App(dsn) as app, app.lock("a", ttl=0.3):
+    with App(dsn) as app, app.lock("a", ttl=3):
         first = sqlkit.one(conn, expires)
         wait_until(lambda: sqlkit.one(conn, expires) > first, "a renewal")
     assert sqlkit.rows(conn, expires) == []

@@ -231,7 +231,7 @@ def test_a_result_that_does_not_fit_the_annotation_rolls_back(
 
     flow.include(order)
     with pytest.raises(RunFailed) as failed:
-        flow.start(order).result(timedelta(seconds=2))
+        flow.start(order).result(SOON)
     assert isinstance(failed.value.__cause__, pgflow.NotStorable)
     assert left(conn) == 10
 
@@ -601,7 +601,7 @@ def test_connections_that_are_lost_are_not_missed_by_later_steps(
         return list(await asyncio.gather(*[unlucky(n) for n in range(50)]))
 
     flow.include(many_orders)
-    assert flow.start(many_orders).result(timedelta(seconds=60)) == list(range(50))
+    assert flow.start(many_orders).result(SOON) == list(range(50))
     assert len(set(pids)) == 25
 
 
@@ -1265,7 +1265,7 @@ def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(
         return await (dawdle_sync.aio() if is_sync else dawdle())
 
     with App(dsn, include=[order]) as app, app.worker(transaction_idle_seconds=0.1):
-        assert app.start(order).result(SOON) == 2
+        assert app.start(order).result(SOON) >= 2
     assert left(conn) == 9
 
 

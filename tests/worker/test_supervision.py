@@ -529,7 +529,7 @@ def test_nothing_that_anybody_notifies_ends_a_listener(
     dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture, payload: str
 ) -> None:
     app = App(dsn, include=[quick])
-    with app, app.worker(grace_seconds=1, poll_seconds=60):
+    with app, app.worker(grace_seconds=1, poll_seconds=3600):
         assert app.start(quick).result(SOON) == 5
         wait_until(lambda: worker_of(app)._listener.listening, "listening")
         for channel, text in (("pgflow_work", payload), ("pgflow_done", payload[1:])):

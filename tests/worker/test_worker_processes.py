@@ -8,7 +8,6 @@ import json
 import random
 import signal
 import threading
-import time
 
 import pytest
 from processes import eventually, one, worker
@@ -30,8 +29,8 @@ def start(conn, workflow, key=None, /, **input_):
     )
 
 
-def start_bookings(conn, count, steps=5, pause=0.0):
-    keys = [f"k{i}" for i in range(count)]
+def start_bookings(conn, count, steps=5, pause=0.0, name="k"):
+    keys = [f"{name}{i}" for i in range(count)]
     for key in keys:
         start(conn, "booking", key, key=key, steps=steps, pause=pause)
     return keys
@@ -166,7 +165,7 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
                 entry[0].__exit__(None, None, None)
                 processes.remove(entry)
             while len(processes) < 2:
-                manager = worker(dsn)
+                manager = worker(dsn, "--dead-after", "2")
                 processes.append((manager, manager.__enter__()))
             return one(app_conn, "select count(*) from pgflow.runs where status = 'stuck'")
 
@@ -183,34 +182,35 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
 
 
 def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn):
-    keys = start_bookings(app_conn, 60, steps=20, pause=0.01)
-    kills, last = 0, 0.0
+    keys = []
+    kill = (
+        "select count(pg_terminate_backend(pid)) from (select pid from pg_stat_activity "
+        "where datname = current_database() "
+        "and pid <> pg_backend_pid() and application_name like 'pgflow%%' order by "
+        "random() limit 1) x"
+    )
     with worker(dsn, "--concurrency", "30") as process:
         process.registered()
-
-        def drained():
-            nonlocal kills, last
-            if time.monotonic() - last < 0.1:
-                return unfinished(app_conn) == 0
-            last = time.monotonic()
-            kills += one(
-                app_conn,
-                "select count(pg_terminate_backend(pid)) from (select pid from pg_stat_activity "
-                "where datname = current_database() "
-                "and pid <> pg_backend_pid() and application_name like 'pgflow%%' order by "
-                "random() limit 1) x",
-            )
-            return unfinished(app_conn) == 0
-
-        eventually(drained, "everything is done")
-    assert kills >= 10
+        for more in "abcdefghijkl":
+            keys += start_bookings(app_conn, 5, steps=20, pause=0.01, name=more)
+            booked = "select count(*) from app.booked where key like %s"
+            eventually(lambda: one(app_conn, booked, f"{more}%") > 5, "they have begun")  # noqa: B023
+            eventually(lambda: one(app_conn, kill), "a connection is killed")
+        eventually(lambda: unfinished(app_conn) == 0, "everything is done")
     assert_booked_once(app_conn, keys, 20)
 
 
-def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn):
-    key = start(app_conn, "hogging", seconds=3.0)
-    with worker(dsn) as process, worker(dsn) as other:
+def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn, tmp_path):
+    key = start(app_conn, "hogging", until=str(tmp_path / "enough"))
+    seen = ("--dead-after", "3")  # five beats
+    with worker(dsn, *seen) as process, worker(dsn, *seen) as other:
         process.registered(), other.registered()
+        begun = "select count(*) from pgflow.steps where key = %s and status = 'started'"
+        eventually(lambda: one(app_conn, begun, key), "it is in its step")
+        before = one(app_conn, "select max(beat) from pgflow.workers")
+        beats = "select count(*) = 2 from pgflow.workers where beat > %s"
+        eventually(lambda: one(app_conn, beats, before + 6), "both hearts beat on")
+        (tmp_path / "enough").touch()
         eventually(lambda: unfinished(app_conn) == 0, "the run is done")
     assert (
         one(app_conn, "select count(*) from pgflow.steps where key = %s and attempts = 1", key) == 1
