@@ -12,6 +12,7 @@ own. Else pytest-postgresql starts one, from the programs that ``PGFLOW_TEST_POS
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import re
@@ -34,6 +35,7 @@ from packaging.tags import platform_tags
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pytest_postgresql import factories
+from pytest_postgresql.factories import process
 
 from pgflow.embedded._binaries import find_programs
 
@@ -49,6 +51,11 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgfl
 WHEEL_PYTHON = "3.12"
 # pytest-postgresql turns fsync off in every server that it starts.
 POSTGRES_OPTIONS = "-c max_connections=200 -c full_page_writes=off"
+
+# It gives a server a minute to start.
+process.PostgreSQLExecutor = functools.partial(  # type: ignore[assignment,misc]
+    process.PostgreSQLExecutor, timeout=int(HANG_SECONDS)
+)
 
 # By a password, since the server runs as whoever runs the tests and listens for everybody on this
 # machine.
@@ -189,7 +196,8 @@ def write_pg_ctl(folder: Path, wanted: str | None = None) -> Path:
         str(find_test_programs(wanted) / "pg_ctl"),
     ]
     script.write_text(
-        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))} exec {shlex.join(command)} "$@"\n'
+        f"#!/bin/sh\nexport PGCTLTIMEOUT={int(HANG_SECONDS)}\n"
+        f'PYTHONPATH={shlex.quote(str(REPOSITORY))} exec {shlex.join(command)} "$@"\n'
     )
     script.chmod(0o755)
     return script
