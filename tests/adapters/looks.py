@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scripted import steps_of  # it skips where the framework is missing
+from servers import HANG_SECONDS
 
 import pgflow
 
@@ -69,7 +70,7 @@ class Looks:
 
     async def _differences(self, aflow: AsyncHarness, look: Look, run: Any, name: str) -> list[str]:
         try:
-            seen = await run.result(30)
+            seen = await run.result(HANG_SECONDS)
         except pgflow.PgflowError as error:
             seen = error
         texts = isinstance(seen, str) and isinstance(look.expected, str)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 SECRET = "hunter2"
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 go = pgflow.Signal("go", int)
 answered = pgflow.Signal("answer", str)
 called: list[str] = []

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 go = pgflow.Signal("go", int)
 called: list[str] = []
 

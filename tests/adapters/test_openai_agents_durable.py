@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 go = pgflow.Signal("go", int)
 called: list[str] = []
 

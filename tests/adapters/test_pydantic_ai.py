@@ -27,7 +27,6 @@ from pgflow.agent.pydantic_ai import PgflowDurability  # noqa: E402
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="unset")
 called: list[str] = []
 saw: list[str] = []

@@ -33,7 +33,6 @@ from pydantic_ai.toolsets import ExternalToolset  # isort: skip
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 looks = Looks()
 own, other = model("own", name="own"), model("other", name="other")
 wrapped = WrapperModel(model("wrapped", name="inner"))

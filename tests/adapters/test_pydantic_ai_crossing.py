@@ -44,7 +44,6 @@ from pydantic_graph import GraphBuilder, StepContext, reduce_list_append  # isor
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 looks = Looks()
 
 

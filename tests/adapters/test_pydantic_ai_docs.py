@@ -11,7 +11,6 @@ import servers
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 pytest.importorskip("pydantic_ai.durable_exec", reason="pip install -e '.[adapters]'")
 pytest.importorskip("fastmcp.server", reason="pip install -e '.[adapters]'")
 

@@ -32,7 +32,6 @@ from pydantic_ai.toolsets import DynamicToolset  # isort: skip
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 looks = Looks()
 refusals: list[str] = []
 calls: list[str] = []

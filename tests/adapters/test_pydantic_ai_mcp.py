@@ -32,7 +32,6 @@ from pydantic_ai.toolsets import DynamicToolset  # noqa: E402
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 server = FastMCP("weather", instructions="Be brief.")
 called: list[str] = []
 stop_at: list[str] = []

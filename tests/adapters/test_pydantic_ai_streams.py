@@ -33,7 +33,6 @@ from pydantic_ai.usage import RequestUsage  # isort: skip
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 looks = Looks()
 
 

@@ -25,7 +25,6 @@ from pydantic_ai.toolsets import DynamicToolset, ExternalToolset  # isort: skip
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 done: list[Any] = []
 
 

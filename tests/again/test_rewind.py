@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-
 word = Signal("word", str)
 acted: list[tuple[str, str]] = []
 """Acts of every body that ran, as (what, idempotency key)."""

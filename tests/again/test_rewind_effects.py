@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, run_row
+from servers import HANG_SECONDS
 from sqlkit import Actor, begin, child, claim_one, commit, finish, flush, one, rows
 
 import pgflow
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
     Conn = psycopg.Connection[Any]
-
 
 QUICKLY = Retries(
     max_attempts=3, first_delay=timedelta(milliseconds=1), max_delay=timedelta(milliseconds=5)
@@ -642,7 +642,7 @@ async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
     await aflow.app.rewind("k", 0, effects="compensate")
     for item in items[::-1]:
         for when in ("before", "after"):
-            assert await asyncio.wait_for(entered.get(), 10) == (when, item)
+            assert await asyncio.wait_for(entered.get(), HANG_SECONDS) == (when, item)
             await aflow.crash()
             await aflow._work()
     assert await run.result(SOON) == [f"{item} for 100" for item in items]

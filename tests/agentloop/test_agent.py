@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, run_row
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -329,7 +330,7 @@ async def test_a_crash_while_earlier_generations_are_taken_back_takes_each_back_
     run = await aflow.start(puts, Goal(3))
     for _ in range(3):
         working = asyncio.create_task(aflow.until_idle())
-        await asyncio.wait_for(entered.wait(), 10)
+        await asyncio.wait_for(entered.wait(), HANG_SECONDS)
         entered.clear()
         working.cancel()
         with suppress(asyncio.CancelledError):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, eventually
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -34,7 +35,6 @@ from pgflow.streams import Tails
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
-
 
 says = Signal("says", str)
 
@@ -153,7 +153,7 @@ async def test_a_nothing_is_told_that_is_not_committed(
     following = asyncio.create_task(follow())
     for text in ("one", "two", "three"):
         await run.send(says, text)
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, HANG_SECONDS)
     await tails.close()
     assert len(told) == 3
     assert all(said == stored for said, stored, _ in told)

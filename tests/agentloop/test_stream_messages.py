@@ -16,7 +16,6 @@ from pgflow.streams.messages import _Message
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 LONG = "é\n\n" * 30_000
 
 

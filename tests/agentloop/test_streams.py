@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, eventually
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, RunStuck, Signal, step, streams, workflow
@@ -21,7 +22,6 @@ from pgflow.streams import Event, Tails
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
-
 
 go = Signal("go", int)
 
@@ -86,7 +86,7 @@ async def test_a_reader_goes_on_anywhere_without_gap_or_double(
             await aflow.until_idle()
             await aflow.crash()
     await aflow.until_idle()
-    await asyncio.wait_for(following, 30)
+    await asyncio.wait_for(following, HANG_SECONDS)
     assert read == list(range(60))
 
 
@@ -102,7 +102,9 @@ async def test_an_id_holds_over_generations_and_rewinds(aflow: AsyncHarness, tai
     await aflow.app.rewind("k", to=2, effects="repeat")  # what it had heard is in the mailbox again
     following = asyncio.create_task(values(tails, "k", "heard", after=events[2].id))
     await run.result(SOON)
-    assert await asyncio.wait_for(following, 10) == [1, 2], "who is ahead goes on with what is new"
+    assert await asyncio.wait_for(following, HANG_SECONDS) == [1, 2], (
+        "who is ahead goes on with what is new"
+    )
     again = [event async for event in tails.read("k", "heard")]
     assert [event.value for event in again] == [0, 1, 2]
     assert again[0] == events[0]
@@ -146,7 +148,7 @@ async def test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others(
     await eventually(lambda: read == [0, 1], "and what comes")
     await run.send(go, 2)
     await aflow.until_idle()
-    await asyncio.wait_for(asyncio.gather(following, strange), 10)
+    await asyncio.wait_for(asyncio.gather(following, strange), HANG_SECONDS)
     assert read == [0, 1, 2]
     if reach == "nowhere":
         assert strange.result() == []
@@ -214,7 +216,7 @@ async def test_a_thousand_readers_share_one_tail_and_one_listener(
     assert tails.count == 1
     for n in range(5):
         await run.send(go, n)
-    assert await asyncio.wait_for(asyncio.gather(*readers), 30) == [list(range(5))] * 1000
+    assert await asyncio.wait_for(asyncio.gather(*readers), HANG_SECONDS) == [list(range(5))] * 1000
     assert tails.count == 0
 
 
@@ -252,7 +254,7 @@ async def test_a_commit_is_heard_of_and_not_only_found(
     await run.send(go, 1)
     await eventually(lambda: read == [1], "it hears of the first")
     await run.send(go, 2)
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, HANG_SECONDS)
     assert read == [1, 2]
 
 
@@ -307,7 +309,7 @@ async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_thei
         (" it", False),
     ]
     proceed.set()
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, HANG_SECONDS)
     await run.result(SOON)
     units = [event for event in read if event.is_durable]
     assert [event.value for event in units] == ["gins", "so begins it"]
@@ -421,7 +423,7 @@ class Browser:
         return [json.loads(e["data"])["value"] for e in self.events() if e["event"] == "unit"]
 
     async def over(self) -> Browser:
-        await asyncio.wait_for(self.task, 15)
+        await asyncio.wait_for(self.task, HANG_SECONDS)
         return self
 
 

@@ -38,7 +38,7 @@ def watched(self: Git, *arguments: str, **options: Any) -> Any:
 Git.run = watched  # type: ignore[method-assign]
 
 
-@change(timeout=1, settle_after=2)
+@change(timeout=60, settle_after=120)
 def append(ws: Workspace, text: str) -> None:
     path = Path(ws.path) / "b"
     (Path(ws.path) / "scratch").write_text("half")

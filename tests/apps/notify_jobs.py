@@ -47,7 +47,7 @@ async def mail_by_step(gate: GateRequest) -> None:
     await send(gate)
 
 
-@effect(risk="irreversible", timeout=timedelta(seconds=1), settle_after=timedelta(seconds=2))
+@effect(risk="irreversible", timeout=timedelta(minutes=1), settle_after=timedelta(minutes=2))
 async def mail_by_effect(gate: GateRequest) -> None:
     await send(gate)
 

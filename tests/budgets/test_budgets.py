@@ -33,7 +33,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 CENT = Decimal("0.01")
 
 

@@ -14,7 +14,6 @@ from clikit import pgflow
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 NOWHERE = "k/nothing/1"
 
 WRONG: list[tuple[list[str], str]] = [

@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from clikit import finish, pgflow, process
 from declarekit import CONTRACT, REVIEW, write_examples
+from servers import HANG_SECONDS
 
 BROKEN = """\
 name: broken
@@ -185,7 +186,7 @@ def test_verdicts_come_one_by_one_and_may_be_cut_off(folder):
     assert json.loads(started.stdout.readline())["file"] == str(folder / "review.yaml")
     assert started.poll() is None, "it is still at work"
     started.stdout.close()
-    assert started.wait(30) == 0
+    assert started.wait(HANG_SECONDS) == 0
     with started.stderr:
         assert started.stderr.read() == ""
 
@@ -611,6 +612,6 @@ def test_many_files_take_seconds(folder):
             REVIEW.replace("name: review", f"name: review-{number}")
         )
     started = process(None, "validate", str(folder / "many"), "--json")
-    answer = finish(started, timeout_seconds=20)
+    answer = finish(started)
     assert len(lines(answer.out)) == 100
     assert answer.code == 0

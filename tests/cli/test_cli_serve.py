@@ -28,6 +28,7 @@ from pgflow_cli.ops.served.starts import Starts
 from pgflow_cli.ops.served.triggers import read_triggers
 from pgflow_cli.runs.declared import Wishes
 from processes import eventually
+from servers import HANG_SECONDS
 
 from pgflow.declare.durable import declared
 from pgflow.errors import NotStorable
@@ -36,7 +37,6 @@ from pgflow.testing import AsyncHarness
 
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
-
 
 ECHO = """\
 name: echo
@@ -103,7 +103,7 @@ class Server:
         """Send it a signal; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(HANG_SECONDS)
         self.log.close()
         return code
 
@@ -126,7 +126,7 @@ def post(address: str, delivery: str, payload: Any) -> int:
     headers = {"X-Hub-Signature-256": f"sha256={signed}", "X-GitHub-Delivery": delivery}
     request = urllib.request.Request(address, body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=HANG_SECONDS) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -24,6 +24,7 @@ import pytest
 import servers
 from clikit import ANSI, APPS, statuses
 from processes import eventually, interruptible
+from servers import HANG_SECONDS
 
 PAGE = servers.REPOSITORY / "docs" / "session.md"
 WIDTH = 100
@@ -117,13 +118,13 @@ class Shell:
             if "--watch" in line and _frame(shown).count("\n") >= 3:
                 started.send_signal(signal.SIGINT)
                 _drain(ours)
-                started.wait(60)
+                started.wait(HANG_SECONDS)
                 return f"{_frame(shown)}\n^C"
             if not is_asked and shown.endswith(b"[y/N]: "):
                 is_asked = True
                 os.write(ours, b"y\n")
         os.close(ours)
-        started.wait(60)
+        started.wait(HANG_SECONDS)
         return ANSI.sub("", shown.decode()).replace("\r\n", "\n")
 
 

@@ -17,6 +17,7 @@ import clikit
 import pytest
 from clikit import APPS, pgflow
 from pgflow_cli.runs import waiting
+from servers import HANG_SECONDS
 
 import pgflow as flow
 from pgflow import AsyncApp, Choice, decision, effect, step, workflow
@@ -276,7 +277,7 @@ def in_a_shell(dsn: str, script: str, **variables: str) -> str:
         cwd=APPS,
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=HANG_SECONDS,
         check=True,
     )
     return done.stdout
@@ -332,6 +333,12 @@ def test_the_mail_of_cron_gets_a_table(begun, tmp_path):
     env = {**os.environ, "PGFLOW_DSN": begun}
     env.pop("GITHUB_ACTIONS", None)
     mail = subprocess.run(
-        [cron, command], env=env, cwd=APPS, capture_output=True, text=True, timeout=80, check=True
+        [cron, command],
+        env=env,
+        cwd=APPS,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=True,
     ).stdout
     assert re.match(r"QUEUE .*\ndefault .*\n\[\n", mail)

@@ -15,7 +15,6 @@ from pgflow.declare.durable.processes import close_keeper
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-
 ASKING = """### 1. Look
 
 **Constraints:**

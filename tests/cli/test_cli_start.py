@@ -141,7 +141,7 @@ def test_running_out_of_time_is_exit_code_three(dsn, conn):
         r"show nap-1\n",
         answer.err,
     )
-    assert statuses(conn) == {"nap-1": "waiting"}
+    assert statuses(conn)["nap-1"] in ("waiting", "queued")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import IO
 import pytest
 from clikit import pgflow, process
 from runkit import write
+from servers import HANG_SECONDS
 
 
 class Watcher:
@@ -39,7 +40,7 @@ class Watcher:
         heard = []
         while True:
             try:
-                heard.append(self._lines.get(timeout=30))
+                heard.append(self._lines.get(timeout=HANG_SECONDS))
             except queue.Empty:
                 raise AssertionError(f"no {word!r} in {heard}") from None
             if word in heard[-1]:
@@ -54,7 +55,7 @@ def watching(*arguments: str) -> Iterator[Watcher]:
     try:
         yield watcher
         started.send_signal(signal.SIGINT)
-        assert started.wait(30) == 130
+        assert started.wait(HANG_SECONDS) == 130
     finally:
         started.kill()
         started.wait()

@@ -14,7 +14,6 @@ from pgflow.declare.durable.processes import close_keeper
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "meeting-summarizer"
 RUN = ("run", "meeting", "--provider", "stub:meeting/meeting.stubs.yaml", "--table")
 FOLDER = '{"folder_path": "out"}'

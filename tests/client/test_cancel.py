@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import HOUR, SOON, count, events, eventually, run_row, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, WrongState, read, step, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 go = Signal("go", int)
 
@@ -102,7 +102,7 @@ def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness)
     @step
     def endless() -> None:
         started.set()
-        release.wait(20)
+        release.wait(HANG_SECONDS)
 
     @workflow
     async def busy() -> None:
@@ -111,7 +111,7 @@ def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness)
     flow.include(busy)
     run = flow.start(busy)
     try:
-        assert started.wait(10)
+        assert started.wait(HANG_SECONDS)
         run.cancel()
         with pytest.raises(RunCancelled):
             run.result(SOON)
@@ -358,7 +358,7 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
     @step
     def endless(n: int) -> None:
         started.set()
-        release.wait(20)
+        release.wait(HANG_SECONDS)
 
     @workflow
     def busy() -> None:
@@ -379,7 +379,7 @@ def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
     flow.include(busy)
     run = flow.start(busy)
     try:
-        assert started.wait(10)
+        assert started.wait(HANG_SECONDS)
         if where == "waiting":
             flow.until_idle()
         run.cancel()

@@ -4,11 +4,11 @@ ended and nobody takes it.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from records import SOON
 from sqlkit import Claim, begin, commit, finish, flush, one, undelivered, wait_for, wake
 
 from pgflow import Delivery, Signal, workflow
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-SOON = timedelta(seconds=20)
 
 word = Signal("word", str)
 

@@ -13,6 +13,7 @@ import pytest
 import sqlkit
 from clikit import pgflow as cli
 from records import SOON, count
+from servers import HANG_SECONDS
 from sqlkit import (
     T0,
     Actor,
@@ -33,7 +34,6 @@ from pgflow import InvalidArgument, KeyConflict, Signal, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 Conn = psycopg.Connection[Any]
 
@@ -149,13 +149,13 @@ def test_two_that_start_at_once_under_a_key_that_is_free_again_have_one_run(
             first = start(mine, key="k", key_seconds=0)
             waiting = other.do(start, key="k", key_seconds=0)
             other.until_waiting(conn)
-        assert waiting.result(20)[1:3] == (first.run_id, False)
+        assert waiting.result(HANG_SECONDS)[1:3] == (first.run_id, False)
         with mine.transaction():
             finish(conn, claim_one(conn))
             first = start_many(mine, [("k", "{}"), ("l", "{}")], key_seconds=0)[0]
             waiting = other.do(start_many, [("l", "{}"), ("k", "{}")], key_seconds=0)
             other.until_waiting(conn)
-        assert [s.is_new for s in waiting.result(20)] == [False, False]
+        assert [s.is_new for s in waiting.result(HANG_SECONDS)] == [False, False]
     assert first.is_new
 
 
@@ -286,7 +286,7 @@ def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
             clock(conn, 30)
             sqlkit.poll(conn)
             assert claim(conn, 9) == []
-        assert waiting.result(20) == run
+        assert waiting.result(HANG_SECONDS) == run
     sqlkit.poll(conn)
     assert claim(conn, 9) == []  # the last start was at the thirtieth second
     clock(conn, 40)

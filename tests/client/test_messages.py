@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from clikit import pgflow as cli
+from records import SOON
 from sqlkit import begin, finish, one, rows, send, wake
 
 import pgflow
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-
-SOON = timedelta(seconds=30)
 
 paid = Signal("paid", int)
 word = Signal("word", str)

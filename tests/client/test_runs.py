@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pgflow._db.calls.wake import Polled
     from pgflow.testing import AsyncHarness, Harness
 
-
 go = Signal("go", int)
 
 

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from clikit import pgflow as cli
 from records import SOON, count
+from servers import HANG_SECONDS
 from sqlkit import Actor, begin, connect, finish, one, rows, start
 
 import pgflow
@@ -15,7 +16,6 @@ from pgflow import InvalidArgument, KeyConflict, Signal, step, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 Conn = psycopg.Connection[Any]
 
@@ -130,12 +130,12 @@ def test_of_two_that_send_at_once_one_sends(dsn: str, conn: Conn) -> None:
             first = post(mine)
             waiting = other.do(post)
             other.until_waiting(conn)
-        assert waiting.result(20)[1] == first[1]
+        assert waiting.result(HANG_SECONDS)[1] == first[1]
         with mine.transaction(force_rollback=True):
             post(mine, idempotency_key="n")
             waiting = other.do(post, idempotency_key="n")
             other.until_waiting(conn)
-        assert waiting.result(20)[3] is True
+        assert waiting.result(HANG_SECONDS)[3] is True
     assert one(conn, "select count(*) from pgflow.signal") == 2
 
 

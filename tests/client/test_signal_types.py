@@ -19,6 +19,7 @@ import pytest
 from clikit import pgflow as cli
 from psycopg.types.json import Jsonb
 from pydantic import AfterValidator, AliasChoices, AliasPath, BeforeValidator, ConfigDict, Field
+from records import SOON
 from sqlkit import one, rows
 from typing_extensions import TypedDict
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
     Conn = psycopg.Connection[Any]
-
-
-SOON = timedelta(seconds=30)
 
 
 class Colour(StrEnum):

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from clikit import pgflow as cli
 from records import SOON, count
+from servers import HANG_SECONDS
 from sqlkit import (
     Actor,
     begin,
@@ -31,7 +32,6 @@ from pgflow import InvalidArgument, KeyConflict, RunCancelled, Signal, step, wor
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 Conn = psycopg.Connection[Any]
 
@@ -353,7 +353,7 @@ def test_two_that_replace_at_once_come_one_after_the_other(dsn: str, conn: Conn)
             first = start(mine, key="k", input='{"n": 1}', if_taken="replace")
             waiting = other.do(start, key="k", input='{"n": 2}', if_taken="replace")
             other.until_waiting(conn)
-        last = waiting.result(20)
+        last = waiting.result(HANG_SECONDS)
     conn.execute("select pgflow.wake()")
     finish(conn, old, status="cancelled")
     poll(conn)

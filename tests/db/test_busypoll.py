@@ -5,6 +5,7 @@ more of it than is of use.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,32 @@ class Counted(BusyPoll):
         came = await super()._look(connection)
         self.came += came
         return came
+
+
+class Late(Counted):
+    """Looks in vain: the answer is not there yet."""
+
+    async def _look(self, connection: Any) -> bool:
+        self.tried += 1
+        return False
+
+
+class SecondLook:
+    """Sees what came at its second look only, as where the first is too early."""
+
+    def __init__(self) -> None:
+        self._poller, self._looks = select.poll(), 0
+
+    def register(self, *socket: int) -> None:
+        self._poller.register(*socket)
+        self._looks = 0
+
+    def unregister(self, socket: int) -> None:
+        self._poller.unregister(socket)
+
+    def poll(self, timeout: int) -> Any:
+        self._looks += 1
+        return self._poller.poll(timeout) if self._looks > 1 else []
 
 
 @pytest.fixture(autouse=True)
@@ -71,18 +98,21 @@ def test_a_connection_that_psycopg_uses_too_is_waited_for_in_the_same_way(dsn):
     assert busy_poll.came >= 1
 
 
-def test_the_rest_of_the_loop_goes_on_meanwhile(dsn):
+def test_the_rest_of_the_loop_goes_on_meanwhile(dsn, conn):
     busy_poll = Counted()
+    conn.execute("select pg_advisory_lock(7)")
 
-    async def use(wire: OwnWire) -> int:
-        turns = 0
-        call = asyncio.create_task(wire.ask(query("select pg_sleep(0.1)")))
-        while not call.done():
-            turns += 1
+    async def use(wire: OwnWire) -> None:
+        call = asyncio.create_task(wire.ask(query("select from pg_advisory_lock(7)")))
+        while not busy_poll.tried:
             await asyncio.sleep(0)
-        return turns
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not call.done()
+        conn.execute("select pg_advisory_unlock(7)")
+        await call
 
-    assert on_wire(dsn, use, busy_poll=busy_poll) > 10
+    on_wire(dsn, use, busy_poll=busy_poll)
     assert busy_poll.came >= 1
 
 
@@ -126,23 +156,39 @@ def test_it_may_be_switched_off(dsn, busy_poll):
 
 
 def test_where_answers_take_longer_it_is_tried_now_and_then_only(dsn):
-    busy_poll = Counted(1e-9)
+    busy_poll = Late()
 
     async def use(wire: OwnWire) -> None:
         for n in range(100):
-            assert await wire.ask(query("select %s::int, pg_sleep(0.002)::text", n)) == [(n, "")]
+            assert await wire.ask(query("select %s::int", n)) == [(n,)]
 
     on_wire(dsn, use, busy_poll=busy_poll)
     assert 0 < busy_poll.tried <= 30
 
 
+def test_an_answer_that_takes_longer_is_not_waited_for_awake(dsn, conn):
+    busy_poll = Counted(1e-9)
+    conn.execute("select pg_advisory_lock(7)")
+
+    async def use(wire: OwnWire) -> None:
+        call = asyncio.create_task(wire.ask(query("select from pg_advisory_lock(7)")))
+        while busy_poll._worth == 1:
+            await asyncio.sleep(0)
+        conn.execute("select pg_advisory_unlock(7)")
+        await call
+
+    on_wire(dsn, use, busy_poll=busy_poll)
+    assert busy_poll.came == 0
+
+
 def test_where_others_want_the_processor_it_is_tried_now_and_then_only(dsn, monkeypatch):
     monkeypatch.setattr(busypoll, "PREEMPTED_SECONDS", 0.0)
     busy_poll = Counted()
+    busy_poll._poller = SecondLook()
 
     async def use(wire: OwnWire) -> None:
         for n in range(100):
-            assert await wire.ask(query("select %s::int, pg_sleep(0.001)::text", n)) == [(n, "")]
+            assert await wire.ask(query("select %s::int", n)) == [(n,)]
 
     on_wire(dsn, use, busy_poll=busy_poll)
     assert 0 < busy_poll.tried <= 20

@@ -68,9 +68,8 @@ async def until(
     condition: Callable[[], bool],
     meanwhile: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0.02),
 ) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await meanwhile()
+    while not condition():
+        await meanwhile()
 
 
 @pytest.mark.full

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from servers import HANG_SECONDS
 from wirekit import on_wire, query
 
 import pgflow
@@ -90,7 +91,7 @@ def test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_datab
             await app.start_many(child, [(n,) for n in range(300)])
             run = await app.start(job.options(key="j"))
             await app.send("j", go, 1)
-            return await run.result(timedelta(seconds=60))
+            return await run.result(HANG_SECONDS)
 
     first, second = asyncio.run(main())
     with psycopg.connect(odd_dsn) as fresh:
@@ -114,7 +115,7 @@ def test_clients_for_sync_code_too(odd_dsn, conn):
         run = app.start(job)
         app.start_many(child, [(n,) for n in range(300)])
         run.send(go, 1)
-        assert len(run.result(timedelta(seconds=60))) == 2
+        assert len(run.result(HANG_SECONDS)) == 2
     levels = conn.execute(
         "select distinct isolation from public.level where role = any(%s)", (list(ENGINE),)
     ).fetchall()

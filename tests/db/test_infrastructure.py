@@ -17,6 +17,7 @@ import pytest
 from clikit import pgflow as cli
 from psycopg.conninfo import make_conninfo
 from records import SOON, count, run_row, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, decision, read, step, transaction, workflow
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
 
     from pgflow.testing import Harness
 
-
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
 
-LONG = timedelta(seconds=60)
+LONG = timedelta(seconds=HANG_SECONDS)
 AT_ONCE = timedelta(milliseconds=1)
 
 COMMIT_FUNCTIONS = ("commit_unit", "commit_units", "commit_and_claim")
@@ -98,7 +98,7 @@ def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pau
     @step
     def act() -> int:
         ran.append(1)
-        go_on.wait(30)
+        go_on.wait(HANG_SECONDS)
         return 1
 
     @workflow
@@ -132,14 +132,14 @@ def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(
 
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute(
-            "do $$ begin execute format('alter database %I set statement_timeout = 200', "
+            "do $$ begin execute format('alter database %I set statement_timeout = 1000', "
             "current_database()); end $$"
         )
     with working(dsn, work) as (app, meter):
         with conn.transaction():
             conn.execute("lock table pgflow.unit in share mode")
             runs = app.start_many(work, [(5,) for _ in range(5)])
-            wait_until(lambda: meter.commit_failures >= 6, "commits are cancelled")
+            wait_until(lambda: meter.commit_failures >= 3, "commits are cancelled")
         assert [run.result(LONG) for run in runs] == [10] * 5
     assert count(conn, "pgflow.held") == 0
     conn.execute(
@@ -736,7 +736,7 @@ def test_a_pool_whose_connections_have_all_died_has_another_at_once(
             for connection in [await pool.getconn() for _ in range(size)]:
                 await pool.putconn(connection)
             assert conn.execute(kill).fetchone() == (size,)
-            async with pool.connection(timeout=5) as connection:
+            async with pool.connection(timeout=HANG_SECONDS) as connection:
                 (one,) = await (await connection.execute("select 1")).fetchone() or (0,)
                 return one
 
@@ -745,7 +745,7 @@ def test_a_pool_whose_connections_have_all_died_has_another_at_once(
             for connection in [pool.getconn() for _ in range(size)]:
                 pool.putconn(connection)
             assert conn.execute(kill).fetchone() == (size,)
-            with pool.connection(timeout=5) as connection:
+            with pool.connection(timeout=HANG_SECONDS) as connection:
                 (one,) = connection.execute("select 1").fetchone() or (0,)
                 return one
 

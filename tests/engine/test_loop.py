@@ -21,6 +21,7 @@ import pytest
 from enginekit import Worker, run_to_end
 from enginestore import Store, StoredRun
 from exampleflows import look_up
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import NotInWorkflowError, step, workflow
@@ -1178,4 +1179,4 @@ def test_a_thread_that_comes_to_its_wait_while_it_is_closed_is_not_left_behind()
         contextvars.Context(),
     )
     driver.start()
-    assert ended.wait(1)
+    assert ended.wait(HANG_SECONDS)

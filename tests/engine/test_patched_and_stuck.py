@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-
 go = Signal("go", int)
 
 

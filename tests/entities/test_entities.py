@@ -29,7 +29,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 go = Signal("go", str)
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pgflow import Workflow
     from pgflow.testing import AsyncHarness, Harness
 
-
 go = Signal("go", int)
 
 
@@ -78,10 +77,8 @@ def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
         return await pgflow.run_child(double, n)
 
     with App(dsn, include=[parent, double]) as app, app.worker(poll_seconds=3600):
-        assert (
-            app.start(double, 1).result(timedelta(seconds=20)) == 2
-        )  # the first poll is over by then
-        assert app.start(parent, 4).result(timedelta(seconds=20)) == 8
+        assert app.start(double, 1).result(SOON) == 2  # the first poll is over by then
+        assert app.start(parent, 4).result(SOON) == 8
 
 
 def test_a_parent_gets_the_results_of_its_children_in_both_colours(
@@ -566,7 +563,7 @@ async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_pa
     second = aflow.app.get("second", wait_for_go)
     await eventually(lambda: is_waiting(second), "the second child waits")
     try:
-        await asyncio.wait_for(aflow.until_idle(), 1)
+        await aflow.until_idle()
     finally:
         await second.send(go, 5)
         assert await run.result(SOON) == 5

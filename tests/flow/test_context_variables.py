@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 process: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="none")
 go = Signal("go", int)

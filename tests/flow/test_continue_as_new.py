@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,7 +14,6 @@ from pgflow import KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, st
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 word = Signal("word", str)
 
@@ -318,4 +316,4 @@ async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(
     await started.wait()
     await run.send(word, "go on")
     assert await run.result(SOON) == 0
-    await eventually(lambda: stopped, "the body is stopped", timedelta(seconds=5).total_seconds())
+    await eventually(lambda: stopped, "the body is stopped")

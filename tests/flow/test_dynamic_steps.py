@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-
 AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
 

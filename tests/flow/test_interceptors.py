@@ -29,7 +29,6 @@ from pgflow.testing import replay_all
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 go = Signal("go", int)
 
 

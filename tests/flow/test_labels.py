@@ -16,7 +16,6 @@ from pgflow import InvalidArgument, NotInRunError, Signal, step, transaction, wo
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-
 go = Signal("go", int)
 
 

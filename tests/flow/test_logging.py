@@ -26,7 +26,6 @@ from pgflow.logs import FIELDS, JsonFormatter, TextFormatter
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 go = Signal("go", int)
 
 

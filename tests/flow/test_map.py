@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import HOUR, SOON, eventually, steps
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import InvalidArgument, RunFailed, Signal, TooManyFailures, step, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 go = Signal("go", int)
 
@@ -159,9 +159,9 @@ def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow: Harness, colour
     @step(retries=1)
     def work(n: int) -> int:
         at_work.append(n)
-        together.wait(10)
+        together.wait(HANG_SECONDS)
         most.append(len(at_work))
-        together.wait(10)
+        together.wait(HANG_SECONDS)
         at_work.remove(n)
         return n
 

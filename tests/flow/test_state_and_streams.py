@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, count, eventually
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -25,7 +26,6 @@ from pgflow import (
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 go = Signal("go", int)
 
@@ -192,7 +192,7 @@ async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
         await eventually(lambda n=n: heard[-1:] == [n], "the reader hears it")
     assert not reading.done()
     await run.send(go, -1)
-    await asyncio.wait_for(reading, 10)
+    await asyncio.wait_for(reading, HANG_SECONDS)
     assert heard == [1, 2]
 
 
@@ -218,7 +218,7 @@ def test_a_stream_can_be_read_by_key_in_sync_code_while_it_grows(flow: Harness, 
     reading = threading.Thread(target=read)
     reading.start()
     run.send(go, 1)
-    reading.join(10)
+    reading.join(HANG_SECONDS)
     assert heard == [0, 1, 2]
 
 
@@ -357,7 +357,7 @@ async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_gene
     await run.send(go, 1)
     await run.send(go, 2)
     await run.result(SOON)
-    await asyncio.wait_for(reading, 10)
+    await asyncio.wait_for(reading, HANG_SECONDS)
     assert heard == [
         "0 in generation 1",
         "1 in generation 1",
@@ -514,7 +514,7 @@ class Gate:
         await asyncio.to_thread(self._open.wait, 20)
 
     def passed_sync(self) -> None:
-        self._open.wait(20)
+        self._open.wait(HANG_SECONDS)
 
 
 @pytest.mark.full

@@ -20,6 +20,7 @@ import psycopg
 import pydantic
 import pytest
 from records import HOUR, SOON, count, events, eventually, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgflow.testing import AsyncHarness, Harness
-
 
 AT_ONCE = timedelta(milliseconds=1)
 go = Signal("go", int)
@@ -351,7 +351,7 @@ def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
 
     @step(retries=1)
     def endless() -> None:
-        release.wait(20)
+        release.wait(HANG_SECONDS)
 
     @workflow
     def impatient() -> str:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from records import HOUR, SOON, events, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import Retries, RunFailed, RunStuck, Signal, read, step, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 go = Signal("go", int)
 
@@ -97,7 +97,7 @@ def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
         bodies.append(n)
         if bodies == [1, 2]:
             hanging.set()
-            release.wait(20)
+            release.wait(HANG_SECONDS)
         return n
 
     @workflow
@@ -106,7 +106,7 @@ def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
 
     flow.include(order)
     run = flow.start(order)
-    assert hanging.wait(10)
+    assert hanging.wait(HANG_SECONDS)
     flow.crash()
     flow.until_idle()
     release.set()
@@ -226,7 +226,7 @@ def test_a_step_that_blocks_does_not_hold_up_other_runs(flow: Harness) -> None:
 
     @read
     def block() -> int:
-        release.wait(20)
+        release.wait(HANG_SECONDS)
         return 1
 
     @workflow

@@ -16,7 +16,6 @@ from pgflow import InvalidArgument, Signal, step, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 go = Signal("go", int)
 
 

@@ -36,7 +36,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 HOUR = timedelta(hours=1)
 
 

@@ -11,14 +11,13 @@ import psycopg
 import pytest
 from gaterace import race
 from records import SOON, count
-from servers import wait_until_blocked
+from servers import HANG_SECONDS, wait_until_blocked
 from test_gates import BOOTS, gate_of, ship, ship_by
 
 import pgflow
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
-
 
 ANSWERERS = 16
 
@@ -38,7 +37,7 @@ def test_sixteen_answerers_of_one_gate_have_one_winner(
         with psycopg.connect(pgflow_dsn) as own:
             own.execute(f"set transaction isolation level {level}")
             own.execute("select 1")
-            together.wait(30)
+            together.wait(HANG_SECONDS)
             try:
                 own.execute(
                     "select pgflow.answer_gate(%s, 'reject', reason => %s, by => %s)",
@@ -72,7 +71,7 @@ def test_a_quorum_is_met_once_however_many_approve_at_the_same_time(
 
     def approve(name: str) -> Any:
         with psycopg.connect(pgflow_dsn, autocommit=True) as own:
-            together.wait(30)
+            together.wait(HANG_SECONDS)
             try:
                 own.execute("select pgflow.answer_gate(%s, 'approve', by => %s)", (gate, name))
             except psycopg.Error as error:
@@ -106,7 +105,7 @@ def test_who_comes_second_waits_for_the_first_and_wins_if_that_rolls_back(
 
         waiting = pool.submit(second)
         first.rollback()
-        waiting.result(30)
+        waiting.result(HANG_SECONDS)
     assert run.result(SOON) == "Rejected(reason='', by=('bob',))"
 
 
@@ -153,7 +152,7 @@ def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
         wait_until_blocked(pgflow_dsn)
         first.commit()
         conn.execute("select pg_advisory_unlock(4711)")
-        assert late.result(30) == [([],)]
+        assert late.result(HANG_SECONDS) == [([],)]
     conn.execute(lock_of_gate.format(plain))  # type: ignore[arg-type]
     assert conn.execute("select verdict from pgflow.gate_answer").fetchall() == [("approve",)]
     flow.until_idle()
@@ -196,7 +195,7 @@ def test_an_answer_that_is_committed_while_another_is_judged_comes_first(
         wait_until_blocked(pgflow_dsn)
         first.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann')", (gate,))
         conn.execute("select pg_advisory_unlock(4711)")
-        assert second.result(30) == "PF022"
+        assert second.result(HANG_SECONDS) == "PF022"
     conn.execute(f"drop function {of_gate}")  # type: ignore[arg-type]
     conn.execute("alter function pgflow.soundly_(pgflow.gate, timestamptz) rename to approvers_of_")
     assert (
@@ -219,7 +218,7 @@ def test_expiry_waits_for_nobody_who_is_answering(
         first.execute("select pgflow.answer_gate(%s, 'approve', by => 'ann')", (gate,))
         pgflow.testing.set_clock(pgflow_dsn, timedelta(hours=2))
         with psycopg.connect(pgflow_dsn) as own:
-            own.execute("set local statement_timeout = '5s'")
+            own.execute(f"set local statement_timeout = '{HANG_SECONDS}s'")
             said = own.execute(
                 "select pgflow.expire_gates_(%s::jsonb, array[1], pgflow.now_())", (question,)
             ).fetchall()

@@ -19,7 +19,6 @@ from pgflow.links import LinkKeys, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 KEYS = LinkKeys({"old": "o" * 32, "new": "n" * 32})
 HOUR = timedelta(hours=1)
 

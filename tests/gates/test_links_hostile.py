@@ -21,7 +21,6 @@ from pgflow.links import LinkKeys, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 LETTERS = string.ascii_letters + string.digits + "-_."
 
 

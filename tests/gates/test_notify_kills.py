@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import notify_jobs
 import psycopg
 import pytest
 import servers
 from processes import eventually, one, worker
+from servers import HANG_SECONDS
+
+from pgflow.testing import set_clock
 
 
 @pytest.mark.full
@@ -27,9 +31,10 @@ def test_a_worker_that_dies_behind_the_mail_sends_no_second_one(
         with worker(pgflow_dsn, module="notify_jobs") as first:
             first.registered()
             look.execute("select pgflow.start_run(%s, '{}'::json, 'k')", (workflow,))
-            assert first.process.wait(30) == -9
+            assert first.process.wait(HANG_SECONDS) == -9
         assert one(look, "select count(*) from app.mail") == 1
         (gate,) = look.execute("select gate from pgflow.gates").fetchall()[0]  # asked before told
+        set_clock(pgflow_dsn, timedelta(minutes=3))  # no mail is under way any more
         with worker(pgflow_dsn, module="notify_jobs"):
             told = """
               select exists (select from pgflow.steps where step = 'mail_by_step' and status = 'completed')

@@ -31,7 +31,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 done: list[tuple[int, str, str]] = []
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness, Harness
 
-
 done: list[int] = []
 told: list[tuple[GateRequest, str]] = []
 

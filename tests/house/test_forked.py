@@ -15,6 +15,7 @@ import psycopg
 import pytest
 import sqlkit
 from copies import Copies
+from servers import HANG_SECONDS
 from sqlkit import one
 
 LOOK = """
@@ -44,7 +45,7 @@ def test_a_forked_program_is_what_a_process_of_its_own_would_be(tmp_path: Path) 
             forked.start(arguments, **given),
             subprocess.Popen([sys.executable, *arguments], text=True, **given),
         ):
-            out, err = started.communicate("typed", timeout=30)
+            out, err = started.communicate("typed", timeout=HANG_SECONDS)
             assert (started.returncode, err) == (7, "")
             said.append(out.replace(str(started.pid), "its own"))
         assert said[0] == said[1]
@@ -65,7 +66,7 @@ def test_signals_reach_a_forked_program_and_its_end_is_told() -> None:
             with pytest.raises(subprocess.TimeoutExpired):
                 program.wait(0.01)
             program.send_signal(number)
-            assert program.wait(30) == -number
+            assert program.wait(HANG_SECONDS) == -number
             assert program.poll() == -number
 
 

@@ -30,7 +30,7 @@ def test_a_command_can_be_interrupted(dsn: str) -> None:
     try:
         assert watching.stdout.readline() == "[]\n"
         watching.send_signal(signal.SIGINT)
-        assert clikit.finish(watching, 20).code == 0
+        assert clikit.finish(watching).code == 0
     finally:
         watching.kill()
         watching.communicate()

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 import worker_jobs
 from records import HOUR, SOON, count
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import NonDeterminismError, Signal, read, step, transaction, workflow
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pgflow.testing import AsyncHarness, Harness
-
 
 go = Signal("go", int)
 
@@ -187,7 +187,7 @@ def test_a_crash_of_a_sync_harness_does_the_same(flow: Harness, conn: psycopg.Co
         bodies.append(1)
         if len(bodies) == 1:
             started.set()
-            release.wait(20)
+            release.wait(HANG_SECONDS)
         return len(bodies)
 
     @workflow
@@ -196,7 +196,7 @@ def test_a_crash_of_a_sync_harness_does_the_same(flow: Harness, conn: psycopg.Co
 
     flow.include(work)
     run = flow.start(work)
-    assert started.wait(10)
+    assert started.wait(HANG_SECONDS)
     flow.crash()
     assert run.status() == "queued"
     flow.until_idle()
@@ -343,26 +343,26 @@ async def steady() -> str:
 
 async def test_a_steady_workflow(aflow):
     aflow.include(steady)
-    assert await (await aflow.start(steady)).result(timedelta(seconds=10)) == "heads"
+    assert await (await aflow.start(steady)).result(timedelta(seconds=300)) == "heads"
 
 async def test_another_step_on_replay(aflow):
     coin.clear()
     aflow.include(gamble)
-    assert await (await aflow.start(gamble)).result(timedelta(seconds=10)) == "heads"
+    assert await (await aflow.start(gamble)).result(timedelta(seconds=300)) == "heads"
 
 async def test_another_result_on_replay(aflow):
     coin.clear()
     aflow.include(forgetful)
-    assert await (await aflow.start(forgetful)).result(timedelta(seconds=10)) == 1
+    assert await (await aflow.start(forgetful)).result(timedelta(seconds=300)) == 1
 
 def test_another_step_on_replay_of_a_sync_workflow(flow):
     coin.clear()
     flow.include(gamble_sync)
-    assert flow.start(gamble_sync).result(timedelta(seconds=10)) == "heads"
+    assert flow.start(gamble_sync).result(timedelta(seconds=300)) == "heads"
 
 def test_a_database_that_is_unsound(flow):
     flow.include(steady)
-    flow.start(steady).result(timedelta(seconds=10))
+    flow.start(steady).result(timedelta(seconds=300))
     with psycopg.connect(flow.app.dsn) as connection:
         connection.execute("alter table pgflow.unit disable trigger user")
         connection.execute("insert into pgflow.nudge (chain_id) values (99)")
@@ -417,7 +417,7 @@ def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=HANG_SECONDS,
     )
     assert "5 passed, 4 errors" in ran.stdout, ran.stdout + ran.stderr
     assert "step 'heads'" in ran.stdout

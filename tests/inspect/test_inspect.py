@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     Ask = Callable[[inspect.Question[Any]], Any]
 
-
 # --------------------------------------------------------------- a database with some of everything
 
 
@@ -636,7 +635,7 @@ def hold_to_workers(ask: Ask, conn: psycopg.Connection[Any]) -> None:
     ) == ("here", 7, ["mail"], 3, 0, True)
     count = ask(inspect.count_workers())
     assert count.workers == 1
-    assert 0 <= count.silence_seconds < 60
+    assert count.silence_seconds >= 0
     assert ask(inspect.is_served("mail")) is True
     (health,) = ask(inspect.check_workers())
     assert (health.worker_id, health.pid, health.version, health.lost_threads) == (

@@ -14,6 +14,7 @@ import pytest
 from gitkit import git, make_repository
 from processes import eventually, worker
 from records import SOON
+from servers import HANG_SECONDS
 from sqlkit import one, rows
 
 from examples.agents import browser, coding, research, sales, sre, world
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
     Conn = psycopg.Connection[Any]
-
 
 ALL = pytest.mark.parametrize("loss", [None, *LOSSES], ids=str)
 
@@ -250,14 +250,14 @@ def test_an_agent_that_is_killed_in_an_act_goes_on_and_does_it_once(
     with App(dsn) as app, worker(dsn, module="agent_jobs") as victim:
         handle = app.start(flow.options(pool="all"), *arguments)  # type: ignore[attr-defined]
         approve(app, conn, gate if place != "coding" else None)
-        victim.process.wait(60)
+        victim.process.wait(HANG_SECONDS)
         assert victim.process.returncode == -9
         with worker(dsn, module="agent_jobs"):
             approve(app, conn, gate if place == "coding" else None)
             if place == "sales":
                 wait_for(conn, "select count(*) = 1 from pgflow.effects where status = 'confirmed'")
                 handle.send(sales.answered, "yes")
-            handle.result(timedelta(seconds=60))
+            handle.result(HANG_SECONDS)
     single = {"browser": "site", "sre": "fleet", "research": "model", "sales": "mail"}
     if place == "coding":
         assert (Path(repository.path) / "shop.py").read_text().count("* 2") == 1

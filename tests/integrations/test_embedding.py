@@ -22,6 +22,7 @@ from alembic.migration import MigrationContext
 from poolers import bouncer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from records import SOON, count
+from servers import HANG_SECONDS
 from sqlalchemy import create_engine
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
@@ -39,7 +40,6 @@ from pgflow.alembic import include_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
 
 FOLDER = servers.REPOSITORY / "examples" / "embedding"
 SAID = "order 1 is shipped\nno order and no run: too few lamps\n"
@@ -217,7 +217,7 @@ def manage(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Any:
             capture_output=True,
             text=True,
             check=False,
-            timeout=50,
+            timeout=HANG_SECONDS,
         )
         assert ended.returncode == code, ended.stdout + ended.stderr
         return ended.stdout + ended.stderr if code or with_errors else ended.stdout

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import Absent, Approve, Confirmed, InvalidArgument, workflow
@@ -196,9 +197,9 @@ async def test_tools_of_a_server_are_steps_of_their_class_with_keys_in_both_colo
 ) -> None:
     aflow.include(pay, pay_sync)
     run = await aflow.start(pay, "bob", 30)
-    assert await run.result(30) == [1_000, {"receipt": "30 to bob"}, 970]
+    assert await run.result(HANG_SECONDS) == [1_000, {"receipt": "30 to bob"}, 970]
     again = await aflow.start(pay_sync, "bob", 5)
-    assert await again.result(30) == [{"receipt": "5 to bob"}, 965]
+    assert await again.result(HANG_SECONDS) == [{"receipt": "5 to bob"}, 965]
     keys = [one["key"] for one in lines(book)]
     assert keys == [
         key for (key,) in conn.execute("select effect from pgflow.effects order by run_id")
@@ -214,7 +215,7 @@ async def test_a_call_whose_answer_is_lost_is_asked_after_and_not_made_again(
 ) -> None:
     aflow.include(pay_remotely)
     run = await aflow.start(pay_remotely, "bob", 30)
-    assert await run.result(60) == {"receipt": "30 to bob"}
+    assert await run.result(HANG_SECONDS) == {"receipt": "30 to bob"}
     assert len(lines(book)) == 1
 
 
@@ -223,10 +224,10 @@ async def test_what_a_server_refuses_or_never_hears_was_not_done(
 ) -> None:
     aflow.include(pay, knock)
     with pytest.raises(pgflow.RunFailed) as refused:
-        await (await aflow.start(pay, "bob", 5_000)).result(30)
+        await (await aflow.start(pay, "bob", 5_000)).result(HANG_SECONDS)
     assert isinstance(refused.value.__cause__, ToolFailed)
     with pytest.raises(pgflow.RunFailed) as unheard:
-        await (await aflow.start(knock)).result(30)
+        await (await aflow.start(knock)).result(HANG_SECONDS)
     assert isinstance(unheard.value.__cause__, ServerUnreachable)
     assert not book.exists()
 
@@ -245,4 +246,4 @@ async def test_a_tool_asks_for_leave_where_the_policy_wants_it(
     assert (gate.name, gate.request) == ("policy/bank.transfer", {"to": "bob", "cents": 80})
     assert not book.exists()
     await aflow.answer(gate, Approve(edit={"to": "bob", "cents": 60}), by="ann")
-    assert (await run.result(30))[1] == {"receipt": "60 to bob"}
+    assert (await run.result(HANG_SECONDS))[1] == {"receipt": "60 to bob"}

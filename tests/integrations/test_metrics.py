@@ -17,6 +17,7 @@ from processes import worker
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import make_conninfo
 from records import SOON, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, Retries, RunFailed, Signal, read, step, transaction, workflow
@@ -26,7 +27,6 @@ from pgflow.prometheus import serve
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 go = Signal("go", int)
 
 Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -34,7 +34,9 @@ Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def scrape(url: str) -> Figures:
     """Every sample, as a real parser reads it."""
-    with urllib.request.urlopen(url, timeout=10) as answer:  # proxies are of no use to the loopback
+    with urllib.request.urlopen(
+        url, timeout=HANG_SECONDS
+    ) as answer:  # proxies are of no use to the loopback
         assert answer.headers["Content-Type"].startswith("text/plain")
         text = answer.read().decode()
     return {

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from processes import worker
 from records import SOON, run_row, wait_until
+from servers import HANG_SECONDS
 from spankit import Spans, is_child
 
 import pgflow
@@ -26,7 +27,6 @@ from pgflow.testing import AsyncHarness, replay_all
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
 
 go = Signal("go", int)
 inner = trace.get_tracer("the application's own")
@@ -351,7 +351,7 @@ def test_processes_that_work_on_a_run_one_after_another_and_die_add_to_one_trace
     with worker(dsn, module="otel_jobs") as one:
         wait_until(lambda: run_row(conn, "k", "status") == ("waiting",), "the run waits")
         conn.execute("select pgflow.send_signal('k', 'go', '1')")
-        one.process.wait(20)
+        one.process.wait(HANG_SECONDS)
     with worker(dsn, module="otel_jobs"):
         wait_until(
             lambda: run_row(conn, "k", "status") == ("completed",), "the run is completed", 20

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import find_program
+from servers import HANG_SECONDS, find_program
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
-PATIENCE_SECONDS = 30.0
 LAUNCHER = """
 import fcntl, os, sys
 pipes = [fcntl.fcntl(int(one), fcntl.F_DUPFD, 10) for one in sys.argv[1:3]]
@@ -74,7 +73,7 @@ class Chromium:
                 return said["result"]
 
     def _read(self) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._back], [], [], max(0, deadline - time.monotonic()))
             assert ready, "the browser does not answer"
@@ -139,7 +138,7 @@ class Chromium:
 
     def until(self, words: str) -> None:
         """Wait until the page has these words, which come without loading it anew."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while words not in self.words:
             assert time.monotonic() < deadline, (words, self.words)
 
@@ -221,4 +220,4 @@ def chromium() -> Iterator[Chromium]:
             os.close(to_write)
             os.close(back_read)
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(HANG_SECONDS)

@@ -22,6 +22,7 @@ import forked
 import psycopg
 from pgflow_cli.commands import run
 from processes import eventually, interruptible
+from servers import HANG_SECONDS
 
 from pgflow import AsyncApp, RunFailed
 from pgflow._db.calls import claim as claim_calls
@@ -121,9 +122,9 @@ def process(dsn: str | None, *arguments: str, **variables: str) -> subprocess.Po
         )
 
 
-def finish(started: subprocess.Popen[str], timeout_seconds: float = 60) -> Answer:
+def finish(started: subprocess.Popen[str]) -> Answer:
     """Waits for its end."""
-    out, err = started.communicate(timeout=timeout_seconds)
+    out, err = started.communicate(timeout=HANG_SECONDS)
     return Answer(started.returncode, out, err)
 
 

@@ -68,7 +68,6 @@ show what is wrong.
 """
 LOOKS = ("list", "show", "timeline", "queues", "sql", "workers")
 OWN_PROCESS = ("run", "tick", "workers")
-PATIENCE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,6 @@ class Reader:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             ),
-            timeout_seconds=50,
         )
         assert done.code == 0, done.out + done.err
         assert " passed" in done.out
@@ -324,7 +322,7 @@ class Reader:
         return subprocess.Popen(words, text=True, **options)
 
     def _answer(self, line: str, expected: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + servers.HANG_SECONDS
         looks = line.startswith(tuple(f"pgflow {name}" for name in LOOKS))
         while True:
             code, said = self._ask(line)
@@ -377,7 +375,7 @@ class Reader:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=60,
+                timeout=servers.HANG_SECONDS,
             )
             return done.returncode, done.stdout + done.stderr
         return answer.code, answer.out + answer.err

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from enginestore import SECOND, Store, StoredRun
+from servers import HANG_SECONDS
 
 from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.children import Children
@@ -43,7 +44,6 @@ from pgflow.errors import NonDeterminismError
 from pgflow.replay.check import _judge as judge_replay
 
 MAX_MOVES = 3_000
-STANDSTILL_SECONDS = 20.0
 """Only a deadlock in the code under test takes so long."""
 
 
@@ -240,7 +240,7 @@ class LockstepDriver(ThreadDriver):
         self._yield_control = lambda: None
         super().close()
         if not was_done:
-            assert self._ended.acquire(timeout=STANDSTILL_SECONDS), (
+            assert self._ended.acquire(timeout=HANG_SECONDS), (
                 "a workflow's thread would not be unwound"
             )
 
@@ -251,7 +251,7 @@ class LockstepDriver(ThreadDriver):
             self._ended.release()
 
     def _stand_still(self) -> None:
-        assert self._still.acquire(timeout=STANDSTILL_SECONDS), (
+        assert self._still.acquire(timeout=HANG_SECONDS), (
             "a workflow's thread neither waits nor ends"
         )
         self.land()

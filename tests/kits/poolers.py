@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from processes import eventually
 from psycopg.conninfo import conninfo_to_dict
-from servers import find_program
+from servers import HANG_SECONDS, find_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def bouncer(dsn: str, mode: str) -> Iterator[str]:
             yield f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
         finally:
             pooler.send_signal(signal.SIGINT)
-            pooler.wait(20)
+            pooler.wait(HANG_SECONDS)
 
 
 def _configure(folder: Path, parts: dict[str, Any], port: int, mode: str) -> Path:

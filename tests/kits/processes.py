@@ -24,14 +24,16 @@ FOLDERS = (APPS, KITS, KITS.parent)
 """Those in which a worker finds the modules of tests: the programs of the proof stand beside rooms."""
 
 
-def eventually(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
+def eventually(
+    condition: Callable[[], Any], what: str, timeout_seconds: float = servers.HANG_SECONDS
+) -> Any:
     """Returns the condition's first true value."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_seconds} s"
+        assert time.monotonic() < deadline, f"it hangs: {what}"
         time.sleep(0.01)
 
 
@@ -94,9 +96,9 @@ class WorkerProcess:
         """Sends a signal."""
         self.process.send_signal(number)
 
-    def finish(self, timeout_seconds: float = 30.0) -> tuple[int, str]:
+    def finish(self) -> tuple[int, str]:
         """Waits for the end: exit code and what it logged."""
-        _, log = self.process.communicate(timeout=timeout_seconds)
+        _, log = self.process.communicate(timeout=servers.HANG_SECONDS)
         return self.process.returncode, log
 
 

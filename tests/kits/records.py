@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
-SOON = timedelta(seconds=10)
-"""Time that a test waits for a result that should be there at once."""
+SOON = timedelta(seconds=servers.HANG_SECONDS)
+"""Time that a test waits for a result: a guard against hangs."""
 
 HOUR = timedelta(hours=1)
 
@@ -36,16 +36,18 @@ def in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-async def eventually(condition: Callable[[], Any], what: str, patience_seconds: float = 10) -> None:
-    """Return as soon as the condition, which may be a coroutine function, holds; fail when it takes
-    too long.
+async def eventually(
+    condition: Callable[[], Any], what: str, patience_seconds: float = servers.HANG_SECONDS
+) -> None:
+    """Return as soon as the condition, which may be a coroutine function, holds; fail when it
+    never does.
     """
     deadline = time.monotonic() + patience_seconds
     while True:
         holds = condition()
         if await holds if inspect.isawaitable(holds) else holds:
             return
-        assert time.monotonic() < deadline, f"not within {patience_seconds} seconds: {what}"
+        assert time.monotonic() < deadline, f"it hangs: {what}"
         await asyncio.sleep(0.005)
 
 

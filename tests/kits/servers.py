@@ -12,6 +12,7 @@ own. Else pytest-postgresql starts one, from the programs that ``PGFLOW_TEST_POS
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import re
@@ -34,11 +35,15 @@ from packaging.tags import platform_tags
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pytest_postgresql import factories
+from pytest_postgresql.factories import process
 
 from pgflow.embedded._binaries import find_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+HANG_SECONDS = float(os.environ.get("PGFLOW_TEST_HANG_SECONDS", "300"))
+"""Time after which a wait for a condition counts as a hang: never a verdict on speed."""
 
 REPOSITORY = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgflow-tests"
@@ -46,6 +51,11 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgfl
 WHEEL_PYTHON = "3.12"
 # pytest-postgresql turns fsync off in every server that it starts.
 POSTGRES_OPTIONS = "-c max_connections=200 -c full_page_writes=off"
+
+# It gives a server a minute to start.
+process.PostgreSQLExecutor = functools.partial(  # type: ignore[assignment,misc]
+    process.PostgreSQLExecutor, timeout=int(HANG_SECONDS)
+)
 
 # By a password, since the server runs as whoever runs the tests and listens for everybody on this
 # machine.
@@ -66,11 +76,13 @@ def find_memory(gibibytes: int) -> Path | None:
     return folder if has_room and not found.f_flag & os.ST_NOEXEC else None
 
 
-def wait_until(condition: Callable[[], object], what: str, patience_seconds: float = 30) -> None:
-    """Return as soon as the condition holds; fail when it takes too long."""
+def wait_until(
+    condition: Callable[[], object], what: str, patience_seconds: float = HANG_SECONDS
+) -> None:
+    """Return as soon as the condition holds; fail when it never does."""
     deadline = time.monotonic() + patience_seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {patience_seconds} seconds: {what}"
+        assert time.monotonic() < deadline, f"it hangs: {what}"
         time.sleep(0.02)
 
 
@@ -184,7 +196,8 @@ def write_pg_ctl(folder: Path, wanted: str | None = None) -> Path:
         str(find_test_programs(wanted) / "pg_ctl"),
     ]
     script.write_text(
-        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))} exec {shlex.join(command)} "$@"\n'
+        f"#!/bin/sh\nexport PGCTLTIMEOUT={int(HANG_SECONDS)}\n"
+        f'PYTHONPATH={shlex.quote(str(REPOSITORY))} exec {shlex.join(command)} "$@"\n'
     )
     script.chmod(0o755)
     return script

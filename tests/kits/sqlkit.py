@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 """Time at which tests that move the clock begin."""
 
-PATIENT = "-c lock_timeout=20s"
-IMPATIENT = "-c lock_timeout=300ms"
-"""A call that must wait for nothing fails at once where it does."""
+PATIENT = f"-c lock_timeout={servers.HANG_SECONDS}s"
+"""A call that waits for a lock for ever fails in the end."""
 
 
 def connect(dsn: str, options: str = PATIENT) -> psycopg.Connection[Any]:
@@ -585,9 +583,3 @@ def race(
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, range(count)))
-
-
-def while_time_is_left(duration_seconds: float) -> Callable[[], bool]:
-    """A condition that holds for so long: how much of a race a test tries is bounded by time."""
-    end = time.monotonic() + duration_seconds
-    return lambda: time.monotonic() < end

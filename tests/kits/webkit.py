@@ -14,11 +14,11 @@ from typing import Any, Self
 import httpx
 import psycopg
 from records import wait_until
+from servers import HANG_SECONDS
 
 from pgflow.web import Principal, asgi
 
 BASE = "http://127.0.0.1"
-PATIENCE_SECONDS = 30.0
 APART = {
     "p",
     "div",
@@ -236,7 +236,7 @@ class Watched:
 
     async def until(self, words: str) -> Reader:
         """Wait until the page has these words."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             while not self.events or words not in self.events[-1][1].words:
                 assert not self._task.done(), (self.status, [page.words for _, page in self.events])
                 self._news.clear()
@@ -245,7 +245,7 @@ class Watched:
 
     async def ended(self) -> int:
         """Wait for the end of the stream, and return its status."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             await self._task
         return self.status
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import psycopg
+from servers import HANG_SECONDS
 
 from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.connect import ConnectOptions
@@ -24,7 +25,7 @@ def on_wire(
     prepare_threshold: int | None = 3,
     *,
     busy_poll: BusyPoll | None = None,
-    timeout_seconds: float = 30.0,
+    timeout_seconds: float = HANG_SECONDS,
 ) -> Any:
     """On a connection of its own."""
 

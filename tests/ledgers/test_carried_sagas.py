@@ -15,6 +15,7 @@ import psycopg
 import pydantic
 import pytest
 from records import SOON, run_row
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -37,7 +38,6 @@ from pgflow.replay.histories import export_chain, read_history
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 go = Signal("go", str)
 QUICKLY = Retries(
@@ -191,7 +191,7 @@ async def test_a_crash_in_every_compensation_takes_each_back_once(aflow: AsyncHa
     run = await aflow.start(tour, 0, 2, True)
     for _ in range(6):
         working = asyncio.create_task(aflow.until_idle())
-        await asyncio.wait_for(entered.wait(), 10)
+        await asyncio.wait_for(entered.wait(), HANG_SECONDS)
         entered.clear()
         working.cancel()
         with suppress(asyncio.CancelledError):

@@ -29,7 +29,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 Conn = psycopg.Connection[Any]
 
 go = Signal("go", str)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import HOUR, SOON, eventually, run_row
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -35,7 +36,6 @@ from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
@@ -462,7 +462,7 @@ async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(
     aflow.include(pay)
     aflow.replace(charge, slow)
     run = await aflow.start(pay, 100)
-    await asyncio.wait_for(entered.wait(), 10)
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     await aflow.crash()
     await aflow.until_idle()
     assert await run.result(SOON) == "charge of 100"
@@ -691,7 +691,7 @@ async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
     @workflow
     async def impatient() -> str:
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 return await charge(100)
         except TimeoutError:
             return "gave up"
@@ -700,9 +700,9 @@ async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
     aflow.replace(charge, slow)
     run = await aflow.start(impatient)
     await eventually(lambda: "i" in kinds(conn), "it is intended")
-    set_clock(aflow._dsn, timedelta(seconds=10))
+    set_clock(aflow._dsn, timedelta(seconds=61))
     aflow._worker.poll_now()  # type: ignore[union-attr]
-    await eventually(lambda: "X" in kinds(conn), "the code has given it up", 20)
+    await eventually(lambda: "X" in kinds(conn), "the code has given it up")
     assert await run.status() == "running"
     may_end.set()
     assert await run.result(SOON) == "gave up"

@@ -31,7 +31,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 SLOWLY = Retries(
     max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
 )

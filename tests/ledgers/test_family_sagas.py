@@ -17,7 +17,6 @@ from pgflow import Accepted, RunCancelled, RunFailed, Signal, effect, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 calls: list[str] = []
 
 
@@ -506,13 +505,16 @@ async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_th
 
         task = asyncio.create_task(aside())
         await reserve("at first")
-        await pgflow.sleep(0.5)
+        await pgflow.sleep(60)
         del task
         raise Trouble
 
     aflow.include(parent, leg)
+    run = await aflow.start(parent)
+    await aflow.until_idle()
+    await aflow.skip(60)
     with pytest.raises(RunFailed):
-        await (await aflow.start(parent)).result(SOON)
+        await run.result(SOON)
     assert [call for call in calls if call.startswith("release")] == [
         "release after it",
         "release aside back",

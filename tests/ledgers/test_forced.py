@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-
 go = Signal("go", str)
 calls: list[str] = []
 trouble: set[str] = set()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, eventually, run_row
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -26,14 +27,17 @@ from pgflow import (
     effect,
     workflow,
 )
+from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 QUICKLY = Retries(
     max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)
 )
+
+
+fail = pgflow.Signal("fail", int)
 
 
 class World:
@@ -255,12 +259,15 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(
                 group.create_task(fail_soon())
 
     async def fail_soon() -> None:
-        await pgflow.sleep(0.05)
+        await fail.wait()
         raise Trouble
 
     aflow.include(together)
+    run = await aflow.start(together)
+    await eventually(lambda: "book hotel" in World.calls, "it is under way")
+    await run.send(fail, 1)
     with pytest.raises(RunFailed):
-        await (await aflow.start(together)).result(SOON)
+        await run.result(SOON)
     assert World.there == set()
     assert sorted(World.calls) == ["book flight", "book hotel", "cancel flight", "cancel hotel"]
     assert all(status == "confirmed" for _, status in ledger(conn))
@@ -298,7 +305,7 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
     assert book.compensation is not None
     aflow.replace(book.compensation, slow_cancel)
     run = await aflow.start(trip, True)
-    await asyncio.wait_for(entered.wait(), 10)
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     await aflow.crash()
     await aflow.until_idle()
     with pytest.raises(RunFailed):
@@ -502,7 +509,7 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> Non
 
     @workflow
     async def timed() -> None:
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(60):
             async with pgflow.saga():
                 await book("flight")
                 await book("hotel")
@@ -512,7 +519,10 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> Non
     assert book.compensation is not None
     aflow.replace(book.compensation, slow)
     run = await aflow.start(timed)
-    await asyncio.wait_for(entered.wait(), 10)
+    await aflow.until_idle()
+    set_clock(aflow._dsn, timedelta(seconds=61))
+    aflow._worker.poll_now()  # type: ignore[union-attr]
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     await run.cancel()
     await eventually(lambda: True, "the cancel is on its way")
     may_end.set()

@@ -34,7 +34,6 @@ from pgflow.testing import set_clock
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 Conn = psycopg.Connection[Any]
 
 MINUTE = timedelta(minutes=1)

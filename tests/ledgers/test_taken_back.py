@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-
 go = Signal("go", str)
 calls: list[str] = []
 prices: dict[str, int] = {}

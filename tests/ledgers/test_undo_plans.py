@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import SOON, count, eventually, run_row
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -39,7 +40,6 @@ from pgflow._flow.ledgers.undo_plan.statements import (
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 GIVE_BACK = "update shop.seats set free = free + 1 where id = 1"
 
@@ -351,7 +351,7 @@ async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
     for real, fake in ((plan.REVIEW, review), (plan.RUN_SQL, run_sql), (return_seat, slow_return)):
         aflow.replace(real, fake)
     run = await aflow.start(outing)
-    await asyncio.wait_for(entered.wait(), 10)
+    await asyncio.wait_for(entered.wait(), HANG_SECONDS)
     await eventually(
         lambda: count(shop, "pgflow.decisions", "name = 'propose'") == 1, "the choice is recorded"
     )
@@ -946,7 +946,7 @@ async def test_the_server_gives_a_statement_no_more_time_than_it_may_have(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(plan, "STATEMENT_LIMIT", timedelta(milliseconds=100))
+    monkeypatch.setattr(plan, "STATEMENT_LIMIT", timedelta(seconds=2))
     monkeypatch.setattr(plan, "LOCK_LIMIT", timedelta(milliseconds=50))
     World.plan = [PlannedSql(GIVE_BACK)]
     aflow.include(outing)

@@ -16,7 +16,6 @@ from pgflow import LockLost, LockRefused, Signal, step, transaction, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 go = Signal("go", str)
 
 

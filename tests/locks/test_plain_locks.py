@@ -19,7 +19,6 @@ from pgflow import App, AsyncApp, LockLost, Signal, transaction, workflow
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 go = Signal("go", str)
 
 
@@ -164,7 +163,7 @@ def test_the_end_of_a_run_waits_for_nobody_who_takes_its_expired_lock(
         (run.run_id, sqlkit.T0, sqlkit.T0 + timedelta(minutes=1)),
     )
     sqlkit.set_clock(conn, sqlkit.T0 + timedelta(minutes=2))
-    with sqlkit.connect(dsn, sqlkit.IMPATIENT) as other, conn.transaction():
+    with sqlkit.connect(dsn) as other, conn.transaction():
         assert take(conn, "a", "one") == 2
         assert (
             sqlkit.one(
@@ -204,7 +203,7 @@ def test_in_one_snapshot_for_all_a_lock_is_asked_for_and_won_later(
 def test_two_who_take_a_lock_at_once_do_not_both_have_it(
     dsn: str, conn: psycopg.Connection
 ) -> None:
-    with sqlkit.connect(dsn, sqlkit.IMPATIENT) as other, conn.transaction():
+    with sqlkit.connect(dsn) as other, conn.transaction():
         assert take(conn, "a", "one") == 1
         assert take(other, "a", "two", patience="1 minute") is None  # and waits for nobody
     sqlkit.rows(conn, "select pgflow.sweep_locks()")
@@ -220,8 +219,8 @@ def test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards(
     assert take(conn, "a", "two", **patience) is None
     sqlkit.rows(conn, "select pgflow.sweep_locks()")
     with (
-        sqlkit.connect(dsn, sqlkit.IMPATIENT) as asking,
-        sqlkit.connect(dsn, sqlkit.IMPATIENT) as waiting,
+        sqlkit.connect(dsn) as asking,
+        sqlkit.connect(dsn) as waiting,
     ):
         asking.execute("begin")
         assert take(asking, "a", "three") is None  # decides of the key until it commits
@@ -269,7 +268,7 @@ def test_a_lock_of_plain_code_is_renewed_while_its_block_lasts(
     dsn: str, conn: psycopg.Connection
 ) -> None:
     expires = "select expires_at from pgflow.locks"
-    with App(dsn) as app, app.lock("a", ttl=0.3):
+    with App(dsn) as app, app.lock("a", ttl=3):
         first = sqlkit.one(conn, expires)
         wait_until(lambda: sqlkit.one(conn, expires) > first, "a renewal")
     assert sqlkit.rows(conn, expires) == []

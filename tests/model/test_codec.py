@@ -20,6 +20,7 @@ import pytest
 from clikit import pgflow as command
 from psycopg import sql
 from records import SOON, events, eventually, in_a_loop, run_row
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -52,7 +53,6 @@ from pgflow.replay.histories import read_database
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 CANARY = "zanzibar-4711"
 SECRET = b"what is compared is hashed with this"
@@ -580,7 +580,7 @@ async def test_a_codec_is_switched_on_under_runs_that_go_on(
                     else app.get(key, slowly)
                 )
                 async with app.worker(grace_seconds=0.0):
-                    await asyncio.wait_for(begun.wait(), 10)
+                    await asyncio.wait_for(begun.wait(), HANG_SECONDS)
                     if n == 2:
                         may_end.set()
                         assert await run.result(SOON) == CANARY
@@ -636,7 +636,7 @@ async def test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed(
     async with AsyncApp(dsn, include=[fickle], codec=Cipher()) as app:
         run = await app.start(fickle.options(key="f"))
         async with app.worker(grace_seconds=0.0):
-            await asyncio.wait_for(begun.wait(), 10)
+            await asyncio.wait_for(begun.wait(), HANG_SECONDS)
         ((starts,),) = conn.execute(
             "select starts from pgflow.timeline where key = 'f' and starts is not null"
         ).fetchall()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pgflow_cli.look.parsing import parse_duration
 from records import SOON
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
@@ -280,8 +281,8 @@ in_seconds_sync.update(unasked)
 def test_numbers_are_seconds_in_runs_and_where_a_result_is_waited_for(dsn: str) -> None:
     app = App(dsn, include=[in_seconds, in_seconds_sync])
     with app, app.worker(grace_seconds=1):
-        assert app.start(in_seconds).result(timeout=60) == ["late", 1, 1]
-        assert app.start(in_seconds_sync.options(timeout=300)).result(60.0) == "late"
+        assert app.start(in_seconds).result(timeout=HANG_SECONDS) == ["late", 1, 1]
+        assert app.start(in_seconds_sync.options(timeout=300)).result(HANG_SECONDS) == "late"
         assert app.start(in_seconds).result(SOON) == ["late", 1, 1]
         run = app.start(flow_of.options(key="elsewhere", queue="nobody"))
         with pytest.raises(TimeoutError, match=r"run 'elsewhere' has not ended after 0:00:00"):
@@ -301,7 +302,7 @@ def test_a_clock_is_moved_by_seconds_too(flow: Harness) -> None:
     run = flow.start(waiting)
     flow.until_idle()
     flow.skip(3601)
-    assert run.result(timeout=60) == "over"
+    assert run.result(timeout=HANG_SECONDS) == "over"
 
 
 @pytest.mark.parametrize(

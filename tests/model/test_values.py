@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from time import thread_time
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import psycopg
@@ -915,20 +914,14 @@ def test_the_words_for_what_is_no_number_are_texts_like_others(annotation, word)
         json.dumps([{"a": "b", "n": i} for i in range(8000)]),
     ],
 )
-def test_looking_at_a_text_takes_little_beside_writing_it(text):
-    value = json.loads(text)
-
-    def least(work):
-        times = []
-        for _ in range(7):
-            began = thread_time()
-            work()
-            times.append(thread_time() - began)
-        return min(times)
-
-    assert least(lambda: check_text(text, "it")) < 2 * least(
-        lambda: json.dumps(value, ensure_ascii=False)
-    )
+def test_looking_at_a_text_takes_as_many_calls_whatever_its_length(text):
+    calls = []
+    sys.setprofile(lambda frame, event, arg: calls.append(event))
+    try:
+        check_text(text, "it")
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 40
 
 
 @pytest.mark.parametrize("annotation", [Any, int])

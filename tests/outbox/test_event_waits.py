@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from outboxkit import take
-from records import eventually
+from records import SOON, eventually
 from sqlkit import begin, commit, connect, flush, one, rows
 
 import pgflow
@@ -28,8 +28,6 @@ from pgflow import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
-SOON = timedelta(seconds=20)
 QUICK: dict[str, Any] = {"poll_seconds": 0.02}
 
 

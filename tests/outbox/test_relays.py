@@ -472,7 +472,7 @@ async def test_a_try_that_takes_too_long_has_failed(dsn: str, conn: psycopg.Conn
     relay = Relay("slow", ["orders"], to=hang, timeout=timedelta(seconds=0.05), retries=AT_ONCE)
     app = AsyncApp(dsn, include=[relay])
     async with app, app.worker(**QUICK):
-        await eventually(lambda: calls == [number, number], "it was tried again")
+        await eventually(lambda: calls[:2] == [number, number], "it was tried again")
 
 
 @pytest.mark.full

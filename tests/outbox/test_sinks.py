@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-from records import eventually
-from servers import find_program
+from records import eventually, wait_until
+from servers import HANG_SECONDS, find_program
 from sqlkit import one, rows
 from test_relays import AT_ONCE, QUICK, awaited, publish
 
@@ -139,8 +139,9 @@ async def test_who_listens_is_notified_of_each_event_once(
     async with app, app.worker(**QUICK):
         delivered = "select delivered from pgflow.relays"
         await eventually(lambda: rows(conn, delivered) == [3], "all were delivered")
-    heard = [json.loads(notify.payload) for notify in conn.notifies(timeout=0.1)]
-    assert heard == [
+    conn.execute("""notify "the orders", '"the last"'""")
+    heard = iter([json.loads(n.payload) for n in conn.notifies(timeout=HANG_SECONDS, stop_after=4)])
+    assert list(iter(lambda: next(heard), "the last")) == [
         {"id": 1, "topic": "orders", "key": "a", "payload": 0},
         {"id": 2, "topic": "orders", "key": None, "payload": 1},
         {"id": 3, "topic": "orders", "key": None},
@@ -162,9 +163,7 @@ def redis_url() -> Iterator[str]:
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 10
-        while not _answers(port):
-            assert time.monotonic() < deadline
+        wait_until(lambda: _answers(port), "Redis answers")
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         server.terminate()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 TABLE = "create table orders (id int primary key, status text, total numeric default 0)"
 
 

@@ -30,7 +30,6 @@ from pgflow.webhooks import (
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 SECRET = "a secret of sixteen bytes"
 paid = Signal("paid", int)
 

@@ -11,6 +11,7 @@ import pytest
 import sqlkit
 from clikit import pgflow as cli
 from records import SOON, count
+from servers import HANG_SECONDS
 from sqlkit import Actor, begin, claim, claim_one, connect, finish, one, rows, start, status
 
 from pgflow import (
@@ -26,7 +27,6 @@ from pgflow import (
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
-
 
 Conn = psycopg.Connection[Any]
 
@@ -206,12 +206,12 @@ def test_polls_at_once_begin_it_once_and_wait_for_nobody(dsn: str, conn: Conn) -
     with connect(dsn) as mine, Actor(dsn) as other:
         with mine.transaction():
             wait_for(mine, *members(mine, 1))  # one more, which is not committed yet
-            other.do(sqlkit.poll).result(20)
+            other.do(sqlkit.poll).result(HANG_SECONDS)
             assert status(conn, waits) == "waiting"
         end(conn)
         with mine.transaction():
             mine.execute("select from pgflow.parked where run_id = %s for update", (waits,))
-            other.do(sqlkit.poll).result(20)
+            other.do(sqlkit.poll).result(HANG_SECONDS)
         assert status(conn, waits) == "waiting"
         sqlkit.race(dsn, 4, lambda one_of, _: sqlkit.poll(one_of))
     assert status(conn, waits) == "queued"

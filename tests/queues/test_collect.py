@@ -17,6 +17,7 @@ import pytest
 import sqlkit
 from clikit import pgflow as cli
 from records import SOON, count
+from servers import HANG_SECONDS
 from sqlkit import T0, Actor, begin, claim, claim_one, connect, finish, one, rows, start, status
 
 import pgflow
@@ -24,7 +25,6 @@ from pgflow import InvalidArgument, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
-
 
 Conn = psycopg.Connection[Any]
 
@@ -235,19 +235,19 @@ def test_starts_at_once_come_one_after_the_other_and_a_claim_waits_for_none(
             clock(conn, 10)
             sqlkit.poll(conn)
             assert claim(conn, 9) == []
-        assert waiting.result(20) == run
+        assert waiting.result(HANG_SECONDS) == run
         assert json.loads(claim_one(conn).input) == {"items": [1, 2, 3]}
         with mine.transaction(force_rollback=True):
             lost = give(mine, 4)
             waiting = other.do(give, 5)
             other.until_waiting(conn)
-        assert items_of(conn, waiting.result(20)) == [5]
+        assert items_of(conn, waiting.result(HANG_SECONDS)) == [5]
         assert waiting.result() != lost
         with mine.transaction():
             sent = give(mine, 6, start_id=MINE)
             waiting = other.do(give, 6, start_id=MINE)
             other.until_waiting(conn)
-        assert waiting.result(20) == sent
+        assert waiting.result(HANG_SECONDS) == sent
         assert items_of(conn, sent) == [5, 6]
 
 

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 import sqlkit
 from sqlkit import (
-    IMPATIENT,
     Actor,
     Claim,
     claim,
@@ -23,6 +22,9 @@ from sqlkit import (
     start,
     start_many,
 )
+
+MOVES = 150
+"""Moves of each connection in a race."""
 
 if TYPE_CHECKING:
     Conn = psycopg.Connection[Any]
@@ -66,9 +68,9 @@ def test_a_claim_passes_over_a_run_that_somebody_is_just_cancelling(conn: Conn, 
     rule(conn, key="input.k")
     first, second = start(conn, input='{"k": "a"}'), start(conn, input='{"k": "b"}')
     conn.execute("select pgflow.cancel_run(%s)", (first.run_key,))
-    with connect(dsn, IMPATIENT) as other, other.transaction():
+    with connect(dsn) as other, other.transaction():
         sqlkit.wake(other, first.run_id)
-        with connect(dsn, IMPATIENT) as impatient:
+        with connect(dsn) as impatient:
             assert [c.run_id for c in claim(impatient, 5)] == [second.run_id]
     assert sqlkit.status(conn, first.run_id) == "cancelled"
 
@@ -77,15 +79,15 @@ def test_a_start_waits_for_no_claim_and_no_claim_for_a_start(conn: Conn, dsn: st
     rule(conn, key="input.k", fifo=True, rate="1000/1s")
     start_keys(conn, "a")
     with (
-        connect(dsn, IMPATIENT) as starter,
-        connect(dsn, IMPATIENT) as worker,
+        connect(dsn) as starter,
+        connect(dsn) as worker,
         starter.transaction(),
     ):
         start_keys(starter, "ab")
         with worker.transaction():
             assert len(claim(worker, 5)) == 1
             start_keys(starter, "c")
-            with connect(dsn, IMPATIENT) as third:
+            with connect(dsn) as third:
                 start_keys(third, "d")
 
 
@@ -98,13 +100,12 @@ def test_nobody_is_lost_and_no_limit_is_passed_whoever_meets_whom(
 ) -> None:
     rule(conn, key="input.k", **rules)
     most = rules.get("per_key", 1)
-    going = sqlkit.while_time_is_left(2)
     lane = start(conn, input='{"k": "a"}').lane_id
 
     def act(own: Conn, n: int) -> int:
         rng, over, held = random.Random(n), 0, []
         worker = register(own)
-        while going():
+        for _ in range(MOVES):
             match rng.randrange(12 if n else 13):
                 case 0 | 1 | 2:
                     start_keys(own, "".join(rng.choices("abcdef", k=rng.randint(1, 2))))

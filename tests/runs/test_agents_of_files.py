@@ -19,7 +19,6 @@ from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-
 MODELS = {
     "small": Preset(model="haiku", provider="claude"),
     "@deep": Preset(model="gpt-x", provider="codex", effort="high"),
@@ -164,7 +163,7 @@ async def test_a_node_begins_anew_after_one_of_another_provider(
 async def test_a_function_that_is_silent_for_too_long_has_answered_what_it_has_said(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
-    path = write(tmp_path, "- {id: a, prompt: one two three, idle_timeout: 200}")
+    path = write(tmp_path, "- {id: a, prompt: one two three, idle_timeout: 1500}")
     run = await play(aflow, path, provider="python:declared_agents:hanging")
     assert run.output == "one two "
 

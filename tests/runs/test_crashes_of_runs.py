@@ -88,7 +88,6 @@ def test_what_is_recorded_is_never_done_again(
                 "select status from pgflow.runs where key = %s and status = 'completed'", (key,)
             ).fetchone(),
             "it ends",
-            60,
         )
     finally:
         second.send(signal.SIGTERM)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-
 TESTS = Path(__file__).parents[1] / "corpus/dag/head/archon/workflows/test-workflows"
 EVIL = f"'\"$(touch {MARK})`touch {MARK}`\n\\ ${{HOME}} end"
 AGENT = "python:declared_agents:answer"

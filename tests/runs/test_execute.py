@@ -15,7 +15,6 @@ from pgflow.declare.durable import Result, Settings, WorkflowFailed, execute_wor
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-
 INPUTS = "inputs: {file: {required: true}, more: {default: none}}"
 NODES = """
 - {id: see, bash: 'echo "$INPUTS_FILE $INPUTS_MORE"'}

@@ -16,7 +16,6 @@ from pgflow.declare.durable.lease import lease_key
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 ASKS = """
 - {id: before, bash: "echo $WORKFLOW_ID >> who"}
 - {id: ask, approval: {message: "Go on?"}, depends_on: [before]}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-
 READ = "- {id: read, prompt: Read."
 UNKEPT = "which this provider does not keep"
 

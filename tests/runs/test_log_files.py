@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-
 NODES = """
 - {id: see, bash: 'echo out; echo err >&2'}
 - {id: never, bash: 'true', when: "$see.output == 'no'", depends_on: [see]}

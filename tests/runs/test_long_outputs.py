@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-
 LONG = """
 - id: shell
   bash: |

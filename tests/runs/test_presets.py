@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-
 USAGE = {"input_tokens": 7, "cache_read_input_tokens": 100, "output_tokens": 20}
 RESULT = {
     "type": "result", "subtype": "success", "is_error": False, "num_turns": 2,

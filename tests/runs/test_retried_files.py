@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-
 AGENT = "cmd:sh -c 'test -e tried || { touch tried; exit 1; }; echo agent >> ran; echo hi'"
 OUTER = """
 - id: agent

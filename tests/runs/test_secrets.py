@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pgflow.declare.durable.providers import Turn
     from pgflow.testing import AsyncHarness
 
-
 SECRET = "s3cr3t+\u00e9/%$x"
 LIKE = f"%{SECRET[:6]}%"
 AGENT = "python:declared_agents:talkative"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-
 AGENT = "python:declared_agents:remembering"
 
 NODES = """

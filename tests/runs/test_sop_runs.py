@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
-
 AGENT = "python:sop_agents:answer"
 LOOK, TELL = "step-1-look", "step-2-tell"
 PARAMETERS = """- **topic** (required): What it is about

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 
-
 SCRIBE = "python:declared_agents:scribe"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "meeting-summarizer"
 TARGET: pgflow.Signal[Any] = pgflow.Signal("delivery_target", dict)

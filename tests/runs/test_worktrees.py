@@ -15,7 +15,6 @@ from pgflow.declare.durable.worktrees import make_worktree, remove_worktree
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 COMMIT = "git -c user.name=a -c user.email=a@b commit -qm"
 
 

@@ -11,6 +11,7 @@ import pytest
 from clikit import pgflow
 from records import wait_until
 from sealkit import adding, findings, paying, seal, switch_on
+from servers import HANG_SECONDS
 from sqlkit import one, rows
 
 from pgflow import Approved, Signal, effect, entity, owe, sync, update, workflow
@@ -153,7 +154,7 @@ def test_a_result_that_was_redacted_is_no_value(
 ) -> None:
     flow.app.redact(paid.key, why="asked for", what="result")
     with pytest.raises(Redacted):
-        paid.result(5)
+        paid.result(HANG_SECONDS)
 
 
 def test_readers_say_that_it_was_redacted(
@@ -199,7 +200,7 @@ def test_a_generation_that_begins_with_a_redacted_value_is_stuck_and_says_why(
     conn.execute("select pgflow.rewind_run(%s, 3, effects => 'repeat')", (run.key,))
     flow.until_idle()
     with pytest.raises(RunStuck, match="was redacted"):
-        run.result(5)
+        run.result(HANG_SECONDS)
     seal(conn)
     assert findings(conn) == []
 
@@ -301,7 +302,7 @@ def test_what_was_asked_at_a_gate_and_said_is_redacted_and_still_told(
     gate = one(conn, "select gate from pgflow.gates")
     conn.execute("select pgflow.answer_gate(%s, 'approve', null, '\"4000-1235\"')", (gate,))
     flow.until_idle()
-    assert run.result(5) == "approved 4000-1235"
+    assert run.result(HANG_SECONDS) == "approved 4000-1235"
     seal(conn)
     flow.app.redact(run.key, seqs(conn, kind)[0], why="asked for")
     left = one(conn, "select payload from pgflow.unit where kind = %s", kind)
@@ -326,7 +327,7 @@ def test_what_a_run_owed_is_redacted_once_it_is_closed_and_still_told(
     switch_on(conn)
     run = flow.start(owing)
     flow.until_idle()
-    assert run.result(5) == "done"
+    assert run.result(HANG_SECONDS) == "done"
     seal(conn)
     with pytest.raises(WrongState, match="is open"):
         flow.app.redact(run.key, seqs(conn, "O")[0], why="asked for")

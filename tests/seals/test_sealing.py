@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from records import wait_until
 from sealkit import adding, findings, paying, seal, switch_on, tamper
+from servers import HANG_SECONDS
 from sqlkit import T0, connect, one, rows, set_clock
 
 from pgflow import App, Signal, workflow
@@ -297,7 +298,7 @@ def test_a_worker_seals_what_it_has_done(dsn: str, conn: psycopg.Connection) -> 
     switch_on(conn)
     app = App(dsn, include=[adding])
     with app, app.worker(grace_seconds=1):
-        assert app.start(adding, 1).result(20) == 4
+        assert app.start(adding, 1).result(HANG_SECONDS) == 4
         wait_until(lambda: rows(conn, "select has_ended from pgflow.seals") == [True], "sealed")
     assert findings(conn) == []
 
@@ -400,7 +401,7 @@ def test_whoever_asks_waits_for_nobody_at_any_level(
     with connect(dsn) as one_, connect(dsn) as other, one_.transaction(), other.transaction():
         for asker in (one_, other):
             asker.execute(f"set transaction isolation level {level}")
-            asker.execute("set local lock_timeout = '1s'")
+            asker.execute(f"set local lock_timeout = '{HANG_SECONDS}s'")
             asker.execute("select count(*) from pgflow.run")
         one_.execute("select pgflow.look_again_(array[1, 3])")
         other.execute("select pgflow.look_again_(array[3, 1])")

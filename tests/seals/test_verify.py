@@ -14,6 +14,7 @@ import pytest
 import servers
 from clikit import pgflow
 from sealkit import adding, findings, paying, seal, switch_on, tamper
+from servers import HANG_SECONDS
 from sqlkit import T0, one, rows, set_clock
 
 from pgflow import inspect
@@ -179,7 +180,7 @@ def _fill(conn: Conn, flow: Harness) -> None:
     for n in range(12):
         set_clock(conn, T0 + timedelta(hours=9 * n))
         flow.start(adding, n)
-        flow.start(paying, 28).result(60)
+        flow.start(paying, 28).result(HANG_SECONDS)
         flow.until_idle()
         seal(conn)
     assert one(conn, "select count(*) from pgflow.unit") >= UNITS
@@ -338,7 +339,7 @@ def test_an_anchor_stays_true_while_more_is_sealed(ledger: Conn, flow: Harness) 
     anchors = [one(ledger, "select pgflow.anchor()::text")]
     for day in range(2):
         set_clock(ledger, T0 + timedelta(days=9 + day))
-        flow.start(adding, day).result(20)
+        flow.start(adding, day).result(HANG_SECONDS)
         seal(ledger)
         anchors.append(one(ledger, "select pgflow.anchor()::text"))
     for anchor in anchors:
@@ -374,7 +375,7 @@ def test_a_proof_fits_the_anchor_that_it_was_made_for(ledger: Conn, flow: Harnes
     for day in range(2):
         for hour in range(2):
             set_clock(ledger, T0 + timedelta(days=9 + day, hours=hour))
-            flow.start(adding, day).result(20)
+            flow.start(adding, day).result(HANG_SECONDS)
             seal(ledger)
             anchors.append(inspect.ask(ledger, inspect.read_anchor()))
     for anchor in anchors:

@@ -13,6 +13,7 @@ import sqlkit
 from catalog import dump_catalog
 from clikit import pgflow
 from records import SOON, count, wait_until
+from servers import HANG_SECONDS
 from sqlkit import (
     T0,
     Actor,
@@ -147,7 +148,7 @@ def test_a_commit_of_the_run_that_is_moved_waits_and_counts(
             assert len(rows(mover, SHRINK)) == 1
             sent = worker.do(commit, flush(old, unit("c", OLD_UNITS + 1, "late")))
             worker.until_waiting(conn)
-        sent.result(20)
+        sent.result(HANG_SECONDS)
     assert [row[3] for row in rows(conn, JOURNAL, old.run_id)] == [
         *(f"step-{n}" for n in range(1, OLD_UNITS + 1)),
         "late",
@@ -201,7 +202,7 @@ def test_a_mover_that_is_killed_leaves_the_old_file(dsn: str, conn: Conn, old: C
 
 
 def test_two_movers_do_not_wait_for_each_other(dsn: str, conn: Conn, old: Claim) -> None:
-    with connect(dsn) as first, connect(dsn, sqlkit.IMPATIENT) as second, first.transaction():
+    with connect(dsn) as first, connect(dsn) as second, first.transaction():
         assert len(rows(first, SHRINK)) == 1
         assert rows(second, SHRINK) == []
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
+from servers import HANG_SECONDS
 from sqlkit import (
-    IMPATIENT,
     T0,
     Claim,
     claim,
@@ -252,7 +252,7 @@ def test_no_run_is_claimed_twice_and_none_is_left_out(dsn: str, conn: Conn, lane
             taken += run_ids(more)
         return taken
 
-    parts = sqlkit.race(dsn, 4, take_all, IMPATIENT)
+    parts = sqlkit.race(dsn, 4, take_all)
     taken = [run_id for part in parts for run_id in part]
     assert len(taken) == len(set(taken))
     # Whoever finds only rows that others have locked gives up; the next poll takes what is left.
@@ -266,14 +266,14 @@ def test_a_claim_steps_over_rows_that_are_locked(
     dsn: str, conn: Conn, workflows: list[str]
 ) -> None:
     ids = [start_in(conn, workflow) for _ in range(4) for workflow in workflows]
-    with connect(dsn, IMPATIENT) as claimer, connect(dsn) as other, other.transaction():
+    with connect(dsn) as claimer, connect(dsn) as other, other.transaction():
         other.execute("select from pgflow.ready where run_id = any(%s) for update", (ids[:2],))
         assert run_ids(claim(claimer, 1)) == [ids[2]]
 
 
 def test_a_claim_beside_one_that_is_not_committed_takes_the_next_runs(dsn: str, conn: Conn) -> None:
     ids = [start_in(conn, "a") for _ in range(6)]
-    with connect(dsn, IMPATIENT) as second:
+    with connect(dsn) as second:
         with conn.transaction():
             assert run_ids(claim(conn, 3)) == ids[:3]
             assert run_ids(claim(second, 2)) == ids[3:5]
@@ -288,7 +288,7 @@ def test_a_claim_that_steps_over_locked_rows_still_goes_by_priority(dsn: str, co
         start_in(conn, workflow, priority=priority)
         for workflow, priority in (("a", 9), ("b", 8), ("a", 2), ("b", 1))
     ]
-    with connect(dsn, IMPATIENT) as claimer, connect(dsn) as other, other.transaction():
+    with connect(dsn) as claimer, connect(dsn) as other, other.transaction():
         other.execute("select from pgflow.ready where run_id = %s for update", (ids[3],))
         assert run_ids(claim(claimer, 1)) == [ids[2]]
 
@@ -469,7 +469,7 @@ def test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its
             assert len(claim(first, 2, lanes=lane)) == 2
             answer = second.do(claim, 9, lanes=lane)
             second.until_waiting(conn, answer)
-            with connect(dsn, IMPATIENT) as third:
+            with connect(dsn) as third:
                 assert len(claim(third, 2, lanes=[lane_of(conn, "free", "free")])) == 2
         assert len(answer.result()) == 1
 
@@ -494,7 +494,7 @@ def test_suspects_are_claimed_one_at_a_time_and_never_block_the_others(db: Conn)
 def test_a_suspect_that_another_worker_is_claiming_blocks_nobody(dsn: str, conn: Conn) -> None:
     bad, good = start_in(conn, "a", priority=-9), start_in(conn, "a")
     make_suspect(conn, bad)
-    with connect(dsn, IMPATIENT) as second, conn.transaction():
+    with connect(dsn) as second, conn.transaction():
         assert run_ids(claim(conn, 1)) == [bad]
         assert run_ids(claim(second, 2)) == [good]
 
@@ -796,7 +796,7 @@ def test_a_claim_does_not_wait_for_a_slow_finish_nor_for_a_slow_start(dsn: str, 
         with connect(dsn) as c, c.transaction():
             step(c)
             ready.release()
-            assert stop.wait(30)
+            assert stop.wait(HANG_SECONDS)
 
     ready = threading.Semaphore(0)
     steps = [
@@ -809,8 +809,8 @@ def test_a_claim_does_not_wait_for_a_slow_finish_nor_for_a_slow_start(dsn: str, 
         held = [pool.submit(hold_open, step) for step in steps]
         try:
             for _ in steps:
-                assert ready.acquire(timeout=30)
-            with connect(dsn, IMPATIENT) as claimer:
+                assert ready.acquire(timeout=HANG_SECONDS)
+            with connect(dsn) as claimer:
                 assert run_ids(claim(claimer, 9, lanes=[lane])) == [free]
         finally:
             stop.set()

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 import sqlkit
 from psycopg import IsolationLevel, errors
+from servers import HANG_SECONDS
 from sqlkit import (
-    IMPATIENT,
     T0,
     Actor,
     Claim,
@@ -205,7 +205,7 @@ def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(
 ) -> None:
     a, b = begin(conn), begin(conn)
     ends = ("completed", None, "2", None)
-    with connect(dsn, IMPATIENT) as committer, connect(dsn) as other:
+    with connect(dsn) as committer, connect(dsn) as other:
         with other.transaction():
             commit(other, flush(a, unit(payload='"theirs"'), outcome=ends))
             answer = commit(
@@ -250,7 +250,7 @@ def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(
             alone.until_waiting(conn)
         for answer in sent:
             with pytest.raises(errors.UniqueViolation):
-                answer.result(20)
+                answer.result(HANG_SECONDS)
     assert read_answer(one(conn, "select pgflow.commit_units(%s, true)", again)).bad == {
         run.run_id: "already"
     }
@@ -259,7 +259,7 @@ def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(
 
 def test_a_wrong_token_is_lost_at_once_though_the_lease_is_locked(dsn: str, conn: Conn) -> None:
     run = begin(conn)
-    with connect(dsn, IMPATIENT) as committer, conn.transaction():
+    with connect(dsn) as committer, conn.transaction():
         commit(conn, flush(run, unit()))
         assert commit(committer, flush(run, unit(), token=7, expected=0)).bad == {
             run.run_id: "lost"
@@ -270,7 +270,7 @@ def test_of_a_mixed_batch_the_good_are_committed_and_the_others_named(dsn: str, 
     good, ended, parked, zombie, done, busy = (begin(conn) for _ in range(6))
     commit(conn, flush(done, unit()))
     reap(conn, zombie)
-    with connect(dsn, IMPATIENT) as committer, connect(dsn) as other, other.transaction():
+    with connect(dsn) as committer, connect(dsn) as other, other.transaction():
         one(other, "select 1 from pgflow.lease where run_id = %s for update", busy.run_id)
         answer = commit(
             committer,
@@ -493,7 +493,7 @@ def test_the_end_takes_away_what_only_served_the_open_run(db: Conn) -> None:
 
 def test_nobody_can_write_the_end_of_a_run_twice_at_once(dsn: str, conn: Conn) -> None:
     run = begin(conn)
-    with connect(dsn, IMPATIENT) as second:
+    with connect(dsn) as second:
         with conn.transaction():
             finish(conn, run, output='"first"')
             f = flush(run, outcome=("completed", None, '"second"', None))
@@ -619,7 +619,7 @@ def test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later(dsn: str, co
         "update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id)
     )
     query = "select reclaimed from pgflow.reap_worker(%s, %s)"
-    with connect(dsn, IMPATIENT) as reaper:
+    with connect(dsn) as reaper:
         with conn.transaction():
             commit(conn, flush(run, unit()))
             assert one(reaper, query, run.worker, 0) == 0
@@ -641,7 +641,7 @@ def test_a_reaper_leaves_a_run_that_is_just_being_parked_and_takes_the_others(
     conn.execute(
         "update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id)
     )
-    with connect(dsn, IMPATIENT) as reaper, conn.transaction():
+    with connect(dsn) as reaper, conn.transaction():
         commit(conn, wait_for(run, "x"))
         assert one(reaper, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 1
         assert [status(reaper, held.run_id) for held in (run, other)] == ["running", "queued"]
@@ -657,7 +657,7 @@ def test_runs_are_handed_back_after_the_flush_that_is_on_its_way(dsn: str, conn:
             )
             with connect(dsn) as observer:
                 stopper.until_waiting(observer)
-        assert released.result(20) == [run.run_id]
+        assert released.result(HANG_SECONDS) == [run.run_id]
     assert one(conn, "select last_seq, attempt from pgflow.ready") == (1, 0)
     assert not unsound(conn)
 
@@ -686,7 +686,7 @@ def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one
     run = begin(conn)
     batch = json.loads(document(flush(run, unit())))
     other = register(conn)
-    with connect(dsn, IMPATIENT) as reaper, conn.transaction():
+    with connect(dsn) as reaper, conn.transaction():
         assert (
             one(conn, "select pgflow.commit_units(%s)", json.dumps({**batch, "w": other})) is None
         )
@@ -697,7 +697,7 @@ def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one
 
 def test_a_commit_beside_a_reaper_is_busy_and_then_lost(dsn: str, conn: Conn) -> None:
     run = begin(conn)
-    with connect(dsn, IMPATIENT) as zombie:
+    with connect(dsn) as zombie:
         with conn.transaction():
             reap(conn, run)
             assert commit(zombie, flush(run, unit(), expected=0)).bad == {run.run_id: "busy"}
@@ -964,7 +964,7 @@ def test_a_step_whose_lease_is_lost_while_it_runs_writes_nothing(dsn: str, ledge
 
 def test_a_fence_holds_the_lease_until_the_commit(dsn: str, ledger: Conn) -> None:
     run = begin(ledger)
-    with connect(dsn) as app, connect(dsn, IMPATIENT) as other:
+    with connect(dsn) as app, connect(dsn) as other:
         with app.transaction():
             begin_step(app, run)
             fence(app, flush(run, unit()))
@@ -1089,7 +1089,7 @@ def test_an_application_that_locks_its_rows_first_never_deadlocks_with_a_group_c
     """
     run, other = begin(ledger), begin(ledger)
     ledger.execute("insert into public.ledger values (1)")
-    with connect(dsn) as first, Actor(dsn) as second, connect(dsn, IMPATIENT) as committer:
+    with connect(dsn) as first, Actor(dsn) as second, connect(dsn) as committer:
 
         def step(c: Conn) -> None:
             with c.transaction():

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 import sqlkit
 from sqlkit import (
-    IMPATIENT,
     T0,
     Claim,
     begin,
@@ -451,7 +450,7 @@ def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(
 ) -> None:
     for place, table in (("waiting", "parked"), ("queued", "ready"), ("stuck", "held")):
         run_id = PLACES[place](conn)
-        with connect(dsn) as locker, connect(dsn, IMPATIENT) as waker:
+        with connect(dsn) as locker, connect(dsn) as waker:
             with locker.transaction():
                 locker.execute(
                     f"select from pgflow.{table} where run_id = %s for update", (run_id,)
@@ -498,7 +497,7 @@ def test_a_cancel_and_a_completion_have_one_winner(dsn: str, conn: Conn) -> None
 
 def test_a_completion_on_its_way_wins_over_a_cancel_that_comes_later(dsn: str, conn: Conn) -> None:
     run = begun(conn)
-    with connect(dsn, IMPATIENT) as person:
+    with connect(dsn) as person:
         with conn.transaction():
             finish(conn, run)
             ask(person, "cancel", force=True)
@@ -509,7 +508,7 @@ def test_a_completion_on_its_way_wins_over_a_cancel_that_comes_later(dsn: str, c
 
 def test_two_people_who_cancel_at_once_end_a_run_once(dsn: str, conn: Conn) -> None:
     run_id = put_waiting(conn)
-    with connect(dsn, IMPATIENT) as other:
+    with connect(dsn) as other:
         with conn.transaction():
             one(conn, "select pgflow.cancel_run('k', 'a', force => true)")
         with conn.transaction():

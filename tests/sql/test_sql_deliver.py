@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlkit
 from psycopg import IsolationLevel, errors
+from servers import HANG_SECONDS
 from sqlkit import (
-    IMPATIENT,
     T0,
     Actor,
     Claim,
@@ -205,7 +205,7 @@ def test_it_is_only_sent_where_one_snapshot_serves_the_transaction(
 
 def test_it_waits_for_nobody(dsn: str, conn: Conn) -> None:
     run = park(conn)
-    with connect(dsn, IMPATIENT) as second, conn.transaction():
+    with connect(dsn) as second, conn.transaction():
         assert deliver(conn, run.key, "paid", "1")[1] == run.lane_id
         assert deliver(second, run.key, "paid", "2") == (run.chain_id, None)
     poll(conn)
@@ -221,7 +221,7 @@ def test_what_a_wake_moved_meanwhile_is_left_to_it(dsn: str, conn: Conn) -> None
     with Actor(dsn) as sender:
         with conn.transaction():
             poll(conn)
-            assert sender.do(deliver, run.key).result(20) == (run.chain_id, None)
+            assert sender.do(deliver, run.key).result(HANG_SECONDS) == (run.chain_id, None)
     assert status(conn, run.run_id) == "queued"
     assert mailbox(conn, run.chain_id) == [("s", "paid")]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 import pytest
 import sqlkit
+from servers import HANG_SECONDS
 from sqlkit import (
-    IMPATIENT,
     T0,
     Actor,
     Claim,
@@ -144,7 +144,7 @@ class Stage:
     def __init__(
         self, dsn: str, act: dict[str, Callable[[Conn, Claim], Any]], level: str = "read committed"
     ) -> None:
-        self.sender, self.parker, self.waker = (connect(dsn, IMPATIENT) for _ in range(3))
+        self.sender, self.parker, self.waker = (connect(dsn) for _ in range(3))
         self.act = act
         self.level = level
 
@@ -429,7 +429,7 @@ def test_a_sender_waits_for_nobody(dsn: str, conn: Conn) -> None:
     begin(conn, "leased", key="leased")
     commit(conn, wait_for(begin(conn, "parked", key="parked"), "other"))
     commit(conn, sqlkit.hold(begin(conn, "stuck", key="stuck")))
-    with connect(dsn) as other, connect(dsn, IMPATIENT) as sender, other.transaction():
+    with connect(dsn) as other, connect(dsn) as sender, other.transaction():
         for table in ("ready", "lease", "parked", "held", "run", "run_key", "lane", "queue"):
             other.execute(f"select from pgflow.{table} for update")
         for key in places:
@@ -443,8 +443,8 @@ def test_a_sender_waits_for_nobody(dsn: str, conn: Conn) -> None:
 def test_two_senders_of_the_same_run_do_not_wait_for_each_other(dsn: str, conn: Conn) -> None:
     park(conn, key="k")
     with (
-        connect(dsn, IMPATIENT) as a,
-        connect(dsn, IMPATIENT) as b,
+        connect(dsn) as a,
+        connect(dsn) as b,
         a.transaction(),
         b.transaction(),
     ):
@@ -728,7 +728,7 @@ def test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_befo
         commit(conn, flush(run, unit("s", 1, "pay")))
         conn.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
         gate.execute("select pg_advisory_unlock(4711)")
-        assert woken.result(10).ended == [run.chain_id]
+        assert woken.result(HANG_SECONDS).ended == [run.chain_id]
     assert one(
         conn, "select finished_at >= (select max(recorded_at) from pgflow.unit) from pgflow.outcome"
     )
@@ -742,7 +742,7 @@ def test_a_run_locked_elsewhere_is_not_waited_for_and_keeps_its_nudge(dsn: str, 
     run, other = park(conn, key="k"), park(conn, key="other")
     send(conn, "k", "paid")
     send(conn, "other", "paid")
-    with connect(dsn) as locker, connect(dsn, IMPATIENT) as waker, locker.transaction():
+    with connect(dsn) as locker, connect(dsn) as waker, locker.transaction():
         locker.execute("select from pgflow.parked where run_id = %s for update", (run.run_id,))
         woken = wake(waker)
         assert (woken.busy, woken.lanes) == (1, [other.lane_id])
@@ -771,7 +771,7 @@ def test_a_nudge_that_came_after_the_look_is_kept(dsn: str, conn: Conn) -> None:
 def test_two_wakes_at_once_make_a_run_ready_once(dsn: str, conn: Conn) -> None:
     run = park(conn, key="k")
     send(conn, "k", "paid")
-    with connect(dsn, IMPATIENT) as second:
+    with connect(dsn) as second:
         with conn.transaction():
             assert wake(conn, run.chain_id).lanes == [run.lane_id]
             assert wake(second, run.chain_id) == ([], [], [], 1)
@@ -915,7 +915,7 @@ def test_a_due_timer_of_a_run_locked_elsewhere_is_left_for_the_next_poll(
     commit(conn, sleep_for(run, 1))
     commit(conn, sleep_for(other, 2))
     set_clock(conn, T0 + seconds(5))
-    with connect(dsn) as locker, connect(dsn, IMPATIENT) as poller, locker.transaction():
+    with connect(dsn) as locker, connect(dsn) as poller, locker.transaction():
         locker.execute("select from pgflow.parked where run_id = %s for update", (run.run_id,))
         polled = poll(poller)
         assert polled.lanes == [other.lane_id]
@@ -995,7 +995,7 @@ def test_the_holder_of_a_run_is_told_of_its_deadline(db: Conn) -> None:
 def test_a_deadline_that_passes_while_the_run_ends_changes_nothing(dsn: str, conn: Conn) -> None:
     set_clock(conn, T0)
     run = begin(conn, timeout_seconds=60)
-    with connect(dsn) as worker, connect(dsn, IMPATIENT) as poller:
+    with connect(dsn) as worker, connect(dsn) as poller:
         set_clock(conn, T0 + seconds(60))
         with worker.transaction():
             finish(worker, run)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlkit
 from sqlkit import (
-    IMPATIENT,
     T0,
     Actor,
     Claim,
@@ -290,7 +289,7 @@ def test_a_frozen_worker_that_locks_a_lease_is_not_waited_for(dsn: str, conn: Co
     worker = register(conn)
     start_many(conn, [(None, "{}")] * 2)
     frozen, free = claim(conn, 2, worker=worker)
-    with connect(dsn, IMPATIENT) as reaper:
+    with connect(dsn) as reaper:
         with conn.transaction():
             conn.execute("select pgflow.begin_step(%s, %s, 1)", (frozen.run_id, frozen.token))
             row = json.dumps(flush(frozen, unit()).unit_rows())
@@ -368,7 +367,7 @@ def test_other_code_tries_what_could_not_be_replayed_and_nothing_else(db: Conn) 
 def test_two_workers_with_new_code_release_a_run_once(dsn: str, conn: Conn) -> None:
     run = put_stuck(conn, "a", "old")
     query = "select pgflow.release_stuck('{a}', '{new}')"
-    with connect(dsn, IMPATIENT) as second:
+    with connect(dsn) as second:
         with conn.transaction():
             assert one(conn, query) == 1
             assert one(second, query) == 0

@@ -36,7 +36,6 @@ from pgflow.inspect import find_gate
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 EVIL = "ask-\u202e2\x1b[31m[bold red]"
 ANN = Person("ann", ("ops",))
 

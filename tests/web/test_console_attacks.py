@@ -26,7 +26,6 @@ from pgflow.web import Local, Principal, Tokens, asgi
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 EVIL = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

@@ -17,7 +17,6 @@ from pgflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 go = Signal("go", str)
 
 

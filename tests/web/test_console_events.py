@@ -21,7 +21,6 @@ from pgflow.web import Principal
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 BOB = Principal("bob", ["operate"])
 WATCHER = Principal("eve", ["view"])
 

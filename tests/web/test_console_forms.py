@@ -26,7 +26,6 @@ from pgflow.web.forms import ABSENT, form_of, written
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 OPS = Principal("dora", ["approve"], acts_as=["ops"])
 
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 RULES = Path(pgflow.web.__file__).parent / "static/graph.css"
 HEAD = """/* The rules of graphs, made of pgflow/declare/drawing/theme.py:
    PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/web/test_console_graphs.py */

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-
 ROLES = {"ops": ["operate"], "staff": ["view"]}
 
 

@@ -30,7 +30,6 @@ from pgflow.web.console import WRITES
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 BOB = Principal("bob", ["operate"])
 GATES = Principal("dora", ["approve"], acts_as=["ops"])
 WATCHER = Principal("eve", ["view"])

@@ -36,7 +36,6 @@ from pgflow.web.console import NAVIGATION
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
-
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
 PAGES = tuple(path for path, _ in NAVIGATION)
 

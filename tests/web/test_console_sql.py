@@ -15,7 +15,6 @@ from pgflow.web import Principal
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
 
-
 ANN = Principal("ann", ["admin"])
 EVE = Principal("eve", ["operate", "approve"])
 EVIL = "<script>alert(1)</script>"

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
-
 MANY = 10_000
 
 

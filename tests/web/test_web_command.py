@@ -18,6 +18,7 @@ from clikit import finish, pgflow, process
 from processes import eventually
 from records import SOON, run_row
 from schedulekit import setting
+from servers import HANG_SECONDS
 from sqlkit import one
 from test_console_orders import _answers, tries
 from test_console_pages import (
@@ -62,7 +63,7 @@ def console(dsn: str, *options: str) -> Iterator[tuple[str, subprocess.Popen[str
 def fetch(url: str, **headers: str) -> tuple[int, str]:
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=HANG_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

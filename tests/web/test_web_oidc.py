@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from servers import HANG_SECONDS
 
 pytest.importorskip("authlib", reason="needs authlib, which the extra test has")
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
@@ -72,7 +73,7 @@ def test_whom_the_provider_names_comes_in_with_the_roles_of_the_file(
                 begun = other.get("/login/go", params={"next": "/runs"})
                 assert other.get(known.let_in(begun.headers["location"])).status_code == 401
             served.terminate()
-            said = served.communicate(timeout=30)[1]
+            said = served.communicate(timeout=HANG_SECONDS)[1]
             assert SECRET not in said
             assert served.returncode == 0
 

@@ -4,15 +4,14 @@ and the commit that ends it tells the parent.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON, in_a_loop
+from records import SOON, eventually, in_a_loop
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import AsyncApp, step, workflow
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pgflow._db.query import Query
     from pgflow._model.claims import Offer
     from pgflow.testing import Harness
-
 
 CHILDREN = 20
 
@@ -66,9 +64,7 @@ async def asking_far() -> int:
 
 async def until(conn: psycopg.Connection[Any], query: str) -> None:
     """Waits for what the database says."""
-    async with asyncio.timeout(SOON.total_seconds()):
-        while conn.execute(query).fetchone() != (True,):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: conn.execute(query).fetchone() == (True,), query)
 
 
 @pytest.fixture
@@ -87,32 +83,27 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 async def test_a_child_costs_two_commits_and_nothing_else(
-    aflow: Harness, asked: Counter[str]
+    aflow: Harness, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three plays one is enough: where the processors are busy a child may take longer than its
-    parent waits in memory, and the first play has the claims of a worker that starts.
-    """
+    monkeypatch.setattr("pgflow._worker.host.PATIENCE_WITH_ROOM_US", int(HANG_SECONDS * 1e6))
     aflow.include(one_by_one, one_up)
-    costs: list[Counter[str]] = []
-    for _ in range(3):
-        asked.clear()
-        run = await aflow.start(one_by_one)
-        assert await run.result(SOON) == CHILDREN
-        costs.append(asked.copy())
-        if is_cheap(costs[-1]):
-            return
-    raise AssertionError(costs)
-
-
-def is_cheap(asked: Counter[str]) -> bool:
-    # A poll may have the parent look in between, and then it is woken; and each wants a claim.
+    (await polls_of(aflow))._poll_seconds = 3600
+    run = await aflow.start(one_by_one)  # which has the claims of a worker that starts
+    assert await run.result(SOON) == CHILDREN
+    asked.clear()
+    run = await aflow.start(one_by_one)
+    assert await run.result(SOON) == CHILDREN
+    # A poll that is under way may have the parent look once, and then it is woken.
     commits = asked["commit_and_claim"] + asked["commit_units"]
-    claims = asked["claim_runs"] - asked["poll"]
-    return (
-        2 * CHILDREN < commits < 3 * CHILDREN
-        and asked["wake"] < CHILDREN / 2
-        and claims < CHILDREN / 2
-    )
+    assert 2 * CHILDREN < commits < 3 * CHILDREN, asked
+    assert asked["wake"] < CHILDREN / 2
+    assert asked["claim_runs"] < CHILDREN / 2
+
+
+async def polls_of(aflow: Harness) -> Poller:
+    """Return the part of the worker that polls."""
+    (poller,) = [part for part in (await aflow._work()).parts if isinstance(part, Poller)]
+    return poller
 
 
 @in_a_loop
@@ -138,19 +129,20 @@ async def test_runs_that_wait_look_as_often_as_if_nothing_called_for_a_poll(
 ) -> None:
     pokes: list[None] = []
     monkeypatch.setattr(Runs, "poke_waiting", lambda _: pokes.append(None))
-    worker = await aflow._work()
-    (poller,) = [part for part in worker.parts if isinstance(part, Poller)]
-    began = time.monotonic()
-    pokes.clear()
-    async with asyncio.timeout(SOON.total_seconds()):
-        while asked["poll"] < 30:
-            poller.look_now()
-            await asyncio.sleep(0.001)
-    seconds = time.monotonic() - began
-    assert len(pokes) <= seconds / (0.8 * 0.2) + 1
-    async with asyncio.timeout(SOON.total_seconds()):
-        while not pokes:
-            await asyncio.sleep(0.01)
+    poller = await polls_of(aflow)
+    poller._poll_seconds = 3600  # none of the polls below is one of those
+    await eventually(lambda: pokes, "the first poll")
+    before = asked["poll"]
+
+    def many() -> bool:
+        poller.look_now()
+        return asked["poll"] >= before + 30
+
+    await eventually(many, "polls that something calls for")
+    assert len(pokes) == 1
+    poller._poll_seconds = 0
+    poller.look_now()
+    await eventually(lambda: len(pokes) > 1, "a poll that is due")
 
 
 @workflow

@@ -48,9 +48,7 @@ def test_a_loop_that_stands_still_does_not_stop_the_heart(
     heart.start()
     try:
         beats = "select beat >= 5 from pgflow.worker where worker_id = %s"
-        wait_until(
-            lambda: conn.execute(beats, (worker,)).fetchone() == (True,), "the heart beats", 3
-        )
+        wait_until(lambda: conn.execute(beats, (worker,)).fetchone() == (True,), "the heart beats")
     finally:
         heart.join()
 

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from clikit import pgflow
 from records import SOON, wait_until
+from servers import HANG_SECONDS
 from sqlkit import begin, commit, flush, one, unit
 
 from pgflow import App, step, workflow
@@ -39,7 +40,7 @@ async def second() -> str:
 @step
 def last() -> str:
     ran.append("last")
-    hold_on.wait(30)
+    hold_on.wait(HANG_SECONDS)
     return "last"
 
 

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from clikit import pgflow as cli
 from records import count, eventually, run_row, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import DefinitionError, Page, effect, step, workflow
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
-
 
 MINUTES = timedelta(minutes=2)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -306,7 +306,7 @@ async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(
     @aflow.app.pager(timeout=timedelta(milliseconds=50))
     def tell(page: Page) -> None:
         pages.append(page)
-        answer.wait(60)
+        answer.wait(HANG_SECONDS)
 
     await stuck(aflow, conn)
     await eventually(lambda: has_failed(conn, 1, "TimeoutError"), "it has failed")
@@ -331,7 +331,7 @@ async def test_a_worker_whose_pager_is_gone_has_failed(
         if "Pager.loop" in repr(task.get_coro().cr_frame.f_locals.get("loop"))
     ]  # type: ignore[union-attr]
     loop.cancel()
-    await asyncio.wait_for(worker.failed.wait(), 5)
+    await asyncio.wait_for(worker.failed.wait(), HANG_SECONDS)
 
 
 @pytest.mark.full

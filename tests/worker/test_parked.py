@@ -16,7 +16,6 @@ from pgflow._worker.poller import due_after
 if TYPE_CHECKING:
     from pgflow.testing import Harness
 
-
 go = Signal("go", int)
 
 RUNS = 100

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from records import SOON, count, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, Signal, read, workflow
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pgflow._engine.flush import Flush
     from pgflow._model.claims import Claim
     from pgflow.testing import Harness
-
 
 go = Signal("go", int)
 
@@ -42,7 +42,7 @@ class Works:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        self.release.acquire(timeout=20)
+        self.release.acquire(timeout=HANG_SECONDS)
         with self.lock:
             self.now -= 1
 

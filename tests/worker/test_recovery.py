@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from records import SOON, count, steps, wait_until
+from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, Signal, read, step, transaction, workflow
@@ -22,10 +22,10 @@ from pgflow._worker.heartbeat import Rhythm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 go = Signal("go", int)
 
-FAST = Rhythm(beat=0.05, look=0.05, dead_after=0.4)
+FAST = Rhythm(beat=0.05, look=0.05, dead_after=2.0)
+"""Long enough for a worker that lives, however busy the machine is."""
 
 CLAIMED_BY_A_GHOST = """
 select pgflow.claim_runs(
@@ -78,7 +78,7 @@ def test_a_suspect_that_has_got_on_makes_room_for_the_next(
     dsn: str, conn: psycopg.Connection
 ) -> None:
     count_of_runs = 12
-    together = threading.Barrier(count_of_runs, timeout=20)
+    together = threading.Barrier(count_of_runs, timeout=HANG_SECONDS)
 
     @transaction
     async def book(mine: psycopg.AsyncConnection[Any], n: int) -> int:
@@ -98,9 +98,7 @@ def test_a_suspect_that_has_got_on_makes_room_for_the_next(
         runs = app.start_many(work, [(n,) for n in range(count_of_runs)])
     conn.execute(CLAIMED_BY_A_GHOST, (count_of_runs, count_of_runs))
     with fleet(dsn, work, size=1) as app:
-        assert [app.get(run.key, work).result(timedelta(seconds=30)) for run in runs] == list(
-            range(count_of_runs)
-        )
+        assert [app.get(run.key, work).result(SOON) for run in runs] == list(range(count_of_runs))
 
 
 @pytest.mark.full
@@ -113,7 +111,7 @@ def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(
     @step
     def long() -> int:
         bodies.append(1)
-        release.wait(20)
+        release.wait(HANG_SECONDS)
         return 1
 
     @workflow
@@ -124,10 +122,10 @@ def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(
         run = app.start(work)
         wait_until(lambda: bodies, "the body runs")
         (before,) = conn.execute("select min(beat) from pgflow.worker").fetchone()
-        looks = int(3 * FAST.dead_after / FAST.beat)
+        beats = int(FAST.dead_after / FAST.beat)
         wait_until(
             lambda: conn.execute(
-                "select min(beat) > %s from pgflow.worker", (before + looks,)
+                "select min(beat) > %s from pgflow.worker", (before + beats,)
             ).fetchone()[0],
             "time passes",
         )
@@ -227,7 +225,7 @@ def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(
         bodies.append(n)
         started.set()
         if n == 1:
-            proceed.wait(20)
+            proceed.wait(HANG_SECONDS)
         return n
 
     @workflow
@@ -238,14 +236,14 @@ def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(
         worker = app.worker()
         worker.__enter__()
         run = app.start(work)
-        assert started.wait(10)
+        assert started.wait(HANG_SECONDS)
         stopping = threading.Thread(target=lambda: worker.__exit__(None, None, None))
         stopping.start()
         wait_until(
             lambda: count(conn, "pgflow.worker", "stopping"), "the worker says that it stops"
         )
         proceed.set()
-        stopping.join(20)
+        stopping.join(HANG_SECONDS)
         assert (run.status(), bodies) == ("queued", [1])
         assert count(conn, "pgflow.worker") == count(conn, "pgflow.lease") == 0
         with app.worker():
@@ -280,7 +278,7 @@ def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_
     @step(retries=1)
     def endless_sync(n: int) -> int:
         started.release()
-        release.wait(20)
+        release.wait(HANG_SECONDS)
         return n
 
     @workflow
@@ -291,7 +289,7 @@ def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_
         with app.worker(grace_seconds=0.05):
             runs = app.start_many(work, [(n,) for n in range(runs_at_once)])
             for _ in runs:
-                assert started.acquire(timeout=10)
+                assert started.acquire(timeout=HANG_SECONDS)
         try:
             assert {run.status() for run in runs} == {"queued"}
         finally:

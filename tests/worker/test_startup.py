@@ -18,7 +18,6 @@ from pgflow import App, AsyncApp, DefinitionError, WorkerFailed, step, workflow
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 opened: list[str] = []
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pgflow._db.query import Query
     from pgflow._worker.worker import Worker
 
-
 go = Signal("go", int)
 
 

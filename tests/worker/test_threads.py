@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from records import wait_until
+from servers import HANG_SECONDS
 
 from pgflow._worker.threads import Answer, DaemonThreads, Posts, SpareThreads
 
@@ -131,12 +132,12 @@ def test_work_that_stands_still_keeps_nobody_waiting_and_no_more_are_kept_than_s
     began = threading.Barrier(6)
 
     def stand() -> None:
-        began.wait(30)
-        stop.wait(60)
+        began.wait(HANG_SECONDS)
+        stop.wait(HANG_SECONDS)
 
     for _ in range(5):
         threads.run(stand)
-    began.wait(30)
+    began.wait(HANG_SECONDS)
     stop.set()
     wait_until(
         lambda: (
@@ -148,7 +149,7 @@ def test_work_that_stands_still_keeps_nobody_waiting_and_no_more_are_kept_than_s
     threads.close()
     done = threading.Event()
     threads.run(done.set)  # what comes after the end is done all the same
-    assert done.wait(30)
+    assert done.wait(HANG_SECONDS)
     wait_until(
         lambda: not any(t.name.startswith("standing-test") for t in threading.enumerate()),
         "all have ended",
@@ -164,16 +165,16 @@ def test_what_a_job_came_to_is_told_once_its_thread_is_free() -> None:
         told.append(outcome)
         done.set()
 
-    hung = threads.start(lambda: stop.wait(60), told.append)
+    hung = threads.start(lambda: stop.wait(HANG_SECONDS), told.append)
     wait_until(lambda: hung.state == "running", "it runs")
     late = threads.start(lambda: 1, tell)
     never = threads.start(lambda: 2, told.append)
     assert not threads.give_up(never)
     assert threads.give_up(hung)
-    assert done.wait(30)
+    assert done.wait(HANG_SECONDS)
     assert (told, late.state, threads.lost) == ([1], "done", 1)
     stop.set()
     wait_until(lambda: threads.lost == 0, "the lost thread has ended")
-    assert threads.submit(lambda: 3).result(30) == 3
+    assert threads.submit(lambda: 3).result(HANG_SECONDS) == 3
     assert told == [1, True]
     threads.shutdown()

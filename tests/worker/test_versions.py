@@ -123,11 +123,14 @@ async def test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_tho
 
 
 @alone
-async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(dsn: str) -> None:
+async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgflow._worker.lanes.LANES_EVERY_SECONDS", 3600.0)
     code = make("1")
     async with (
         AsyncApp(dsn, include=[code]) as app,
-        app.worker(poll_seconds=60.0, grace_seconds=1.0),
+        app.worker(poll_seconds=3600, grace_seconds=1.0),
     ):
         first = await app.start(code)
         await first.send(go, 1)
@@ -135,7 +138,7 @@ async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(dsn:
         pinned = make("1", pinned=True)
         run = await app.start(pinned)
         await run.send(go, 1)
-        assert await run.result(timedelta(seconds=4)) == "by 1, then by 1"
+        assert await run.result(SOON) == "by 1, then by 1"
 
 
 @pytest.mark.full
@@ -707,7 +710,7 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
         look, put, stall = new if is_new[0] else old
         said: list[Any] = [await look(1), await put(2)]
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await stall()
         except TimeoutError:
             said.append("late")
@@ -717,7 +720,7 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
     aflow.include(mixed)
     run = await aflow.start(mixed)
     await aflow.until_idle()
-    await aflow.skip(seconds(6))
+    await aflow.skip(seconds(61))
     is_new[0] = True
     await run.send(go, 1)
     assert await run.result(SOON) == [1, 2, "late"]

@@ -8,7 +8,6 @@ import json
 import random
 import signal
 import threading
-import time
 
 import pytest
 from processes import eventually, one, worker
@@ -30,8 +29,8 @@ def start(conn, workflow, key=None, /, **input_):
     )
 
 
-def start_bookings(conn, count, steps=5, pause=0.0):
-    keys = [f"k{i}" for i in range(count)]
+def start_bookings(conn, count, steps=5, pause=0.0, name="k"):
+    keys = [f"{name}{i}" for i in range(count)]
     for key in keys:
         start(conn, "booking", key, key=key, steps=steps, pause=pause)
     return keys
@@ -57,7 +56,7 @@ def test_two_processes_share_a_queue_and_do_everything_once(dsn, app_conn):
     keys = start_bookings(app_conn, 200)
     with worker(dsn) as first, worker(dsn) as second:
         first.registered(), second.registered()
-        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained", 60)
+        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
     assert_booked_once(app_conn, keys, 5)
 
 
@@ -77,7 +76,7 @@ def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn
         assert one(app_conn, "select count(*) from pgflow.lease") == 0
         assert one(app_conn, "select count(*) from pgflow.workers") == 0
     with worker(dsn):
-        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained", 60)
+        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
     assert_booked_once(app_conn, keys, 20)
 
 
@@ -94,7 +93,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_process_alive(dsn, app_conn,
             "the run is worked on",
         )
         process.send(signal.SIGTERM)
-        code, log = process.finish(20)
+        code, log = process.finish()
     assert code == 0, log
     assert one(app_conn, "select count(*) from pgflow.lease") == 0
 
@@ -172,15 +171,15 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
                 entry[0].__exit__(None, None, None)
                 processes.remove(entry)
             while len(processes) < 2:
-                manager = worker(dsn)
+                manager = worker(dsn, "--dead-after", "2")
                 processes.append((manager, manager.__enter__()))
             return one(app_conn, "select count(*) from pgflow.runs where status = 'stuck'")
 
-        eventually(stuck, "the poison run is stuck", 60)
+        eventually(stuck, "the poison run is stuck")
         assert app_conn.execute(
             "select key, reason from pgflow.runs where status = 'stuck'"
         ).fetchall() == [("bad", "poison")]
-        eventually(lambda: (stuck(), unfinished(app_conn) == 0)[1], "its neighbours finish", 60)
+        eventually(lambda: (stuck(), unfinished(app_conn) == 0)[1], "its neighbours finish")
     finally:
         for manager, _ in processes:
             manager.__exit__(None, None, None)
@@ -190,35 +189,36 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
 
 @pytest.mark.full
 def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn):
-    keys = start_bookings(app_conn, 60, steps=20, pause=0.01)
-    kills, last = 0, 0.0
+    keys = []
+    kill = (
+        "select count(pg_terminate_backend(pid)) from (select pid from pg_stat_activity "
+        "where datname = current_database() "
+        "and pid <> pg_backend_pid() and application_name like 'pgflow%%' order by "
+        "random() limit 1) x"
+    )
     with worker(dsn, "--concurrency", "30") as process:
         process.registered()
-
-        def drained():
-            nonlocal kills, last
-            if time.monotonic() - last < 0.1:
-                return unfinished(app_conn) == 0
-            last = time.monotonic()
-            kills += one(
-                app_conn,
-                "select count(pg_terminate_backend(pid)) from (select pid from pg_stat_activity "
-                "where datname = current_database() "
-                "and pid <> pg_backend_pid() and application_name like 'pgflow%%' order by "
-                "random() limit 1) x",
-            )
-            return unfinished(app_conn) == 0
-
-        eventually(drained, "everything is done", 60)
-    assert kills >= 10
+        for more in "abcdefghijkl":
+            keys += start_bookings(app_conn, 5, steps=20, pause=0.01, name=more)
+            booked = "select count(*) from app.booked where key like %s"
+            eventually(lambda: one(app_conn, booked, f"{more}%") > 5, "they have begun")  # noqa: B023
+            eventually(lambda: one(app_conn, kill), "a connection is killed")
+        eventually(lambda: unfinished(app_conn) == 0, "everything is done")
     assert_booked_once(app_conn, keys, 20)
 
 
 @pytest.mark.full
-def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn):
-    key = start(app_conn, "hogging", seconds=3.0)
-    with worker(dsn) as process, worker(dsn) as other:
+def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn, tmp_path):
+    key = start(app_conn, "hogging", until=str(tmp_path / "enough"))
+    seen = ("--dead-after", "3")  # five beats
+    with worker(dsn, *seen) as process, worker(dsn, *seen) as other:
         process.registered(), other.registered()
+        begun = "select count(*) from pgflow.steps where key = %s and status = 'started'"
+        eventually(lambda: one(app_conn, begun, key), "it is in its step")
+        before = one(app_conn, "select max(beat) from pgflow.workers")
+        beats = "select count(*) = 2 from pgflow.workers where beat > %s"
+        eventually(lambda: one(app_conn, beats, before + 6), "both hearts beat on")
+        (tmp_path / "enough").touch()
         eventually(lambda: unfinished(app_conn) == 0, "the run is done")
     assert (
         one(app_conn, "select count(*) from pgflow.steps where key = %s and attempts = 1", key) == 1
@@ -241,7 +241,7 @@ def test_a_worker_finds_work_by_polling_when_nobody_notifies(dsn, app_conn):
     with worker(dsn) as process:
         process.registered()
         start(app_conn, "booking", "quiet", key="quiet", steps=1)
-        eventually(lambda: unfinished(app_conn) == 0, "the run is done", 5)
+        eventually(lambda: unfinished(app_conn) == 0, "the run is done")
 
 
 def test_an_unreachable_database_is_one_line_and_exit_code_69():

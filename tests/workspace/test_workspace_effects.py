@@ -12,10 +12,12 @@ from coder_jobs import coder
 from gitkit import git, make_repository
 from processes import worker
 from records import SOON
+from servers import HANG_SECONDS
 from sqlkit import rows
 
 import pgflow
 from pgflow import DefinitionError, RunFailed, workflow
+from pgflow.testing import set_clock
 from pgflow.workspace import NotChanged, PushRefused, Workspace, change, lease, push
 from pgflow.workspace.git import Git
 
@@ -163,9 +165,10 @@ def test_a_death_between_the_files_and_the_unit_leaves_one_truth(
     monkeypatch.setenv("CODER_RECORD", str(tmp_path / "record"))
     with pgflow.App(dsn) as app, worker(dsn, module="coder_jobs") as victim:
         handle = app.start(coder, ws)
-        victim.process.wait(30)
+        victim.process.wait(HANG_SECONDS)
+        set_clock(dsn, timedelta(minutes=3))  # nothing of it is under way any more
         with worker(dsn, module="coder_jobs"):
-            commit = handle.result(timedelta(seconds=30))
+            commit = handle.result(HANG_SECONDS)
     assert (tmp_path / "record").read_text() == place
     assert (folder / "b").read_text() == "b+1+2"
     assert not (folder / "scratch").exists()
