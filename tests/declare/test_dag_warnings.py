@@ -124,7 +124,12 @@ def test_what_is_ignored_of_a_workflow_is_told(more, message):
 @pytest.mark.parametrize(("nodes", "message"), PAUSES.items(), ids=PAUSES.keys())
 def test_a_workflow_that_asks_a_person_is_taken_to_be_interactive(nodes, message):
     text = workflow(nodes)
-    assert f"Workflow 'w': {message} {GRACE}" in warnings(text)
+    said = warnings(text)
+    assert f"Workflow 'w': {message} {GRACE}" in said
+    deprecated = (
+        "Node 'a': node-level loop 'interactive:' is deprecated. A future release re-expresses"
+    )
+    assert any(each.startswith(deprecated) for each in said) == ("loop.interactive" in message)
     assert graph(text).interactive
     assert not any(
         "grace period" in said for said in warnings(workflow(nodes, "interactive: true"))

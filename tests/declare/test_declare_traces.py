@@ -24,7 +24,7 @@ MESSAGE = "do $1 & 'thing' $ARGUMENTS"
 
 def traces() -> dict[str, list[dict[str, Any]]]:
     by_file = defaultdict(list)
-    with gzip.open(CORPUS / "dryrun_traces_full.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with gzip.open(CORPUS / "dryrun_traces.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             trace = json.loads(line)
             by_file[trace["file"]].append(trace)
@@ -34,9 +34,9 @@ def traces() -> dict[str, list[dict[str, Any]]]:
 TRACES = traces()
 
 
-def test_there_are_traces_of_more_than_a_hundred_files() -> None:
-    assert len(TRACES) == 108
-    assert sum(len(trace["trace"]) for variants in TRACES.values() for trace in variants) == 2934
+def test_there_are_traces_of_four_dry_runs_of_each_file() -> None:
+    assert {file: len(variants) for file, variants in TRACES.items()} == dict.fromkeys(TRACES, 4)
+    assert sum(len(trace["trace"]) for variants in TRACES.values() for trace in variants) == 570
 
 
 @pytest.mark.parametrize("file", TRACES)

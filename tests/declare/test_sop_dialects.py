@@ -123,6 +123,17 @@ def test_sections_may_be_the_steps():
     assert "Missing required section: Steps" in messages(verdict)
 
 
+def test_an_sop_without_a_section_of_steps_is_read_where_its_steps_are():
+    rest = f"## How to do it\n\nMind the gap.\n\n{STEPS}"
+    verdict = read(sop(steps_heading="", steps="", after=rest).replace("## Parameters", "## Given"))
+    assert [node.title for node in verdict.graph.nodes] == ["Look", "Tell"]
+    assert {
+        "Missing required section: Steps",
+        "Missing required section: Parameters",
+        "Steps found in section 'How to do it'",
+    } <= set(messages(verdict))
+
+
 def test_a_heading_without_a_number_belongs_to_the_step_before_it():
     verdict = read(
         sop(steps=f"### 1. Look\n\n### Hints\n\nMind the gap.{RULES}\n\n### 2. Tell{RULES}")

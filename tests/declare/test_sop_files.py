@@ -73,7 +73,7 @@ def test_what_cannot_be_opened_gets_one_error(tmp_path):
 
 @pytest.mark.parametrize(
     "file",
-    ["strands/code-assist.sop.md", "strands/eval.sop.md", "history/codebase-summary.script.md"],
+    ["strands/code-assist.sop.md", "strands/pdd.sop.md", "history/codebase-summary.script.md"],
 )
 def test_line_ends_and_a_byte_order_mark_change_nothing(tmp_path, file):
     text = (CORPUS / file).read_text(encoding="utf-8")

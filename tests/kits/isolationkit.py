@@ -1,13 +1,13 @@
 """Interleavings: every pair of API calls that can meet, in every order, under Postgres' own
 `isolationtester`.
 
-The specs in `isolation/specs` are written from the table in `isolation/situations.py`, play on the
-stage of `isolation/world.sql`. `isolation/expected` has a hash of what each order prints
-(`NAME_1.sums` where a version of Postgres may print something else); an order that prints something
-else is shown. What is printed is judged by rules besides, see `faults`.
+The specs are made from the table in `isolation/situations.py` and play on the stage of
+`isolation/world.sql`. `isolation/expected.txt` has a line for each spec: its name, and a digest of
+what each of its orders prints. An order that prints something else is shown in full. Rules judge
+what is printed besides, see `faults`: the digests notice what changed, the rules what is wrong.
 
-`python -m tests.isolation [DSN] [--write] [NAME ...]` plays them and shows what differs; `--write`
-writes the specs and, given a DSN, what they print.
+`python -m tests.isolation DSN [--write] [NAME ...]` plays them and shows what differs; `--write`
+keeps what they print as what is expected, and `--show` prints the specs themselves.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from typing import TYPE_CHECKING
 import psycopg
 import servers
 from evidence import Evidence, Findings
-from isolation.situations import all_specs, spec_text
+from isolation.situations import Spec, all_specs, spec_text
 from psycopg.conninfo import make_conninfo
 
 from pgflow.embedded._binaries import PACKAGE, find_programs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 HERE = Path(__file__).parents[1] / "isolation"
-SPECS = HERE / "specs"
-EXPECTED = HERE / "expected"
+EXPECTED = HERE / "expected.txt"
 TESTER = "isolationtester"
 STEP_TIMEOUT_SECONDS = 15
 STAGES = 4
@@ -49,6 +48,8 @@ to look again.
 """
 SECONDS_OF_ALL = 120
 """Time of the proof from which on all specs are played, however long they take."""
+FEW = 48
+"""Number of specs of a shorter proof."""
 OPTIONS = "-c jit=off -c deadlock_timeout=50ms"
 
 # ---------------------------------------------------------------- playing
@@ -80,7 +81,7 @@ def find_tester() -> Path:
 
 
 @contextmanager
-def stages(server_dsn: str, count: int = STAGES) -> Iterator[Callable[[Path], str]]:
+def stages(server_dsn: str, count: int = STAGES) -> Iterator[Callable[[Spec], str]]:
     """Databases with the stage set; the answer plays a spec in the next that is free."""
     template = servers.create_database(server_dsn)
     free: queue.Queue[str] = queue.Queue()
@@ -94,7 +95,7 @@ def stages(server_dsn: str, count: int = STAGES) -> Iterator[Callable[[Path], st
             names.append(servers.create_database(server_dsn, template))
             free.put(servers.dsn_of(server_dsn, names[-1]))
 
-        def play_next(spec: Path) -> str:
+        def play_next(spec: Spec) -> str:
             stage = free.get()
             try:
                 return play(spec, stage)
@@ -107,20 +108,17 @@ def stages(server_dsn: str, count: int = STAGES) -> Iterator[Callable[[Path], st
             servers.drop_database(server_dsn, name)
 
 
-def play(spec: Path, dsn: str) -> str:
+def play(spec: Spec, dsn: str) -> str:
     """Play a spec and return the tester's output."""
-    command = [find_tester(), make_conninfo(dsn, options=OPTIONS)]
-    environment = {**os.environ, "PG_TEST_TIMEOUT_DEFAULT": str(STEP_TIMEOUT_SECONDS)}
-    with spec.open() as source:
-        done = subprocess.run(
-            command,
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            env=environment,
-        )
+    done = subprocess.run(
+        [find_tester(), make_conninfo(dsn, options=OPTIONS)],
+        input=spec_text(spec),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env={**os.environ, "PG_TEST_TIMEOUT_DEFAULT": str(STEP_TIMEOUT_SECONDS)},
+    )
     return (
         done.stdout
         if done.returncode == 0
@@ -128,46 +126,52 @@ def play(spec: Path, dsn: str) -> str:
     )
 
 
+def play_all(server_dsn: str, specs: Iterable[Spec]) -> dict[str, str]:
+    """Play specs, the longest first, and return what each prints, by its name."""
+    by_length = sorted(specs, key=lambda spec: (-len(spec.permutations()), spec.name))
+    with stages(server_dsn) as play_next, ThreadPoolExecutor(STAGES) as pool:
+        names = (spec.name for spec in by_length)
+        return dict(zip(names, pool.map(play_next, by_length), strict=True))
+
+
 STARTING = "starting permutation: "
 
 
 def orders(printed: str) -> list[tuple[str, str]]:
-    """Return the steps of each order that a spec plays, and what they print; what comes before the
-    first has no steps.
-    """
-    parts = re.split(rf"^{STARTING}(.*)\n", printed, flags=re.MULTILINE)
-    return [("", parts[0]), *zip(parts[1::2], parts[2::2], strict=True)]
+    """Return the steps of each order that a spec plays, and what they print."""
+    _, *parts = re.split(rf"^{STARTING}(.*)\n", printed, flags=re.MULTILINE)
+    return [*zip(parts[::2], parts[1::2], strict=True)]
 
 
-def summed(printed: str) -> str:
-    """Return what a spec prints as it is kept: a line for each order, its hash and its steps."""
-    return "".join(
-        f"{hashlib.sha256(text.encode()).hexdigest()[:16]} {steps}".rstrip() + "\n"
-        for steps, text in orders(printed)
-    )
+def digests(printed: str) -> list[str]:
+    """Return a digest of what each order prints, in the order of the spec."""
+    return [hashlib.sha256(text.encode()).hexdigest()[:8] for _, text in orders(printed)]
+
+
+def read_expected() -> dict[str, list[str]]:
+    """Return the digests that are expected, by the name of the spec."""
+    lines = EXPECTED.read_text().splitlines() if EXPECTED.exists() else []
+    return {name: kept for name, *kept in map(str.split, lines)}
+
+
+def write_expected(printed: dict[str, str]) -> None:
+    """Keep what specs print as what is expected, and drop what the table does not have any more."""
+    kept = read_expected() | {name: digests(text) for name, text in printed.items()}
+    names = sorted(kept.keys() & {spec.name for spec in all_specs()})
+    EXPECTED.write_text("".join(f"{' '.join([name, *kept[name]])}\n" for name in names))
 
 
 def difference(name: str, printed: str) -> str:
-    """Return each order that prints something else than expected, in full, or is new or missing;
-    empty if there is none.
-    """
-    sums = summed(printed)
-    known = [
-        path.read_text()
-        for path in (EXPECTED / f"{name}.sums", *sorted(EXPECTED.glob(f"{name}_[0-9].sums")))
-        if path.exists()
-    ]
-    if sums in known:
-        return ""
-    wanted = (known or [""])[0].splitlines()
+    """Return each order that prints something else than expected, in full; empty if there is none."""
+    wanted, got = read_expected().get(name, []), digests(printed)
     told = [
-        f"{name}, {line.partition(' ')[2]}: expected, and not printed"
-        for line in sorted({*wanted} - {*sums.splitlines()})
+        f"{name}, {steps}: prints this, which is not expected\n{text}"
+        for (steps, text), digest, known in zip(orders(printed), got, [*wanted, *got], strict=False)
+        if digest != known
     ]
-    for line, (steps, text) in zip(sums.splitlines(), orders(printed), strict=True):
-        if line not in wanted:
-            told.append(f"{name}, {steps}: prints this, which is not expected\n{text}")
-    return "\n".join(told) or f"{name}: its orders come in another order than expected"
+    if len(wanted) != len(got):
+        told.append(f"{name}: {len(got)} orders are played, {len(wanted)} are expected")
+    return "\n".join(told)
 
 
 # ---------------------------------------------------------------- judging
@@ -300,20 +304,13 @@ PROMISES = (
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Plays every spec if there is the time, else as many as begin in it, drawn by the seed."""
+    """Plays every spec if there is the time, else a number of them, drawn by the seed."""
     began = time.monotonic()
     plays_all = seconds >= SECONDS_OF_ALL
-    specs = sorted(SPECS.glob("*.spec"), key=lambda path: (-path.stat().st_size, path.name))
+    specs = list(all_specs())
     if not plays_all:
-        random.Random(seed).shuffle(specs)
-
-    def play(path: Path) -> str | None:
-        in_time = plays_all or time.monotonic() < began + seconds
-        return play_next(path) if in_time else None
-
-    with stages(server_dsn) as play_next, ThreadPoolExecutor(STAGES) as pool:
-        texts = zip((path.stem for path in specs), pool.map(play, specs), strict=True)
-        printed = {name: text for name, text in texts if text is not None}
+        specs = random.Random(seed).sample(specs, FEW)
+    printed = play_all(server_dsn, specs)
     plays = [play for name, text in printed.items() for play in read_plays(name, text)]
     findings = Findings("L1 interleavings", seed, seconds=time.monotonic() - began)
     counted: set[int] = set()
@@ -357,55 +354,30 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
 # ---------------------------------------------------------------- the program
 
 
-def write_specs() -> None:
-    """Writes the specs from the table, and removes what is not in it any more."""
-    wanted = {spec.name: spec_text(spec) for spec in all_specs()}
-    for folder, suffix in ((SPECS, ".spec"), (EXPECTED, ".sums")):
-        folder.mkdir(exist_ok=True)
-        for path in folder.glob(f"*{suffix}"):
-            if re.sub(r"_[0-9]$", "", path.stem) not in wanted:
-                path.unlink()
-    for name, text in wanted.items():
-        (SPECS / f"{name}.spec").write_text(text)
-
-
 def main() -> int:
     """Plays specs and shows what differs and what is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("dsn", nargs="?", help="a superuser's")
+    parser.add_argument("dsn", help="a superuser's")
     parser.add_argument("names", nargs="*", help="specs; all, if none is named")
-    parser.add_argument(
-        "--write",
-        action="store_true",
-        help="write the specs, and what they print as what is expected",
-    )
+    parser.add_argument("--show", action="store_true", help="print the specs before they play")
+    parser.add_argument("--write", action="store_true", help="keep what they print as expected")
     options = parser.parse_args()
-    if options.write:
-        write_specs()
-    if options.dsn is None:
-        return 0
     began = time.monotonic()
-    paths = [
-        path
-        for path in sorted(SPECS.glob("*.spec"), key=lambda p: -p.stat().st_size)
-        if not options.names or path.stem in options.names
-    ]
-    with stages(options.dsn) as play_next, ThreadPoolExecutor(STAGES) as pool:
-        printed = dict(zip((path.stem for path in paths), pool.map(play_next, paths), strict=True))
-    wrong = [line for name, text in printed.items() for line in faults(name, text)]
-    differ = [text for text in (difference(name, text) for name, text in printed.items()) if text]
+    specs = [spec for spec in all_specs() if not options.names or spec.name in options.names]
+    if options.show:
+        print("\n".join(map(spec_text, specs)))
+    printed = play_all(options.dsn, specs)
     if options.write:
-        for name, text in printed.items():
-            (EXPECTED / f"{name}.sums").write_text(summed(text))
+        write_expected(printed)
+    wrong = [line for name, text in printed.items() for line in faults(name, text)]
+    differ = [told for name, text in printed.items() if (told := difference(name, text))]
     plays = [play for name, text in printed.items() for play in read_plays(name, text)]
-    for text in differ if not options.write else ():
-        print(text)
-    for line in wrong:
-        print(f"FAILED {line}")
+    for line in (*differ, *(f"FAILED {line}" for line in wrong)):
+        print(line)
     print(
-        f"{len(paths)} specs, {len(plays)} permutations, {len(differ)} differ, {len(wrong)} wrong, "
+        f"{len(specs)} specs, {len(plays)} permutations, {len(differ)} differ, {len(wrong)} wrong, "
         f"{time.monotonic() - began:.0f} seconds"
     )
-    return 1 if wrong or (differ and not options.write) else 0
+    return 1 if wrong or differ else 0

@@ -158,6 +158,12 @@ def test_a_value_is_a_literal_of_python(expression: str) -> None:
     assert done.stdout == ("plain" if "[:0]" in expression else EVIL)
 
 
+@pytest.mark.parametrize(("language", "comment"), [("javascript", "//"), ("python", "#")])
+def test_a_reference_in_a_comment_of_a_program_stays(language: str, comment: str) -> None:
+    text = f"{comment} $a.output\nprint(1)"
+    assert fill(prepare(text, language), lambda _: EVIL) == text  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("language", ["javascript", "python"])
 def test_an_expression_is_the_value_that_a_text_says_in_json(language: str) -> None:
     program = prepare("$a.output", language)  # type: ignore[arg-type]
@@ -196,7 +202,7 @@ def test_the_corpus_has_no_script_that_cannot_be_rewritten() -> None:
     found = {
         (kind, text) for _, kind, text in scripts() if any(True for _ in program_references(text))
     }
-    assert len(found) > 20
+    assert len(found) > 8
     for kind, text in found:
         if kind != "bash":
             prepare(text, kind)  # type: ignore[arg-type]

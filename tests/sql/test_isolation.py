@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 import isolationkit
-import pytest
-from isolation.situations import APART, HOLDERS, LOOKERS, VERBS, all_specs, spec_text
+from isolation.situations import APART, HOLDERS, LOOKERS, VERBS, all_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-NAMES = [spec.name for spec in all_specs()]
+    import pytest
 
 
-@pytest.fixture(scope="module")
-def printed(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[dict[str, Future[str]]]:
-    """Return the output of the specs that are asked for, each as a future; several play at once."""
-    asked = [
-        item.callspec.params["name"]
-        for item in request.session.items
-        if item.name.startswith("test_calls_that_meet[")
-    ]
-    with (
-        isolationkit.stages(server_dsn) as play_next,
-        ThreadPoolExecutor(isolationkit.STAGES) as pool,
-    ):
-        yield {name: pool.submit(play_next, isolationkit.SPECS / f"{name}.spec") for name in asked}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", NAMES)
-def test_calls_that_meet(printed: dict[str, Future[str]], name: str) -> None:
-    text = printed[name].result()
-    assert isolationkit.faults(name, text) == []
-    assert isolationkit.difference(name, text) == ""
-
-
-def test_the_specs_are_those_of_the_table() -> None:
-    assert len(set(NAMES)) == len(NAMES)
-    written = {path.stem: path.read_text() for path in isolationkit.SPECS.glob("*.spec")}
-    assert written == {spec.name: spec_text(spec) for spec in all_specs()}, (
-        "write them: python -m tests.isolation --write"
+def test_each_spec_of_the_table_has_a_name_and_a_digest_for_each_of_its_orders() -> None:
+    orders = {spec.name: len(spec.permutations()) for spec in all_specs()}
+    assert len(orders) == len(list(all_specs()))
+    kept = isolationkit.read_expected()
+    assert {name: len(digests) for name, digests in kept.items()} == orders, (
+        "play them: python -m tests.isolation DSN --write"
     )
-    assert {path.stem for path in isolationkit.EXPECTED.glob("*.sums")} >= set(NAMES)
 
 
 def meetings(*, variants: bool) -> set[frozenset[str]]:
@@ -85,24 +59,21 @@ def test_signals_from_every_isolation_level_meet_whatever_moves_a_run() -> None:
 def test_an_order_that_prints_something_else_is_shown_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolationkit, "EXPECTED", tmp_path)
+    name = next(spec.name for spec in all_specs())
+    monkeypatch.setattr(isolationkit, "EXPECTED", tmp_path / "expected.txt")
     printed = "Parsed test spec with 2 sessions\n\nstarting permutation: a b\nstep a: x\n\nstarting permutation: b a\nstep b: y\n"
-    (tmp_path / "spec.sums").write_text(isolationkit.summed(printed))
-    assert [line.partition(" ")[2] for line in isolationkit.summed(printed).splitlines()] == [
-        "",
-        "a b",
-        "b a",
-    ]
-    assert isolationkit.difference("spec", printed) == ""
-    told = isolationkit.difference("spec", printed.replace("step b: y", "step b: z"))
+    isolationkit.write_expected({name: printed, "a spec that is gone": printed})
+    assert isolationkit.read_expected() == {name: isolationkit.digests(printed)}
+    assert isolationkit.difference(name, printed) == ""
     assert (
-        told == "spec, b a: expected, and not printed\nspec, b a: prints this, which is not "
-        "expected\nstep b: z\n"
+        isolationkit.difference(name, printed.replace("step b: y", "step b: z"))
+        == f"{name}, b a: prints this, which is not expected\nstep b: z\n"
     )
-    assert "a b: expected, and not printed" in isolationkit.difference(
-        "spec", printed.replace("a b\n", "b b\n")
+    assert (
+        isolationkit.difference(name, printed.partition("\nstarting permutation: b a")[0] + "\n")
+        == f"{name}: 1 orders are played, 2 are expected"
     )
-    assert isolationkit.difference("other", printed) != ""
+    assert isolationkit.difference("other", printed) == "other: 2 orders are played, 0 are expected"
 
 
 def test_what_must_never_be_is_found_in_what_is_printed() -> None:
