@@ -764,8 +764,10 @@ table pgflow.policy, owner pgflow_owner
 
 table pgflow.policy_rule, owner pgflow_owner
   -- Rules of a version of the policy: the first that fits an effect says what it needs
+  timeout_seconds double precision -- Seconds that each of those have who are asked one after the other; null = no limit
   version integer not null -- The version that it belongs to
   rule integer not null -- Its place: the first that fits counts
+  quorum integer not null default 1 -- Number of people who must approve
   needs text not null -- gate = somebody's leave, nothing = it may go ahead
   risk text -- Fits effects of this risk; null = of any
   name text -- Fits effects of this name; null = of any
@@ -773,12 +775,10 @@ table pgflow.policy_rule, owner pgflow_owner
   above numeric -- The limit of the amount
   predicate text -- Fits requests of which this holds, or of which it cannot be said; null = any
   author text -- model = fits what a model has chosen: effects that rest on a decision that names one, and steps of plans; null = any
-  approvers text[] not null default '{}'::text[] -- Names or roles of whoever may answer the gate; empty = anybody
-  quorum integer not null default 1 -- Number of people who must approve
-  timeout_seconds double precision -- Seconds that each of those have who are asked one after the other; null = no limit
-  on_timeout text not null default 'expire'::text -- Verdict once the time is over: expire, reject, escalate or approve
-  escalate text[] not null default '{}'::text[] -- Names of those who are asked next, one after the other
   role text -- Fits what this database role does, or one that is a member of it: the role of the worker; null = any
+  on_timeout text not null default 'expire'::text -- Verdict once the time is over: expire, reject, escalate or approve
+  approvers text[] not null default '{}'::text[] -- Names or roles of whoever may answer the gate; empty = anybody
+  escalate text[] not null default '{}'::text[] -- Names of those who are asked next, one after the other
   constraint policy_rule_above_check CHECK ((above <> ALL (ARRAY['NaN'::numeric, 'Infinity'::numeric, '-Infinity'::numeric])))
   constraint policy_rule_asks_check CHECK (((needs = 'gate'::text) OR ((approvers = '{}'::text[]) AND (quorum = 1) AND (timeout_seconds IS NULL))))
   constraint policy_rule_author_check CHECK ((author = 'model'::text))
@@ -830,11 +830,11 @@ table pgflow.queue, owner pgflow_owner
   queue text not null -- Name of the queue
   paused_at timestamp with time zone -- Time since which nothing is claimed from it; null = not paused
   max_running integer -- How many runs of this queue may be leased at once over all workers; null = no limit
+  max_per_worker integer -- Most runs of this queue that one worker may hold at once; null = no limit
   max_deaths smallint not null default 5 -- After so many workers died holding a run that recorded nothing since its claim, the run is stuck
   refuses_unknown boolean not null default false -- Whether a start of a workflow, or of a version of it, that no worker has ever had is refused
   is_lined boolean -- True if its runs stand in a line: see pgflow.line; null = they do not
   is_closed boolean -- True if it takes no new runs; null = it does
-  max_per_worker integer -- Most runs of this queue that one worker may hold at once; null = no limit
   constraint queue_max_deaths_check CHECK (((max_deaths >= 1) AND (max_deaths <= 1000)))
   constraint queue_max_per_worker_check CHECK ((max_per_worker > 0))
   constraint queue_max_running_check CHECK ((max_running > 0))
@@ -920,25 +920,25 @@ table pgflow.run, owner pgflow_owner
   chain_id bigint not null -- Number of the first run of the chain: the same for all generations
   root_run_id bigint not null -- The topmost ancestor (itself for a run without a parent)
   parent_run_id bigint -- The run that started this one as its child; null = none
+  origin_run_id bigint -- The run whose journal this one begins with; null = it began empty
   created_at timestamp with time zone not null -- Time of the start
   run_at timestamp with time zone -- Time at which it may begin, if that is later than its start
   deadline_at timestamp with time zone -- Time at which it is cancelled if it has not ended; null = never
   root uuid not null -- UUIDv7 of the chain: the stem of its idempotency keys
+  start_id uuid -- Made up by whoever sent a start that must not find a run of somebody else under its key: sent again, it finds its own
   generation integer not null -- 1, and one more each time the run continues as new, is rewound or restarted
   lane_id integer not null -- Its queue, workflow and version
   parent_call integer -- Number of the parent's call that started it; null = no parent
+  origin_seq integer -- Number of units it has from there: those with a seq up to this one
   priority smallint not null -- Lower numbers are claimed first, within their lane
   close_policy "char" -- What the end of the parent does to this run: c = cancel it, a = abandon it to itself
   tenant text not null -- Tenant of the run; empty where there is only one
   key text not null -- The key it was started with, or one made up for it
+  pool text -- The pool that it draws on; null = none
   input pgflow.run_input not null -- Arguments of the workflow, an object of parameter names
   labels pgflow.run_object -- Strings by name, to find runs by; null = none
   metadata pgflow.run_object -- Data that the run carries along and hands on to its children; null = none
-  origin_run_id bigint -- The run whose journal this one begins with; null = it began empty
-  origin_seq integer -- Number of units it has from there: those with a seq up to this one
   heritage jsonb -- Other inheritance from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it
-  start_id uuid -- Made up by whoever sent a start that must not find a run of somebody else under its key: sent again, it finds its own
-  pool text -- The pool that it draws on; null = none
   constraint run_check CHECK ((((generation > 1) OR ((generation = 1) AND (chain_id = run_id))) AND ((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL)) AND ((close_policy IS NULL) OR (close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))))
   constraint run_pkey PRIMARY KEY (run_id)
   CREATE UNIQUE INDEX run_generation_key ON pgflow.run USING btree (chain_id, generation) WHERE (generation > 1)
@@ -1220,17 +1220,17 @@ table pgflow.undelivered, owner pgflow_owner
   signal_id bigint not null -- The number that the message had in the mailbox
   chain_id bigint not null -- The chain that it was for
   run_id bigint -- Result of a child: the generation of the parent that started it
+  replaced_in bigint -- The number that it had, which is that of the message in its place now
   sent_at timestamp with time zone not null -- Time of sending
   moved_at timestamp with time zone not null -- Time at which it was put aside
   call integer -- Result of a child: number of the parent's call that started it
   kind "char" not null -- As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, u = an update
+  reason text not null default 'ended'::text -- ended = the run had ended; dropped, replaced = somebody took it out of the mailbox
   name text not null -- Name of the signal, or of what was asked
   sent_by text -- Sender: the name that was given, with the role of the session in brackets
-  payload json -- Content of the message
-  reason text not null default 'ended'::text -- ended = the run had ended; dropped, replaced = somebody took it out of the mailbox
-  replaced_in bigint -- The number that it had, which is that of the message in its place now
   moved_by text -- Who took it out of the mailbox; null = the run had ended
   why text -- The reason that was given
+  payload json -- Content of the message
   constraint undelivered_moved_by_check CHECK ((char_length(moved_by) <= 255))
   constraint undelivered_pkey PRIMARY KEY (signal_id)
   constraint undelivered_reason_check CHECK ((reason = ANY (ARRAY['ended'::text, 'dropped'::text, 'replaced'::text])))
@@ -1311,12 +1311,12 @@ table pgflow.worker, owner pgflow_owner
   beat_at timestamp with time zone not null -- Time at which it last counted up, for people: nothing is decided by it
   started_at timestamp with time zone not null -- Time at which it announced itself
   concurrency integer not null -- Most runs that it holds at once
+  lost_threads integer not null default 0 -- Threads at bodies that nobody waits for any more
   stopping boolean not null default false -- True once it takes no further runs
   host text not null -- Name of the machine it runs on
   version text not null -- Version of pgflow-engine that it runs
+  stamp text -- Comment of the schema that its code would install; null = it did not say so
   queues text[] not null -- Queues that it serves
-  stamp text -- Comment of the schema that its code would install; null = a version that did not say so
-  lost_threads integer not null default 0 -- Threads at bodies that nobody waits for any more
   constraint worker_pkey PRIMARY KEY (worker_id)
 
 table pgflow.worker_code, owner pgflow_owner
@@ -2248,12 +2248,6 @@ function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 f0fa483bff35ed2966b5a9536b4ed7cd
-
-function pgflow.as_intent_(e jsonb) returns jsonb, owner pgflow_owner
-  -- An intent as an object; workers of landed versions send an array
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 09ed06dd1ff4675eb3ca27bc256e207d
 
 function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units
@@ -3194,12 +3188,6 @@ function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb,
   set search_path=pg_catalog, pg_temp
   md5 c1c1f965f881ce5d437eff6ec41be3ae
 
-function pgflow.effect_end_(run_id bigint, call integer) returns integer, owner pgflow_owner
-  -- As effect_ends_, of one effect; for calls that an upgrade has overtaken
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 f40c8bdf0dd2f901f7fa8ff189dbb4ee
-
 function pgflow.effect_ends_(run_id bigint) returns TABLE(call integer, ended_at integer), owner pgflow_owner
   -- Of each effect of a run that is closed, the seq of the unit that closes it
   sql stable
@@ -3297,13 +3285,13 @@ function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigi
   set enable_seqscan=off
   md5 a456b4e2fc9c46e3395eece4b6ecf0e7
 
-function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, has_ledger boolean DEFAULT true, payloads json[] DEFAULT NULL::json[], closes jsonb DEFAULT NULL::jsonb, fences bigint[] DEFAULT NULL::bigint[]) returns bigint, owner pgflow_owner
-  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, which may be of the ledger of effects, and settles what is spent of a budget; the time in microseconds. PF025 if the run does not hold one of these locks any more
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, payloads json[] DEFAULT NULL::json[], closes jsonb DEFAULT NULL::jsonb, fences bigint[] DEFAULT NULL::bigint[]) returns bigint, owner pgflow_owner
+  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, none of which is of the ledger of effects, and settles what is spent of a budget; the time in microseconds. PF025 if the run does not hold one of these locks any more
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 e90b5886103e21be9a1a9dbd0e7d8bf9
+  md5 93cf796f3250e163293c02238b69465b
   grant execute to pgflow_worker
 
 function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole boolean DEFAULT true, tenant text DEFAULT ''::text) returns void, owner pgflow_owner
@@ -3653,7 +3641,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4d07c8e825f7379a6f0ea72b67aed0c0
+  md5 c33eceb23fd34bc01cfae41069dbdc76
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -4082,12 +4070,6 @@ function pgflow.lock_unbegun_(me bigint) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 b32010a63d72e3e57f940fe08518cc7f
 
-function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT pause boolean) returns record, owner pgflow_owner
-  -- As hear_ and look_all_, of one run; for calls that an upgrade has overtaken
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 88816c85490902d94ceea954629c7c8c
-
 function pgflow.look_again_(ids bigint[]) returns void, owner pgflow_owner
   -- Has the sealer look again at runs that may have ended, and whose journal or outcome is being added to
   sql volatile
@@ -4467,12 +4449,6 @@ function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until t
   set jit=off
   md5 917eb67448b710f35d7da9ca943e474b
   grant execute to pgflow_worker
-
-function pgflow.park_(q jsonb, seq integer, t timestamp with time zone) returns boolean, owner pgflow_owner
-  -- As park_all_, of one run; for calls that an upgrade has overtaken
-  sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 f4e6c7497044341e66e26b225e634859
 
 function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Lease -> parked, for runs of a batch, with their reasons to wake; answers the chains for which a message that crossed it should be looked for at once
@@ -5337,18 +5313,6 @@ function pgflow.set_sealing(is_on boolean, by text DEFAULT NULL::text) returns v
   md5 a0d6da53b179d48cc719ff9ab0fe20cc
   grant execute to pgflow_operator
 
-function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
-  -- As answer_all_, of one run; for calls that an upgrade has overtaken
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 bbdc2158fcca8da26cab48f15eea57d7
-
-function pgflow.settle_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
-  -- As answer_all_; for calls that an upgrade has overtaken
-  sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 203fc361755272e06b086abfdfbede32
-
 function pgflow.settle_budgets_(units jsonb, closes jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Books what the units of a batch say was spent, and returns the reservations of calls that are over: [[run, call], ...], call null = all of the run, 0 = none. The pools are locked
   plpgsql volatile
@@ -5455,12 +5419,6 @@ function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns
   -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
   sql immutable
   md5 d41d8cd98f00b204e9800998ecf8427e
-
-function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
-  -- As the one of batches, of one run; for calls that an upgrade has overtaken
-  sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 3ac2f5a1f77d34aaf1ccad5c5882532d
 
 function pgflow.start_children_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, lanes integer[]), owner pgflow_owner
   -- Starts the children that runs of a batch ask for, each recorded as started or refused: of each position of the batch the last seq then, its units, and lanes
@@ -5977,7 +5935,7 @@ type pgflow.tenant_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of 
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'B'::"char", 'C'::"char", 'D'::"char", 'E'::"char", 'F'::"char", 'G'::"char", 'H'::"char", 'K'::"char", 'L'::"char", 'M'::"char", 'O'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'Z'::"char", 'a'::"char", 'b'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'g'::"char", 'h'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'l'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'u'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'B'::"char", 'C'::"char", 'D'::"char", 'E'::"char", 'F'::"char", 'G'::"char", 'H'::"char", 'K'::"char", 'L'::"char", 'M'::"char", 'O'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'Z'::"char", 'a'::"char", 'b'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'g'::"char", 'h'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'l'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'u'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
@@ -6026,4 +5984,4 @@ unit kind u lock_released, terminal: settle_locks_, look: a lock was given back 
 unit kind v state_set, terminal: commit_units: set_state()
 unit kind w clock_read, terminal: commit_units: now() before anything else was recorded
 unit kind x call_cancelled, terminal: commit_units: workflow code gave up a call; settle, with call 0: the whole run
-unit kind y labels_set, terminal: commit_units, fence_step: set_labels()
+unit kind y labels_set, terminal: commit_units: set_labels()

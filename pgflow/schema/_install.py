@@ -183,7 +183,7 @@ def migrate(
     Example:
         >>> with psycopg.connect(dsn) as conn:
         ...     print(migrate(conn).migrations)
-        ('0001_core',)
+        ('0001_baseline',)
     """
     return install(conn, own_assets(), lock_timeout_seconds)
 
@@ -372,9 +372,9 @@ def _check_history(found: Installed, applied: dict[str, str], assets: Assets) ->
     if changed:
         raise SetupError(
             f"{place_of(found)} has the migration {changed[0]} with another text than "
-            f"{assets.stamp}: an applied migration never changes, so this was installed by a copy "
-            "from before migrations were frozen. End its runs with that copy, then `drop schema "
-            "pgflow cascade` and run `pgflow migrate` again"
+            f"{assets.stamp}: an applied migration of a release never changes, so no release has "
+            "installed this. End its runs with the copy that has, then `drop schema pgflow "
+            "cascade` and run `pgflow migrate` again"
         )
     unknown = sorted(applied.keys() - ours.keys())
     if unknown:

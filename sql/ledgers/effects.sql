@@ -86,7 +86,7 @@ begin
   refused := '[]';
   for e in
     select i.* from jsonb_array_elements(q->'effects') as a (intent)
-    cross join lateral jsonb_to_record(pgflow.as_intent_(a.intent)) as i (
+    cross join lateral jsonb_to_record(a.intent) as i (
       call int, name text, key text, args_hash bigint, risk text, code text, ordinal jsonb, request text, decision text,
       compensates text, reads jsonb, ground text, seconds float8, is_keyed boolean, expects text, notice jsonb,
       is_undo boolean, leave text

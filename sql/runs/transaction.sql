@@ -41,8 +41,8 @@ comment on function pgflow.begin_step(bigint, bigint, int, int, int)
 --! grant begin_step to pgflow_worker
 
 create or replace function pgflow.fence_step(
-  run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null, has_ledger boolean default true,
-  payloads json[] default null, closes jsonb default null, fences bigint[] default null
+  run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null, payloads json[] default null,
+  closes jsonb default null, fences bigint[] default null
 )
 returns bigint
 language plpgsql
@@ -78,19 +78,16 @@ begin
     (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
     t + (e->>8)::float8 * interval '1 second', e->>10, case when (e->2)::int = call then args_hash end
   from jsonb_array_elements(units) e;
-  if has_ledger and units @? '$[*][3] ? (@ like_regex "^[CFUAEy]$")' then
-    perform pgflow.book_(units, t);
-  end if;
   if closes is not null then
     perform pgflow.settle_fenced_(units, closes, t);
   end if;
   return pgflow.micros_(t);
 end
 $$;
-comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean, json[], jsonb, bigint[])
+comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, json[], jsonb, bigint[])
   is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s '
-     'own, which may be of the ledger of effects, and settles what is spent of a budget; the time in microseconds. '
-     'PF025 if the run does not hold one of these locks any more';
+     'own, none of which is of the ledger of effects, and settles what is spent of a budget; the time in '
+     'microseconds. PF025 if the run does not hold one of these locks any more';
 --! grant fence_step to pgflow_worker
 
 create or replace function pgflow.read_unit(run_id bigint, seq int)

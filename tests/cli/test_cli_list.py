@@ -345,11 +345,12 @@ def test_a_queue_is_paused_limited_and_resumed(dsn, conn):
     conn.execute("select pgflow.start_run('greet', '{}', 'k', 'mail')")
     assert pgflow(dsn, "queues", "pause", "mail").data[0]["paused_at"] is not None
     assert pgflow(dsn, "queues", "resume", "mail").data[0]["paused_at"] is None
-    limited = pgflow(dsn, "queues", "limit", "mail", "--max-running", "7").data[0]
+    limited = pgflow(dsn, "queues", "set", "mail", "--concurrency", "7").data[0]
     assert (limited["max_running"], limited["max_deaths"]) == (7, 5)
-    limited = pgflow(dsn, "queues", "limit", "mail", "--max-deaths", "2").data[0]
+    limited = pgflow(dsn, "queues", "set", "mail", "--max-deaths", "2").data[0]
     assert (limited["max_running"], limited["max_deaths"]) == (7, 2)
-    assert pgflow(dsn, "queues", "limit", "mail", "--unlimited").data[0]["max_running"] is None
+    limited = pgflow(dsn, "queues", "set", "mail", "--concurrency", "none").data[0]
+    assert limited["max_running"] is None
     assert (
         pgflow(dsn, "queues", "pause", "male").err
         == "pgflow: there is no queue 'male': there are mail\n"

@@ -161,7 +161,6 @@ def test_a_role_without_rights(dsn, conn):
             ["workers", "cli_jobs", "--log-level", "loud"],
             "--log-level is debug, info, warning or error, not 'loud'",
         ),
-        (["queues", "limit", "q"], "no limit given"),
     ],
 )
 def test_usage(shared_dsn, arguments, words):

@@ -1,13 +1,13 @@
-"""Upgrades beside a landed version: its schema is upgraded, and its workers' calls still resolve.
+"""Upgrades: what a release calls and reads stays, its runs in flight end, its workers go on.
 
-The landed versions are those of `tests/landed/`; `tests.states` says how to record one. `python -m
-tests.upgrades` upgrades each with runs in flight, while its workers work.
+The releases are those of `tests/releases/`, and the version at hand, which is upgraded to an imagined
+next one. `python -m tests.upgrades` plays the same for longer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import dataclasses
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+import releases
 import servers
-import states
 import upgrades
 from catalog import dump_catalog, touched
 from records import count, eventually, run_row
@@ -24,16 +24,9 @@ from records import count, eventually, run_row
 from pgflow import AsyncApp, Signal, schema, workflow
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.worker import Worker
-from pgflow.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.fixture(scope="module", params=states.names())
-def state(request: pytest.FixtureRequest) -> Iterator[states.State]:
-    with states.unpacked(request.param) as state:
-        yield state
 
 
 @pytest.fixture
@@ -42,74 +35,103 @@ def empty(empty_dsn: str) -> Iterator[psycopg.Connection]:
         yield conn
 
 
-def numbered(statement: str) -> str:
-    """With Postgres's own placeholders."""
-    count = iter(range(1, 1000))
-    return re.sub(r"%[s%]", lambda found: "%" if found[0] == "%%" else f"${next(count)}", statement)
+@pytest.fixture(scope="module")
+def later() -> Iterator[upgrades.Version]:
+    """The imagined next version."""
+    with upgrades.next_version() as version:
+        yield version
 
 
-def unresolved(conn: psycopg.Connection, statements: list[str]) -> list[str]:
-    """Statements whose functions, arguments or columns the catalog at hand does not have."""
-    said = []
-    for statement in statements:
-        try:
-            conn.execute(f"prepare landed as {numbered(statement)}")
-        except psycopg.ProgrammingError as error:
-            said.append(f"{statement}: {error.diag.message_primary}")
-        else:
-            conn.execute("deallocate landed")
-    return said
+# ------------------------------------------------- releases
 
 
-def test_a_recorded_state_is_what_its_name_says(state):
-    assert states.name_of(state.folder) == state.name
+@pytest.mark.full
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("path", releases.recorded(), ids=lambda path: path.name)
+def test_the_runs_in_flight_of_a_release_end_after_its_upgrade(server_dsn, path):
+    assert upgrades.upgrade_record(server_dsn, releases.read(path), upgrades.AT_HAND) == []
 
 
-def test_what_a_landed_version_calls_stays(state, empty):
+@pytest.mark.full
+@pytest.mark.timeout(1000)
+def test_a_record_of_this_version_upgrades_with_its_runs_in_flight(server_dsn, later, tmp_path):
+    record = upgrades.record_at_hand(server_dsn)
+    read = releases.read(releases.write(record, tmp_path))
+    assert read == record
+    places = {"pgflow.ready", "pgflow.lease", "pgflow.parked", "pgflow.held", "pgflow.signal"}
+    assert places <= read.rows.keys()
+    assert upgrades.upgrade_record(server_dsn, read, later) == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1000)
+def test_workers_go_on_while_their_schema_is_upgraded(server_dsn):
+    figures, wrong = upgrades.play(server_dsn, 12, 1)
+    assert wrong == []
+    assert figures["in_flight"]
+    assert figures["completed_by_old_workers_alone"] >= 8
+
+
+def test_the_migrations_of_releases_are_frozen():
+    ours = schema.own_assets()
+    for path in releases.recorded():
+        assert releases.changed_migrations(releases.read(path), ours) == []
+
+
+def test_a_change_of_a_migration_of_a_release_is_named():
+    ours = schema.own_assets()
+    record = releases.Record(dataclasses.replace(ours, version="0.0.1"), {}, {})
+    assert releases.changed_migrations(record, ours) == []
+    first, *rest = ours.migrations
+    edited = dataclasses.replace(first, text=f"{first.text}--")
+    for changed in ((edited, *rest), tuple(rest)):
+        (line,) = releases.changed_migrations(record, dataclasses.replace(ours, migrations=changed))
+        assert line.startswith(f"{first.name} is of release 0.0.1")
+
+
+def test_the_numbers_of_migrations_run_from_one_without_a_gap():
+    numbers = [file.number for file in schema.own_assets().migrations]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_what_a_version_calls_or_reads_and_is_gone_is_named(conn):
+    before = upgrades.callable_names(conn)
+    assert min(map(len, before)) > 100
+    assert upgrades.missing(before, upgrades.callable_names(conn)) == []
+    with conn.transaction(force_rollback=True):
+        conn.execute("drop function pgflow.leave_worker(int)")
+        conn.execute("alter function pgflow.observe_workers() rename to observed_workers")
+        conn.execute("alter view pgflow.workers rename column host to machine")
+        gone = upgrades.missing(before, upgrades.callable_names(conn))
+    assert sorted(gone) == ["leave_worker(integer)", "observe_workers()", "workers.host.text"]
+
+
+# ------------------------------------------------- calls that an upgrade overtakes
+
+
+def test_an_upgraded_schema_is_a_fresh_one_and_what_made_way_is_gone_an_hour_later(empty, later):
+    former = "select oid::regprocedure::text, proacl::text, obj_description(oid, 'pg_proc') from pg_proc where proname ~ '^former_\\d+$'"
     schema.migrate(empty)
-    assert unresolved(empty, state.calls()) == []
+    schema.install(empty, later.assets)
+    upgraded = dump_catalog(empty, with_server_details=True)
+    found = empty.execute(former).fetchall()
+    assert len(found) == 1
+    assert not re.search(r"pgflow_(worker|client)|[{,]=", found[0][1])
+    schema.install(empty, touched(later.assets))
+    assert empty.execute(former).fetchall() == found
+    for signature, _, said in found:
+        long_ago = re.sub(r" until [^ ]+Z:", " until 2026-01-01T00:00:00Z:", said)
+        empty.execute(f"comment on function {signature} is '{long_ago}'")
+    schema.install(empty, later.assets)
+    assert empty.execute(former).fetchall() == []
+    empty.execute("drop schema pgflow cascade")
+    schema.install(empty, later.assets)
+    assert upgraded == dump_catalog(empty, with_server_details=True)
 
 
-def test_a_call_that_is_gone_is_named(state, empty):
-    schema.migrate(empty)
-    calls = state.calls()
-    assert len(calls) > 40
-    empty.execute("drop function pgflow.leave_worker(int)")
-    empty.execute("alter function pgflow.observe_workers() rename to observed_workers")
-    assert [line.partition(": ")[0] for line in unresolved(empty, calls)] == [
-        "select worker_id, beat from pgflow.observe_workers()",
-        "select pgflow.leave_worker(%s::int)",
-    ]
-
-
-FUNCTIONS = """
-    select p.proname, string_to_array(p.proargtypes::text, ' ')::oid[]::regtype[]::text[], p.pronargs - p.pronargdefaults
-    from pg_proc p where p.pronamespace = 'pgflow'::regnamespace
-"""
-
-
-def test_what_functions_of_a_landed_version_call_stays(state, empty):
-    """A call that waits for the installer's locks goes on in the text it began with, and asks for
-    the functions of then.
-    """
-    schema.install(empty, state.assets)
-    landed = empty.execute(FUNCTIONS).fetchall()
-    assert len(landed) > 100
-    schema.migrate(empty)
-    ours = empty.execute(FUNCTIONS).fetchall()
-    gone = [
-        f"{name}({', '.join(types)})"
-        for name, types, _ in landed
-        if not any(
-            n == name and t[: len(types)] == types and needed <= len(types) for n, t, needed in ours
-        )
-    ]
-    assert gone == []
-
-
-def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(state, empty_dsn, empty):
+def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(empty_dsn, empty, later):
     """It goes on in the functions that it began with, whatever has taken their place."""
-    schema.install(empty, state.assets)
+    schema.migrate(empty)
     with (
         ThreadPoolExecutor(2) as pool,
         psycopg.connect(empty_dsn, autocommit=True) as holder,
@@ -118,7 +140,7 @@ def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(state, empty_dsn,
         client.execute("set deadlock_timeout = '1min'")
         client.execute("select pgflow.start_run(workflow => 'w', input => '{}', key => 'before')")
         holder.execute(servers.MIDWAY.format(""))
-        installing = pool.submit(schema.migrate_dsn, empty_dsn)
+        installing = pool.submit(schema.install, empty, later.assets)
         servers.wait_until_blocked(empty_dsn)
         calling = pool.submit(
             client.execute,
@@ -130,101 +152,6 @@ def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(state, empty_dsn,
         assert calling.result(60).fetchone() is not None
     assert empty.execute("select status from pgflow.runs where key = 'k'").fetchone() == ("queued",)
     assert empty.execute("select * from pgflow.check()").fetchall() == []
-
-
-def test_functions_that_have_made_way_may_be_called_by_nobody_and_are_gone_with_an_upgrade_an_hour_later(
-    state, empty
-):
-    schema.install(empty, state.assets)
-    schema.migrate(empty)
-    former = "select oid::regprocedure::text, proacl::text, obj_description(oid, 'pg_proc') from pg_proc where proname ~ '^former_\\d+$'"
-    found = empty.execute(former).fetchall()
-    assert found
-    assert [
-        acl
-        for _, acl, _ in found
-        if "pgflow_worker" in acl or "pgflow_client" in acl or "{=" in acl or ",=" in acl
-    ] == []
-    schema.install(empty, touched(schema.own_assets()))
-    assert empty.execute(former).fetchall() == found
-    for signature, _, said in found:
-        empty.execute(
-            f"comment on function {signature} is "
-            f"'{re.sub(r' until [^ ]+Z:', ' until 2026-01-01T00:00:00Z:', said)}'"
-        )
-    schema.migrate(empty)
-    assert empty.execute(former).fetchall() == []
-
-
-VIEWS = """
-    select c.relname, a.attname, a.atttypid::regtype::text from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
-    where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v'
-"""
-
-
-def test_what_a_landed_version_reads_stays(state, empty):
-    """Its command line, its metrics and the queries of its users name columns of views."""
-    schema.install(empty, state.assets)
-    landed = set(empty.execute(VIEWS).fetchall())
-    assert len(landed) > 100
-    schema.migrate(empty)
-    assert landed - set(empty.execute(VIEWS).fetchall()) == set()
-
-
-def test_a_landed_schema_becomes_the_one_of_a_fresh_install(state, empty):
-    schema.install(empty, state.assets)
-    schema.migrate(empty)
-    upgraded = dump_catalog(empty, with_server_details=True)
-    assert empty.execute("select * from pgflow.check()").fetchall() == []
-    empty.execute("drop schema pgflow cascade")
-    schema.migrate(empty)
-    assert upgraded == dump_catalog(empty, with_server_details=True)
-
-
-BEFORE_FROZEN = [
-    json.loads(line) for line in (states.LANDED / "before_frozen.jsonl").read_text().splitlines()
-]
-"""Rows of `pgflow.migration` where a copy installed it that came before migrations were frozen:
-{name: hash}.
-"""
-
-
-def test_a_schema_from_before_migrations_were_frozen_is_left_alone_and_one_line_says_what_to_do(
-    state, empty
-):
-    schema.install(empty, state.assets)
-    before = dump_catalog(empty)
-    for applied in BEFORE_FROZEN:
-        empty.execute("delete from pgflow.migration")
-        for row in applied.items():
-            empty.execute(
-                "insert into pgflow.migration (number, name, sha256) values (left(%s, 4)::int, %s, "
-                "%s)",
-                (row[0], *row),
-            )
-        with pytest.raises(
-            SetupError,
-            match="from before migrations were frozen. End its runs with that copy, then `drop "
-            "schema",
-        ) as refused:
-            schema.migrate(empty)
-        assert type(refused.value) is SetupError
-        assert "\n" not in str(refused.value)
-    assert len(BEFORE_FROZEN) > 20
-    assert dump_catalog(empty) == before
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", states.names())
-def test_workers_of_a_landed_version_go_on_while_its_schema_is_upgraded(server_dsn, name):
-    figures, wrong = upgrades.play(server_dsn, name, 15, 1)
-    assert wrong == []
-    assert figures["in_flight"]
-    assert figures["completed_by_old_workers_alone"] >= 10
-
-
-def test_the_newest_states_of_the_history_become_a_fresh_install_and_their_runs_go_on(server_dsn):
-    assert upgrades.upgrade_history(server_dsn, 2)[1] == []
 
 
 # ------------------------------------------------- a worker that works while its schema is upgraded

@@ -110,47 +110,6 @@ def resume_queue(queue: Name, *, why: Why = None, as_json: AsJson = None, dsn: D
     _change(dsn, queue, lane.resume_queue(queue, why, operator()), as_json=as_json)
 
 
-@queues.command("limit", cls=Command, hidden=True)
-def limit_queue(
-    queue: Name,
-    *,
-    max_running: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="How many of its runs may run at once, over all workers.",
-            show_default=False,
-        ),
-    ] = None,
-    unlimited: Annotated[
-        bool, typer.Option("--unlimited", help="As many as workers take.")
-    ] = False,
-    max_deaths: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=1000, help="After so many dead workers a run is stuck.", show_default=False
-        ),
-    ] = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
-) -> None:
-    """Limits runs at once, and dead workers, of a queue: an older word for `set`."""
-    if unlimited and max_running is not None:
-        raise Mistake("--unlimited and --max-running exclude each other")
-    if not unlimited and max_running is None and max_deaths is None:
-        raise Mistake("no limit given: say pgflow queues set with --concurrency or --max-deaths")
-    from pgflow._db.calls import lane
-
-    _change(
-        dsn,
-        queue,
-        lane.limit_queue(
-            queue, max_running, max_deaths, keep=max_running is None and not unlimited
-        ),
-        as_json=as_json,
-    )
-
-
 @queues.command("set", cls=Command)
 def set_queue(
     queue: Name,

@@ -23,26 +23,6 @@ def resume_queue(queue: str, why: str | None, sent_by: str | None) -> Query[None
     )
 
 
-def limit_queue(
-    queue: str, max_running: int | None, max_deaths: int | None, *, keep: bool
-) -> Query[None]:
-    """Limits runs at once, and dead workers, of a queue;
-    ``keep``: the limit of runs stays as it is.
-    """
-    sql = """
-      select pgflow.limit_queue(
-        %s::text,
-        case
-          when %s::boolean then
-            (select q.max_running from pgflow.queues q where q.queue = %s::text)
-          else %s::int
-        end,
-        %s::int
-      )
-    """
-    return Query(sql, (queue, keep, queue, max_running, max_deaths), _nothing)
-
-
 def require_known(queue: str, *, required: bool) -> Query[None]:
     """Has a queue refuse starts of workflows that no worker has ever had, or take them again."""
     return Query("select pgflow.require_known(%s::text, %s::boolean)", (queue, required), _nothing)

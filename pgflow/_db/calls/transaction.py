@@ -50,7 +50,7 @@ def fence_step(
     if draws or fences:
         longest: LiteralString = (
             "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, "
-            "false, %s::json[], %s::jsonb, %s::bigint[])"
+            "%s::json[], %s::jsonb, %s::bigint[])"
         )
         return Query(
             longest,
@@ -69,14 +69,14 @@ def fence_step(
     if apart:
         longer: LiteralString = (
             "select pgflow.fence_step("
-            "%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, false, %s::json[])"
+            "%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, %s::json[])"
         )
         return Query(
             longer,
             (run_id, token, call, f"[{unit_rows}]", args_hash, JsonTexts(apart)),
             lambda rows: int(rows[0][0]),
         )
-    sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, false)"
+    sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint)"
     return Query(
         sql, (run_id, token, call, f"[{unit_rows}]", args_hash), lambda rows: int(rows[0][0])
     )

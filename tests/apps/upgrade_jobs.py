@@ -1,8 +1,9 @@
-"""The jobs of a landed version's workers and clients while its schema is upgraded; nothing here but
-the public API.
+"""The jobs of workers and clients whose schema is upgraded while they work; nothing here but the
+public API.
 
-`python landed_jobs.py DSN start FIRST LAST` starts runs, `signal FIRST LAST` brings those on that
-wait.
+Recorded releases hold runs of `order` in flight (`tests/releases`), which this code has to bring to
+their end: do not change what it records. `python upgrade_jobs.py DSN start FIRST LAST` starts runs,
+`signal FIRST LAST` brings those on that wait.
 """
 
 from __future__ import annotations
