@@ -19,7 +19,7 @@ from shares import IS_LONG
 
 from bench import ourselves
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ENGINE_TESTS = (
     "engine/test_engine_objects.py",
