@@ -55,7 +55,7 @@ def rules_of_graphs() -> Texts:
 
 def guarantees() -> Texts:
     """The page of the last proof, from its record, if that is there."""
-    from proof import report
+    from proof import report  # type: ignore[import-not-found]
 
     record = REPOSITORY / "docs" / "GUARANTEES.json"
     made = report.page(json.loads(record.read_text())) if record.exists() else None
@@ -69,7 +69,7 @@ def sql_page(conn: Connection) -> Texts:
 
 def snapshot(conn: Connection) -> Texts:
     """The whole schema as text."""
-    from catalog import dump_catalog
+    from catalog import dump_catalog  # type: ignore[import-not-found]
 
     return {REPOSITORY / "tests" / "schema.sql": dump_catalog(conn)}
 
@@ -122,7 +122,7 @@ def main() -> None:
         if kind in OF_FILES:
             write(OF_FILES[kind]())
     if set(wanted) & set(OF_THE_SCHEMA):
-        from ownserver import OwnServer
+        from ownserver import OwnServer  # type: ignore[import-not-found]
 
         with OwnServer() as server, psycopg.connect(server.dsn, autocommit=True) as conn:
             migrate(conn)

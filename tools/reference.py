@@ -290,7 +290,7 @@ def _shown(parameters: list[inspect.Parameter]) -> list[str]:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             shown.append("*")
             starred = True
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
         shown.append(stars + _field(parameter))
     return shown
 
@@ -388,12 +388,8 @@ def errors_page() -> str:
 
 
 def _tree(cls: type, depth: int) -> list[tuple[type, int]]:
-    order = list(vars(errors).values())
-    children = sorted(
-        (child for child in cls.__subclasses__() if child.__module__ == errors.__name__),
-        key=order.index,
-    )
-    return [(cls, depth), *(found for child in children for found in _tree(child, depth + 1))]
+    own = [v for v in vars(errors).values() if inspect.isclass(v) and v.__bases__[0] is cls]
+    return [(cls, depth), *(found for child in own for found in _tree(child, depth + 1))]
 
 
 def _code(cls: type) -> str:
