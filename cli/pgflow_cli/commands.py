@@ -244,7 +244,7 @@ def ours(args: list[str]) -> list[str]:
 def make_command(name: str, place: str) -> Any:
     """The command that a function is, or a group of them."""
     module, attribute = place.split(":")
-    found = getattr(importlib.import_module(f"pgflow_cli.{module}"), attribute)
+    found = getattr(importlib.import_module(f"pgflow_cli.{module}"), attribute)  # noqa: TID251 - from a table in the code
     if isinstance(found, typer.Typer):
         command: Any = get_group(found)
     else:

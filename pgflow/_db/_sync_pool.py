@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_db/_async_pool.py; edit that one.
+# Made by tools/colours.py from pgflow/_db/_async_pool.py; edit that one.
 """Pools of connections, which hand out none that is dead or leads to a server that was left."""
 
 from __future__ import annotations

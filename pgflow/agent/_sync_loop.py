@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/agent/_async_loop.py; edit that one.
+# Made by tools/colours.py from pgflow/agent/_async_loop.py; edit that one.
 """The loop of an agent: observe, decide, gate, verify, act, fold, judge, compensate.
 
 Nothing of it lives in a process. A decision is sampled once, and what rests on it names it; an act

@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/app/_async_clients.py; edit that one.
+# Made by tools/colours.py from pgflow/app/_async_clients.py; edit that one.
 """Clients of an app: on connections of its own pool, and in somebody else's open transaction."""
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, ParamSpec, TypeVar
 from django.conf import settings
 from django.db import close_old_connections, connections
 from django.db import transaction as django_transaction
-from django.utils.module_loading import import_string
+from django.utils.module_loading import import_string  # noqa: TID251 - the project's settings name it
 from psycopg.conninfo import make_conninfo
 
 from pgflow._flow.decorators import make_transaction
@@ -223,7 +223,7 @@ def migrates() -> bool:
 @cache
 def project_app() -> App:
     """The app made of the settings, once a process; :data:`app` is the same."""
-    include = [importlib.import_module(name) for name in _config().get("INCLUDE", ())]
+    include = [importlib.import_module(name) for name in _config().get("INCLUDE", ())]  # noqa: TID251 - the project's settings name it
     codec = _config().get("CODEC")
     return App(
         database_dsn(),

@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/documents/_async_documents.py; edit that one.
+# Made by tools/colours.py from pgflow/documents/_async_documents.py; edit that one.
 """The documents of a database: written, read, listed and deleted."""
 
 from __future__ import annotations

@@ -208,9 +208,7 @@ def choose_socket_dir(cluster: Cluster, previous: State | None) -> Path:
     owner = cluster.data.stat().st_uid
     if previous is not None and is_private(Path(previous.socket_dir), owner):
         return Path(previous.socket_dir)
-    return cluster.give(
-        Path(tempfile.mkdtemp(prefix="pgflow-", dir="/tmp"))  # nosec B108 - random, and private
-    )
+    return cluster.give(Path(tempfile.mkdtemp(prefix="pgflow-", dir="/tmp")))
 
 
 def is_private(folder: Path, owner: int) -> bool:

@@ -190,7 +190,7 @@ def adapt(target: Any) -> Adapted:
         check_connection(target, target)
         return Adapted(_Executor(target), is_async=False)
     if type(target).__module__.startswith("sqlalchemy.ext.asyncio"):
-        adapted: Adapted = importlib.import_module("pgflow.sqlalchemy.asyncio").adapt(target)
+        adapted: Adapted = importlib.import_module("pgflow.sqlalchemy.asyncio").adapt(target)  # noqa: TID251 - a constant
         return adapted
     raise InvalidArgument(
         "app.using() takes a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy, "

@@ -4,6 +4,7 @@ are complete.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(servers.REPOSITORY))
 
 
+@pytest.mark.full
 @pytest.mark.alone  # some pages copy it
 @pytest.mark.parametrize(
     "page",
@@ -50,6 +52,7 @@ def test_the_blocks_of_a_page_run_in_their_order(page: Path, dsn: str, tmp_path:
     assert reader.done == len(docskit.blocks(page))
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
     headings = re.findall(
@@ -60,40 +63,36 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(
-        r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
-    ):
-        if re.match(r"https?://", target):
-            continue
+def dead_links(page: Path) -> list[str]:
+    """Return those targets of a page's links that are not there."""
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         path, _, anchor = target.partition("#")
         there = (page.parent / path).resolve() if path else page
-        assert there.exists(), f"{name_of(page)} links to {target}, which is not there"
-        assert not anchor or there.suffix != ".md" or anchor in anchors(there), (
-            f"{name_of(page)} links to {target}: no such heading"
-        )
+        if not re.match(r"https?://", target) and (
+            not there.exists()
+            or (anchor and there.suffix == ".md" and anchor not in anchors(there))
+        ):
+            dead.append(target)
+    return dead
 
 
-TEXTS = sorted(str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS))
+def test_every_link_leads_somewhere() -> None:
+    found = {name_of(page): dead_links(page) for page in PAGES}
+    assert {page: dead for page, dead in found.items() if dead} == {}
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_every_page_is_found_from_the_index_the_site_and_llms_txt(text: str) -> None:
-    site = (servers.REPOSITORY / "zensical.toml").read_text()
-    for name, listed in [
-        ("zensical.toml", re.findall(r'"([\w/-]+\.md)"', site)),
-        *((name, links(DOCS / name)) for name in ("index.md", "llms.txt")),
-    ]:
-        assert (
-            text in listed or text == name == "index.md" or (text, name) == ("index.md", "llms.txt")
-        ), f"{name} does not list {text}"
-
-
-def links(page: Path) -> list[str]:
-    return re.findall(r"\]\(([\w/-]+\.\w+)\)", page.read_text())
-
-
-@pytest.mark.parametrize("name", ["index.md", "llms.txt"])
-def test_the_lists_of_pages_name_only_pages_that_are_there(name: str) -> None:
-    assert [link for link in links(DOCS / name) if not (DOCS / link).exists()] == []
+def test_every_page_is_found_from_the_index_the_site_and_llms_txt_and_they_name_no_other() -> None:
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)}
+    site = set(re.findall(r'"([\w/-]+\.md)"', (servers.REPOSITORY / "zensical.toml").read_text()))
+    index, llms = (
+        set(re.findall(r"\]\(([\w/-]+\.\w+)\)", (DOCS / name).read_text()))
+        for name in ("index.md", "llms.txt")
+    )
+    assert [link for link in index | llms if not (DOCS / link).exists()] == []
+    assert (pages - site, pages - index - {"index.md"}, pages - llms - {"index.md"}) == (
+        set(),
+        set(),
+        set(),
+    )

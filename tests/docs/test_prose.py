@@ -10,9 +10,7 @@ import re
 import statistics
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
-import pytest
 import servers
 
 WHAT_PER_100 = 5
@@ -39,7 +37,7 @@ QUESTION_WORDS = {
 "Return True if", "Seconds until".
 """
 
-CODE = ("pgflow", "cli", "bench", "examples", "tests")
+CODE = ("pgflow", "cli", "bench", "examples", "tools", "tests/kits")
 
 PAGES = [
     *(
@@ -88,16 +86,14 @@ def complaints(said: list[str]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: page.relative_to(servers.REPOSITORY).as_posix()
-)
-def test_a_page_is_plain(page: Path):
-    assert complaints(sentences(page.read_text())) == []
-
-
-def test_the_architecture_is_a_tour_and_leaves_depth_to_the_files_that_it_names():
+def test_pages_are_plain_and_the_architecture_is_a_tour():
+    found = {
+        page.relative_to(servers.REPOSITORY).as_posix(): complaints(sentences(page.read_text()))
+        for page in PAGES
+    }
+    assert {page: said for page, said in found.items() if said} == {}
     lines = (servers.REPOSITORY / "ARCHITECTURE.md").read_text().splitlines()
-    assert len(lines) <= ARCHITECTURE_LINES
+    assert len(lines) <= ARCHITECTURE_LINES, "leave depth to the files that it names"
 
 
 def test_wordy_pages_are_found():
@@ -173,9 +169,8 @@ def questions(folder: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("folder", [*CODE, "sql"])
-def test_docstrings_and_comments_begin_with_a_verb_or_a_noun(folder: str):
-    found = questions(folder)
+def test_docstrings_and_comments_begin_with_a_verb_or_a_noun():
+    found = [line for folder in (*CODE, "sql") for line in questions(folder)]
     assert not found, "say what is returned or held instead of asking:\n" + "\n".join(found)
 
 

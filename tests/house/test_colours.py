@@ -12,18 +12,13 @@ import typing
 from pathlib import Path
 from typing import Any
 
-import colours
 import pytest
 import servers
 
 import pgflow
+from tools import colours, generate
 
 # ---------------------------------------------------------------- twins that are made
-
-
-def test_the_sync_twins_are_those_of_the_async_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert colours.main(["--check"]) == 0, capsys.readouterr().out
-
 
 SOURCE = '''"""Runs; see :meth:`AsyncApp.start`."""
 
@@ -46,7 +41,7 @@ class AsyncShop(AsyncTool):
         )
 '''
 
-TWIN = '''# Made by tests/colours.py from pgflow/shop/_async/things.py; edit that one.
+TWIN = '''# Made by tools/colours.py from pgflow/shop/_async/things.py; edit that one.
 """Runs; see :meth:`App.start`."""
 
 from collections.abc import Callable, Iterator
@@ -77,30 +72,20 @@ def shop(tmp_path: Path) -> Path:
 
 
 def test_a_twin_waits_for_nothing_and_has_the_names_of_its_colour(shop: Path) -> None:
-    assert colours.main([], shop) == 0
-    assert (shop / "pgflow" / "shop" / "_sync" / "things.py").read_text() == TWIN
-    assert colours.main(["--check"], shop) == 0
-
-
-def test_a_twin_that_is_out_of_date_is_found(
-    shop: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert colours.main(["--check"], shop) == 1
-    colours.main([], shop)
     twin = shop / "pgflow" / "shop" / "_sync" / "things.py"
-    twin.write_text(twin.read_text().replace("Sells", "Buys"))
-    capsys.readouterr()
-    assert colours.main(["--check"], shop) == 1
-    assert '+        """Sells' in capsys.readouterr().out
-    assert "Buys" in twin.read_text()
+    assert colours.twins(shop) == {twin: TWIN}
+    generate.write(colours.twins(shop))
+    assert generate.stale(colours.twins(shop)) == {}
 
 
-def test_a_twin_whose_source_is_gone_goes_too(shop: Path) -> None:
-    colours.main([], shop)
+def test_a_twin_that_is_out_of_date_or_without_a_source_is_found(shop: Path) -> None:
+    generate.write(colours.twins(shop))
+    (twin,) = colours.twins(shop)
+    twin.write_text(TWIN.replace("Sells", "Buys"))
+    assert '+        """Sells' in generate.stale(colours.twins(shop))[twin]
     (shop / "pgflow" / "shop" / "_async" / "things.py").unlink()
-    assert colours.main(["--check"], shop) == 1
-    colours.main([], shop)
-    assert colours.main(["--check"], shop) == 0
+    assert colours.twins(shop) == {twin: None}
+    generate.write(colours.twins(shop))
     assert list(shop.rglob("*.py")) == []
 
 
@@ -215,8 +200,6 @@ def pairs() -> dict[str, list[Any]]:
     return found
 
 
-PAIRS = pairs()
-
 DIFFERENT = {
     "Harness.close": "the async one is closed by leaving its context",
     "PsycopgProvider.replace": "as leave_behind() below it",
@@ -230,38 +213,21 @@ DIFFERENT = {
 """Methods and functions that are not the same in both colours, and the reason."""
 
 
-def test_the_public_pairs_are_found() -> None:
-    assert {
-        "App",
-        "Harness",
-        "Step",
-        "Effect",
-        "Transaction",
-        "TransactionProvider",
-        "SessionProvider",
-        "Child",
-        "Signal",
-        "sync.map",
-    } <= set(PAIRS)
-
-
-@pytest.mark.parametrize("name", sorted(PAIRS))
-def test_both_of_a_pair_have_the_same_signatures(name: str) -> None:
-    assert len(PAIRS[name]) == 2, f"a twin is missing, or more than two share a name: {PAIRS[name]}"
-    one, other = map(surface, PAIRS[name])
-    different = {method for method in {*one, *other} if one.get(method) != other.get(method)}
-    known = {
-        key.removeprefix(name).removeprefix(".")
-        for key in DIFFERENT
-        if key == name or key.startswith(f"{name}.")
-    }
-    assert different == known, {
-        method: (one.get(method), other.get(method)) for method in different - known
+def differences(name: str, both: list[Any]) -> set[str]:
+    """Methods of a pair that are not the same in both colours; the pair itself, if it is none."""
+    if len(both) != 2:
+        return {f"{name}: a twin is missing, or more than two share the name: {both}"}
+    one, other = map(surface, both)
+    return {
+        f"{name}.{method}".removesuffix(".")
+        for method in {*one, *other}
+        if one.get(method) != other.get(method)
     }
 
 
-def test_each_known_difference_is_of_a_pair() -> None:
-    assert {key.partition(".")[0] for key in DIFFERENT} <= set(PAIRS)
+def test_both_of_a_pair_have_the_same_signatures() -> None:
+    found = set().union(*(differences(name, both) for name, both in pairs().items()))
+    assert found == set(DIFFERENT)
 
 
 def test_a_difference_is_found() -> None:

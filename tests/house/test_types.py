@@ -9,7 +9,6 @@ the latter that is marked `# E` must be an error, and no other line may be one.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import re
 import subprocess
@@ -29,47 +28,47 @@ from pgflow import App, workflow
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pgflow.testing import AsyncHarness
+
+pytestmark = pytest.mark.full
 
 APPS = Path(__file__).parents[1] / "apps"
 PROGRAMS, WRONG = APPS / "typing_programs.py", APPS / "typing_wrong.py"
 
 
 def check(*command: str) -> str:
+    """Return what a checker says of both files."""
     ran = subprocess.run(
-        [sys.executable, "-m", *command],
+        [sys.executable, "-m", *command, PROGRAMS.name, WRONG.name],
         cwd=APPS,
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
     )
     return ran.stdout + ran.stderr
 
 
-@functools.cache
-def say(*command: str) -> str:
-    """Return what a checker says of both files, which it reads once."""
-    return check(*command, PROGRAMS.name, WRONG.name)
-
-
-def mypy(file: Path) -> tuple[str, set[int]]:
-    said = say("mypy", "--strict", "--no-error-summary", "--hide-error-context")
-    return said, {
-        int(line) for line in re.findall(rf"^{file.name}:(\d+): error:", said, re.MULTILINE)
+def lines_of_errors(found: list[tuple[str, int]]) -> dict[str, set[int]]:
+    return {
+        file.name: {line for name, line in found if name == file.name} for file in (PROGRAMS, WRONG)
     }
 
 
-def pyright(file: Path) -> tuple[str, set[int]]:
-    said = say("pyright", "--outputjson", "--pythonpath", sys.executable)
-    found = [
-        d
-        for d in json.loads(said)["generalDiagnostics"]
-        if d["severity"] == "error" and Path(d["file"]).name == file.name
-    ]
-    return said, {diagnostic["range"]["start"]["line"] + 1 for diagnostic in found}
+def mypy() -> dict[str, set[int]]:
+    said = check("mypy", "--strict", "--no-error-summary", "--hide-error-context")
+    found = re.findall(r"^(\S+\.py):(\d+): error:", said, re.MULTILINE)
+    return lines_of_errors([(name, int(line)) for name, line in found])
+
+
+def pyright() -> dict[str, set[int]]:
+    found = json.loads(check("pyright", "--outputjson", "--pythonpath", sys.executable))
+    return lines_of_errors(
+        [
+            (Path(d["file"]).name, d["range"]["start"]["line"] + 1)
+            for d in found["generalDiagnostics"]
+            if d["severity"] == "error"
+        ]
+    )
 
 
 def marked_lines() -> set[int]:
@@ -78,22 +77,12 @@ def marked_lines() -> set[int]:
     }
 
 
-@pytest.mark.parametrize("checker", [mypy, pyright])
-def test_the_programs_of_the_specification_are_accepted(
-    checker: Callable[[Path], tuple[str, set[int]]],
-) -> None:
-    said, errors = checker(PROGRAMS)
-    assert errors == set(), said
+def test_mypy_accepts_the_programs_of_the_specification_and_finds_each_mistake() -> None:
+    assert mypy() == {PROGRAMS.name: set(), WRONG.name: marked_lines()}
 
 
-def test_mypy_finds_every_mistake_and_nothing_else() -> None:
-    said, errors = mypy(WRONG)
-    assert errors == marked_lines(), said
-
-
-def test_pyright_finds_every_mistake_and_nothing_else() -> None:
-    said, errors = pyright(WRONG)
-    assert errors == marked_lines(), said
+def test_pyright_accepts_the_programs_of_the_specification_and_finds_each_mistake() -> None:
+    assert pyright() == {PROGRAMS.name: set(), WRONG.name: marked_lines()}
 
 
 # ---------------------------------------------------------------- the programs run

@@ -1,20 +1,18 @@
 """Installing and upgrading the schema: what `migrate` promises to whoever runs it, however it ends.
 
 Tests about roles need a cluster that has never seen pgflow, since roles are cluster-wide:
-`bare_dsn`. ``PGFLOW_UPDATE_SNAPSHOT=1`` rewrites `tests/schema.sql`.
+`bare_dsn`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import secrets
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -37,11 +35,11 @@ from pgflow.errors import (
 )
 from pgflow.schema import _install
 from pgflow.schema._shapes import headers, names_gone
+from tools import generate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SNAPSHOT = Path(__file__).parents[1] / "schema.sql"
 READERS = ("pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor")
 ROLES = ("pgflow_owner", *READERS)
 
@@ -898,12 +896,7 @@ def test_what_each_step_writes_has_no_check_of_its_table(installed):
 
 
 def test_a_fresh_install_is_the_snapshot(installed):
-    dump = dump_catalog(installed)
-    if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
-        SNAPSHOT.write_text(dump, encoding="utf-8")
-    assert dump == SNAPSHOT.read_text(encoding="utf-8"), (
-        "if the change is meant: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/sql/test_schema.py"
-    )
+    assert generate.stale(generate.snapshot(installed)) == {}, "python -m tools.generate"
 
 
 @pytest.mark.full

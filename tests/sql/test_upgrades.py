@@ -46,14 +46,12 @@ def later() -> Iterator[upgrades.Version]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("path", releases.recorded(), ids=lambda path: path.name)
 def test_the_runs_in_flight_of_a_release_end_after_its_upgrade(server_dsn, path):
     assert upgrades.upgrade_record(server_dsn, releases.read(path), upgrades.AT_HAND) == []
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1000)
 def test_a_record_of_this_version_upgrades_with_its_runs_in_flight(server_dsn, later, tmp_path):
     record = upgrades.record_at_hand(server_dsn)
     read = releases.read(releases.write(record, tmp_path))
@@ -64,7 +62,6 @@ def test_a_record_of_this_version_upgrades_with_its_runs_in_flight(server_dsn, l
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1000)
 def test_workers_go_on_while_their_schema_is_upgraded(server_dsn):
     figures, wrong = upgrades.play(server_dsn, 12, 1)
     assert wrong == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,12 +20,10 @@ from test_console_pages import seen_in
 from test_web_command import console
 from webkit import Browser, Reader, Watched, is_harmless
 
-import pgflow.web
 from pgflow import Approve
 from pgflow.declare import GRAPHS, Graph
 from pgflow.declare.drawing.run import MOST_DRAWN
 from pgflow.declare.drawing.states import stand
-from pgflow.declare.drawing.theme import style_sheet
 from pgflow.declare.durable import declared
 from pgflow.declare.graph import Approval, Bash, Cancel, Group, Loop, Node, Prompt, Until
 from pgflow.inspect import Progress
@@ -39,11 +36,6 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-RULES = Path(pgflow.web.__file__).parent / "static/graph.css"
-HEAD = """/* The rules of graphs, made of pgflow/declare/drawing/theme.py:
-   PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/web/test_console_graphs.py */
-
-"""
 NODES = """
 - id: look
   bash: echo '<script>alert(1)</script>'
@@ -234,10 +226,3 @@ def test_what_cannot_be_drawn_is_told_in_words_and_what_is_no_graph_not_at_all()
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "'' waiting\n"
-
-
-def test_the_rules_of_graphs_are_those_of_their_pictures() -> None:
-    text = HEAD + style_sheet()
-    if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
-        RULES.write_text(text)
-    assert RULES.read_text() == text

@@ -33,7 +33,7 @@ def load_module(target: str) -> ModuleType:
     name, folder = _place_of(target)
     sys.path.insert(0, str(folder))
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(name)  # noqa: TID251 - the command line names it
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
             raise Mistake(

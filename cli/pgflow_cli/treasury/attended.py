@@ -7,7 +7,7 @@ closed by the kernel even where nobody had the time to send a signal.
 from __future__ import annotations
 
 import os
-import runpy
+import runpy  # noqa: TID251 - a module of ours, as `python -m` starts it
 import signal
 import sys
 import threading

@@ -1,2 +1,2 @@
-# Made by tests/colours.py from pgflow/_client/_async/__init__.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/__init__.py; edit that one.
 """Clients and handles, in one colour."""

@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/batches.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/batches.py; edit that one.
 """Batches: many runs, and one that begins once all of them have ended."""
 
 from __future__ import annotations

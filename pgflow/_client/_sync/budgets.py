@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/budgets.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/budgets.py; edit that one.
 """Pools that runs draw on: setting them, granting more, and revoking them."""
 
 from __future__ import annotations

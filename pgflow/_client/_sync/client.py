@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/client.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/client.py; edit that one.
 """Clients: starting runs, and saying something to them.
 
 What a call says to the database is written in ``pgflow/_db/calls``; what a run came to is read in

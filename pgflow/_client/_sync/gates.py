@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/gates.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/gates.py; edit that one.
 """Answers to gates."""
 
 from __future__ import annotations

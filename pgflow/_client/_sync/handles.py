@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/handles.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/handles.py; edit that one.
 """Handles of runs: what a client can do with a run."""
 
 from __future__ import annotations

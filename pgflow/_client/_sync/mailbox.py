@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/mailbox.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/mailbox.py; edit that one.
 """Messages that a run has not taken: listing them, and mending what its code could not take."""
 
 from __future__ import annotations

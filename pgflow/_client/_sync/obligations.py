@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/obligations.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/obligations.py; edit that one.
 """Word of clients on obligations, whether their runs go on or have ended."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/queues.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/queues.py; edit that one.
 """Rules of queues, set while they work."""
 
 from __future__ import annotations

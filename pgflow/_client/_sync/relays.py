@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/relays.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/relays.py; edit that one.
 """Relays of the outbox: pausing and replaying one, and trying its dead events again."""
 
 from __future__ import annotations

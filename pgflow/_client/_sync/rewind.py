@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/rewind.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/rewind.py; edit that one.
 """Doing a part of a run again: retry, rewind, restart, fork.
 
 A client is one of these; what it can do with a query is the client's own.

@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/schedules.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/schedules.py; edit that one.
 """Schedules, as people and programs set them: making, pausing, triggering and backfilling one."""
 
 from __future__ import annotations

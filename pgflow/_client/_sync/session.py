@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/session.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/session.py; edit that one.
 """Interface of the session, as a client's handles need it."""
 
 from __future__ import annotations

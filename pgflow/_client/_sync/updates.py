@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/_client/_async/updates.py; edit that one.
+# Made by tools/colours.py from pgflow/_client/_async/updates.py; edit that one.
 """Updates that were sent to a run, for whoever waits for the answer."""
 
 from __future__ import annotations

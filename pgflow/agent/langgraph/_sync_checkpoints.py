@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/agent/langgraph/_async_checkpoints.py; edit that one.
+# Made by tools/colours.py from pgflow/agent/langgraph/_async_checkpoints.py; edit that one.
 """The checkpoints of threads in a database: what the savers of both colours do."""
 
 from __future__ import annotations

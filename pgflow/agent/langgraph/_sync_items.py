@@ -1,4 +1,4 @@
-# Made by tests/colours.py from pgflow/agent/langgraph/_async_items.py; edit that one.
+# Made by tools/colours.py from pgflow/agent/langgraph/_async_items.py; edit that one.
 """The items of a store in a database: what the stores of both colours do."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 # pyright: reportMissingImports=false
-from pydantic_ai import _utils
+from pydantic_ai import _utils  # noqa: PLC2701 - nothing public keeps its functions off threads in workflow code, and on them in a step
 from pydantic_ai.durable_exec import (
     JournalCallableOperationBackend,
     ModelCompactMessagesId,

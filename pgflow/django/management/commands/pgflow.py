@@ -46,7 +46,7 @@ class Command(BaseCommand):
     def handle(self, *_: Any, database: str | None, arguments: list[str], **__: Any) -> None:
         """Ends with the exit code of pgflow's command."""
         # Named, not imported: the command line stands above the integrations.
-        command_line = importlib.import_module("pgflow_cli.commands")
+        command_line = importlib.import_module("pgflow_cli.commands")  # noqa: TID251 - a constant
         with _as_named(database_dsn(database)):
             code = command_line.run(_arguments(arguments, command_line.needs_target))
         if code:

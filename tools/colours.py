@@ -1,5 +1,4 @@
-"""Makes the sync twins of async modules: `python -m tests.colours`, and with `--check` only says
-which are out of date.
+"""Makes the sync twins of async modules: a part of `python -m tools.generate`.
 
 Async code is what is written: the modules of folders named ``_async``, and those whose own name
 begins so. Each has a twin, ``_sync``, that is the same text without ``async`` and ``await``, and
@@ -10,11 +9,8 @@ it stands once, beside the two.
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import io
 import re
-import sys
 import tokenize
 from pathlib import Path
 
@@ -106,7 +102,7 @@ def twin_of(source: str, where: str) -> str:
     )
     text = _BROKEN.sub(_joined, text)
     compile(text, f"the sync twin of {where}", "exec")
-    return f"# Made by tests/colours.py from {where}; edit that one.\n{text}"
+    return f"# Made by tools/colours.py from {where}; edit that one.\n{text}"
 
 
 def sources(root: Path = REPOSITORY) -> list[Path]:
@@ -114,58 +110,12 @@ def sources(root: Path = REPOSITORY) -> list[Path]:
     return sorted({path for pattern in PATTERNS for path in root.glob(pattern)})
 
 
-def twins(root: Path = REPOSITORY) -> dict[Path, str]:
-    """Return the text that each sync twin should have."""
+def twins(root: Path = REPOSITORY) -> dict[Path, str | None]:
+    """Return the text that each sync twin should have; None for one that nothing makes any more."""
+    left = {path for pattern in PATTERNS for path in root.glob(of_the_other_colour(pattern))}
     places = {source: source.relative_to(root).as_posix() for source in sources(root)}
-    return {
+    made = {
         root / of_the_other_colour(place): twin_of(source.read_text(), place)
         for source, place in places.items()
     }
-
-
-def stale(root: Path = REPOSITORY) -> dict[Path, str]:
-    """Return those twins that are not what they should be, each with the difference; also those
-    that nothing makes any more.
-    """
-    made = twins(root)
-    found = {path for pattern in PATTERNS for path in root.glob(of_the_other_colour(pattern))}
-    texts = {path: path.read_text() if path.exists() else "" for path in sorted({*made, *found})}
-    return {
-        path: "".join(
-            difflib.unified_diff(
-                text.splitlines(keepends=True),
-                made.get(path, "").splitlines(keepends=True),
-                "is",
-                "should be",
-            )
-        )
-        for path, text in texts.items()
-        if text != made.get(path)
-    }
-
-
-def main(arguments: list[str] | None = None, root: Path = REPOSITORY) -> int:
-    """Write the twins; with ``--check``, answer 1 if that would change any."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.colours", description="Makes the sync twins of async modules."
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="write nothing; the exit code is 1 if a twin is out of date",
-    )
-    is_check = parser.parse_args(arguments).check
-    made, changed = twins(root), stale(root)
-    for path, difference in changed.items():
-        if is_check:
-            print(f"{path.relative_to(root)} is out of date: python -m tests.colours\n{difference}")
-        elif path in made:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(made[path])
-        else:
-            path.unlink()
-    return int(is_check and bool(changed))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {**dict.fromkeys(left), **made}

@@ -1,175 +1,164 @@
 """Makes the pages of docs/reference/ from what they are about: docstrings, the catalog's comments,
 the tree of errors.
 
-``PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/docs/test_docs_reference.py`` writes them anew.
+Nothing is listed here by hand. A name in ``__all__`` of a public module has an entry, beside those
+that the same concept has: the module where a thing is defined says which that is, and a page of
+docs/how-to with that name is linked. So has what the docstring of an entry refers to.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
+import sys
 import textwrap
 import typing
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any, LiteralString
 
 import psycopg
-from colours import of_the_other_colour
 
 import pgflow
-from pgflow import (
-    agent,
-    documents,
-    errors,
-    links,
-    lint,
-    sinks,
-    streams,
-    testing,
-    web,
-    webhooks,
-    workspace,
-)
+from pgflow import errors, lint
 from pgflow import inspect as readers
-from pgflow._transactions import provider
-from pgflow._worker import options
+from tools.colours import of_the_other_colour
 
-MADE = "<!-- Made by tests/kits/docs_reference.py; do not edit. -->\n"
+MADE = "<!-- Made by tools/reference.py; do not edit. -->\n"
+HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
+
+# ---------------------------------------------------------------- names
+
+NO_SURFACE = {
+    "app": "its names are those of pgflow",
+    "errors": "they have a page",
+    "inspect": "they have a page",
+    "lint": "its rules have a page",
+    "replay": "`pgflow.testing` and the command line are its surface",
+    "schema": "the command line is its surface",
+    "sync": "the twins of functions of pgflow",
+    "texts": "it is used by what the surface is made of",
+}
+"""Public modules without entries of their own."""
+
+
+def surface(module: ModuleType) -> list[Any]:
+    """Return the classes and functions that a module offers: what ``__all__`` names, or else what
+    it defines itself.
+    """
+    own = [n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
+    offered = (
+        getattr(module, name)
+        for name in getattr(
+            module, "__all__", [n for n in own if not n.startswith(("_", "pytest_"))]
+        )
+    )
+    things = [getattr(thing, "fn", thing) for thing in offered]
+    return [
+        thing
+        for thing in things
+        if (inspect.isclass(thing) or inspect.isfunction(thing))
+        and thing.__module__.startswith("pgflow")
+        and thing.__module__ != errors.__name__
+    ]
+
+
+@cache
+def offered() -> dict[str, list[Any]]:
+    """Return the surface of each public module, by its name; each thing stands once."""
+    found = {"pgflow": surface(pgflow)}
+    for info in pkgutil.iter_modules(pgflow.__path__):
+        if not info.name.startswith("_") and info.name not in NO_SURFACE:
+            name = f"pgflow.{info.name}"
+            known = set().union(*found.values())
+            things = [t for t in surface(importlib.import_module(name)) if t not in known]
+            if things:
+                found[name] = things
+    return found
+
+
+@cache
+def modules() -> dict[str, list[Any]]:
+    """Return that with what its docstrings refer to."""
+    return {name: list(dict.fromkeys([*of, *_referred(of)])) for name, of in offered().items()}
+
+
+def _referred(things: list[Any]) -> Iterator[type]:
+    """Yield the classes of private modules that docstrings name in full."""
+    for thing in things:
+        members = [member for _, member in _methods(thing)] if inspect.isclass(thing) else []
+        for documented in (thing, *members):
+            for module, name in re.findall(
+                r":class:`~?(pgflow(?:\.\w+)*\._[\w.]+)\.(\w+)`", inspect.getdoc(documented) or ""
+            ):
+                yield getattr(importlib.import_module(module), name)
+
+
+def concepts(things: list[Any]) -> dict[str, list[Any]]:
+    """Return things by the concept that they belong to, in the order of the alphabet."""
+    words: dict[str, str] = {}
+    found: dict[str, list[Any]] = {}
+    for thing in things:
+        parts = [part for part in thing.__module__.split(".") if not part.startswith("_")]
+        stem = re.sub("ies$", "y", parts[-1]).removesuffix("s")
+        words[stem] = max(words.get(stem, ""), parts[-1], key=len)
+        found.setdefault(stem, []).append(thing)
+    return {words[stem].replace("_", " "): found[stem] for stem in sorted(found, key=words.get)}  # type: ignore[arg-type]
+
+
+def how_to(word: str) -> list[str]:
+    """Return a line with a link to the page on how to use this, if there is one."""
+    for name in (word, f"{word}s"):
+        page = HOW_TO / f"{name.replace(' ', '-')}.md"
+        if page.exists():
+            title = page.read_text().splitlines()[0].removeprefix("# ")
+            return [f"See [{title}](../how-to/{page.name}).\n"]
+    return []
+
 
 # ---------------------------------------------------------------- Python
-
-PARTS: list[tuple[str, str, list[Any]]] = [
-    ("Declare", "Workflows and steps.", [pgflow.workflow, pgflow.read, pgflow.step, pgflow.transaction, pgflow.Retries, pgflow.Signal, pgflow.upcaster]),
-    ("Apps and clients", ("`App` for sync code, `AsyncApp` for async code; their methods are the "
-                         "same, awaited or not."), [pgflow.App, pgflow.PayloadCodec, pgflow.Client, pgflow.Run, pgflow.Delivery, pgflow.Message, pgflow.AsyncApp, pgflow.AsyncClient, pgflow.AsyncRun]),
-    ("Options of a start", "", [pgflow.Workflow.options, pgflow.StartOptions]),
-    ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions, options.Tally]),
-    ("In workflow code: what waits", ("Coroutines, for async workflows. The twins for sync ones are "
-                                     "in `pgflow.sync`."), [pgflow.sleep, pgflow.call, pgflow.run_child, pgflow.start_child, pgflow.Child, pgflow.SyncChild, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
-    ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.set_labels, pgflow.emit, pgflow.close_stream, pgflow.run_info, pgflow.RunInfo, pgflow.in_workflow, pgflow.inline]),
-    ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
-    ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
-    ("Obligations", "See [Owe, discharge, transfer, waive](../how-to/obligations.md).", [pgflow.owe, pgflow.Obligation, pgflow.discharge, pgflow.transfer, pgflow.waive]),
-    ("Queues", "See [Limit and order a queue](../how-to/queues.md).", [pgflow.QueueRules, pgflow.Backlog, pgflow.BatchCount]),
-    ("Budgets", "See [Budgets](../how-to/budgets.md).", [pgflow.Pool, pgflow.Admit, pgflow.charge]),
-    ("Gates", "See [Ask a person](../how-to/gates.md).", [pgflow.gate, pgflow.Approved, pgflow.Rejected, pgflow.Escalated, pgflow.Expired, pgflow.TakenOver, pgflow.Approve, pgflow.Reject, pgflow.Escalate, pgflow.TakeOver, pgflow.GateRequest, pgflow.OpenGate]),
-    ("Links", "See [Send links](../how-to/gates.md#send-links). They are in `pgflow.links`.", [links.LinkKeys, links.Link, links.asgi]),
-    ("The console", "See [See and mend in a browser](../how-to/console.md). It is in `pgflow.web`.", [web.asgi, web.Principal, web.Local, web.Tokens, web.Oidc]),
-    ("Agents", "See [Run an agent](../how-to/agents.md). They are in `pgflow.agent`; the twin of `loop` is in `pgflow.agent.sync`.", [agent.loop, agent.Outcome, agent.read_log, agent.LogUnit]),
-    ("Streams", "See [Show it live](../how-to/agents.md#show-it-live). They are in `pgflow.streams`.", [streams.Tails, streams.Event, streams.asgi, streams.message]),
-    ("Workspaces", "See [Work in a repository](../how-to/workspaces.md). They are in `pgflow.workspace`; the twin of `lease` is in `pgflow.workspace.sync`.", [workspace.Workspace, workspace.Change, workspace.Snapshot, workspace.change, workspace.lease, workspace.classify, workspace.Command, workspace.push.fn, workspace.Pushed]),
-    ("Around runs", "", [pgflow.Interceptor, pgflow.replaying, pgflow.operation, pgflow.Operation, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
-    ("Locks and entities", "See [Let one run at a time](../how-to/locks.md) and [Share state among runs](../how-to/entities.md).", [
-        pgflow.lock, pgflow.entity, pgflow.update, pgflow.Update, pgflow.query, pgflow.Snapshot,
-    ]),
-    ("Documents", "They are in `pgflow.documents`; the twin of `AsyncDocuments` is `Documents`.", [documents.AsyncDocuments, documents.Put, documents.Document]),
-    ("Updates", "See [Ask a running workflow](../how-to/updates.md).", [
-        pgflow.Workflow.update, pgflow.serve, pgflow.UpdateHandler, pgflow.BoundUpdate, pgflow.SentUpdate, pgflow.AsyncSentUpdate,
-    ]),
-    ("Schedules", "See [Start runs by themselves](../how-to/schedules.md).", [pgflow.schedule, pgflow.Slot]),
-    ("Events", "See [Publish events](../how-to/outbox.md).", [pgflow.publish, pgflow.wait_for_event, pgflow.Event, pgflow.Relay, pgflow.Sink, pgflow.TryLater, pgflow.Undeliverable]),
-    ("Triggers", "See [React to changes](../how-to/triggers.md).", [pgflow.on, pgflow.Change]),
-    ("Sinks", "They are in `pgflow.sinks`.", [sinks.Http, sinks.HttpRefused, sinks.Notify, sinks.RedisStream]),
-    ("Webhooks", "See [Take webhooks](../how-to/webhooks.md). They are in `pgflow.webhooks`.", [
-        webhooks.Endpoint, webhooks.Request, webhooks.Start, webhooks.Send, webhooks.StandardWebhooks, webhooks.Stripe, webhooks.GitHub, webhooks.asgi, webhooks.wsgi,
-    ]),
-    ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
-]  # fmt: skip
 
 
 def python_page() -> str:
     """The public surface, from its docstrings."""
-    parts = [
+    said = [
         MADE,
         "# Python\n",
         f"{_first_words(pgflow)}\n",
         "[Errors](errors.md) and [readers of the database](inspect.md) have pages of their own.\n",
     ]
-    for title, words, things in PARTS:
-        parts.append(f"## {title}\n")
-        if words:
-            parts.append(f"{words}\n")
-        parts.extend(_entry(thing) for thing in things)
-    return "\n".join(parts)
-
-
-PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
-    ("Asking", "", [readers.ask, readers.ask_async, readers.stream, readers.stream_async, readers.Question, readers.Listing]),
-    ("Runs", "", [
-        readers.RunFilter, readers.list_runs, readers.search_runs, readers.count_runs, readers.count_ended, readers.find_run, readers.find_detail, readers.find_newest,
-        readers.find_key, readers.find_keys, readers.list_children, readers.list_child_chains, readers.list_chains, readers.sample_chains,
-        readers.list_outcomes, readers.has_queued, readers.read_statuses, readers.read_state, readers.read_output,
-        readers.RunRow, readers.RunDetail, readers.ChildRow,
-    ]),
-    ("Steps and calls", "", [readers.list_steps, readers.read_calls, readers.StepRow, readers.Calls, readers.CallRow, readers.CallGroup]),
-    ("Timeline", "", [readers.read_history, readers.list_units, readers.last_seq, readers.read_event_kinds, readers.read_progress, readers.fold, readers.History, readers.Entry, readers.Failure, readers.UnitRow, readers.Progress]),
-    ("Ledgers", "See [Charge, book, send](../how-to/effects.md).", [
-        readers.read_audit, readers.list_decisions, readers.list_decided, readers.list_effects, readers.list_obligations, readers.find_obligation, readers.list_debts, readers.count_left,
-        readers.Audit, readers.LedgerEvent, readers.DecisionRow, readers.DecidedRow, readers.EffectRow, readers.ObligationRow,
-    ]),
-    ("Policy", "See [Ask by policy](../how-to/gates.md#ask-by-policy).", [readers.judge_act, readers.JudgedRule]),
-    ("Budgets", "See [Budgets](../how-to/budgets.md).", [
-        readers.list_budgets, readers.list_charges, readers.sum_charges, readers.sum_charges_by, readers.sum_taken, readers.BudgetRow, readers.ChargeRow, readers.SpentRow,
-    ]),
-    ("Seals", "See [Prove that nothing was changed](../how-to/audit.md).", [
-        readers.verify_seals, readers.read_anchor, readers.read_proof, readers.check_proof, readers.check_anchor, readers.list_seals, readers.read_seal_lag,
-        readers.Verification, readers.SealFinding, readers.SealRow, readers.SealLag,
-    ]),
-    ("Queues and workers", "", [
-        readers.list_queues, readers.list_queue_changes, readers.list_queue_names, readers.unknown_queues, readers.list_lanes, readers.is_served, readers.why_unserved,
-        readers.find_queue, readers.list_workflows, readers.list_workers, readers.count_workers, readers.list_holders,
-        readers.list_batches, readers.QueueRow, readers.QueueChangeRow, readers.BatchRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
-        readers.list_held_runs, readers.HeldRun,
-    ]),
-    ("Rates", "", [readers.read_rates, readers.read_pulse, readers.list_workflow_rows, readers.list_step_times, readers.Rates, readers.Minute, readers.WorkflowRow, readers.StepTimes]),
-    ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.list_gates_below, readers.list_gate_names, readers.find_gate, readers.read_shape, readers.GateRow]),
-    ("Schedules", "See [Start runs by themselves](../how-to/schedules.md).", [
-        readers.list_schedules, readers.find_schedule, readers.list_schedule_changes, readers.count_schedules, readers.ScheduleRow, readers.ScheduleCount, readers.ScheduleChangeRow,
-    ]),
-    ("Locks and entities", "", [
-        readers.list_locks, readers.list_entity_names, readers.list_entities, readers.find_entity, readers.list_entity_updates,
-        readers.LockRow, readers.EntityRow, readers.EntityUpdateRow,
-    ]),
-    ("Documents", "", [readers.list_documents, readers.DocumentRow]),
-    ("Events", "See [Publish events](../how-to/outbox.md).", [
-        readers.list_relays, readers.list_relay_changes, readers.list_events, readers.list_deliveries, readers.list_triggers,
-        readers.RelayRow, readers.RelayChangeRow, readers.EventRow, readers.DeliveryRow, readers.TriggerRow,
-    ]),
-    ("Messages and orders", "", [readers.list_messages, readers.list_orders, readers.MessageRow, readers.OrderRow]),
-    ("Versions and patches", "See [Change running code](../how-to/change-running-code.md).", [readers.list_versions, readers.list_patches, readers.VersionRow, readers.PatchRow]),
-    ("Health", "`pgflow doctor` asks these.", [
-        readers.read_idleness, readers.check_workers, readers.list_stray_leases, readers.list_waiting_queues, readers.list_unserved_lanes,
-        readers.count_stuck, readers.count_left_messages, readers.list_losses, readers.list_large_partitions, readers.check_books, readers.read_view_costs,
-        readers.Idleness, readers.WorkerHealth, readers.StrayLeases, readers.WaitingQueue, readers.UnservedLane, readers.StuckRuns, readers.LeftMessages,
-        readers.LossRow, readers.LargePartition, readers.Violation,
-    ]),
-    ("Traces", "", [readers.read_trace, readers.derive_ids]),
-    ("The server", "The console's page of health asks these.", [
-        readers.read_server, readers.list_tables, readers.list_snapshots, readers.list_slow_statements,
-        readers.ServerState, readers.TableRow, readers.SnapshotRow, readers.StatementRow,
-    ]),
-    ("Clock and words", "", [readers.database_now, readers.has_passed, readers.describe_error, readers.readable, readers.encoded]),
-]  # fmt: skip
+    for name, things in modules().items():
+        if name == "pgflow":
+            for concept, those in concepts(things).items():
+                said += [f"## {concept.capitalize()}\n", *how_to(concept), *map(_entry, those)]
+        else:
+            words = _first_words(sys.modules[name]).split("\n\n")[0]
+            said += [f"## {name}\n", f"{words}\n", *how_to(name.removeprefix("pgflow."))]
+            said += map(_entry, things)
+    return "\n".join(said)
 
 
 def readers_page() -> str:
     """The readers of the database, from their docstrings."""
-    parts = [
+    said = [
         MADE,
         "# Readers of the database\n",
         f"{_first_words(readers)}\n",
         "[Read runs from Python](../how-to/read-runs.md) shows them at work.\n",
     ]
-    for title, words, things in PARTS_OF_READERS:
-        parts.append(f"## {title}\n")
-        if words:
-            parts.append(f"{words}\n")
-        parts.extend(
+    for concept, things in concepts(surface(readers)).items():
+        said += [f"## {concept.capitalize()}\n", *how_to(concept)]
+        said += [
             _row(thing)
             if inspect.isclass(thing) and thing is not readers.RunFilter
             else _entry(thing)
             for thing in things
-        )
-    return "\n".join(parts)
+        ]
+    return "\n".join(said)
 
 
 def _row(thing: type) -> str:
@@ -202,7 +191,7 @@ def _entry(thing: Any) -> str:
     twin = next(
         (
             other
-            for _, _, things in PARTS
+            for things in modules().values()
             for other in things
             if other.__name__ == of_the_other_colour(name) != name
         ),
@@ -218,7 +207,7 @@ def _methods(cls: type) -> list[tuple[str, Any]]:
     """Public methods and properties, those of our bases too if these are not documented by
     themselves.
     """
-    documented = {thing for _, _, things in PARTS for thing in things}
+    documented = set().union(*offered().values())
     own = [
         base
         for base in cls.__mro__
@@ -230,7 +219,7 @@ def _methods(cls: type) -> list[tuple[str, Any]]:
             if (
                 not name.startswith("_")
                 and name not in found
-                and (callable(member) or isinstance(member, (property, staticmethod)))
+                and (inspect.isfunction(member) or isinstance(member, (property, staticmethod)))
             ):
                 found[name] = member
     return list(found.items())
@@ -301,7 +290,7 @@ def _shown(parameters: list[inspect.Parameter]) -> list[str]:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             shown.append("*")
             starred = True
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
         shown.append(stars + _field(parameter))
     return shown
 
@@ -399,12 +388,8 @@ def errors_page() -> str:
 
 
 def _tree(cls: type, depth: int) -> list[tuple[type, int]]:
-    order = list(vars(errors).values())
-    children = sorted(
-        (child for child in cls.__subclasses__() if child.__module__ == errors.__name__),
-        key=order.index,
-    )
-    return [(cls, depth), *(found for child in children for found in _tree(child, depth + 1))]
+    own = [v for v in vars(errors).values() if inspect.isclass(v) and v.__bases__[0] is cls]
+    return [(cls, depth), *(found for child in own for found in _tree(child, depth + 1))]
 
 
 def _code(cls: type) -> str:

@@ -1,0 +1,1 @@
+"""Programs for those who work on pgflow: nothing here is installed."""

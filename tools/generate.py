@@ -1,0 +1,135 @@
+"""Writes all that is made of something else in this repository: `python -m tools.generate`.
+
+``MADE`` has a function for each kind, which returns the text that each file should have. A test
+compares (`tests/house/test_generated.py`), so nothing that is made is edited. The schema's own
+pages are read from a server that is started for it, where the schema is installed anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from pgflow.declare.drawing.theme import style_sheet
+from pgflow.schema import migrate
+from tools import colours, reference
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "kits")]
+
+REFERENCE = REPOSITORY / "docs" / "reference"
+GRAPH_CSS = REPOSITORY / "pgflow" / "web" / "static" / "graph.css"
+
+Texts = dict[Path, str | None]
+"""What each file should hold; None if it should be gone."""
+Connection = psycopg.Connection[Any]
+
+
+def twins() -> Texts:
+    """Sync code, from async code."""
+    return colours.twins()
+
+
+def pages() -> Texts:
+    """The reference, from docstrings."""
+    return {
+        REFERENCE / "python.md": reference.python_page(),
+        REFERENCE / "inspect.md": reference.readers_page(),
+        REFERENCE / "errors.md": reference.errors_page(),
+        REFERENCE / "checks.md": reference.rules_page(),
+    }
+
+
+def rules_of_graphs() -> Texts:
+    """The console's style sheet of graphs, from that of their pictures."""
+    head = "/* The rules of graphs, made by tools/generate.py of pgflow/declare/drawing/theme.py. */\n\n"
+    return {GRAPH_CSS: head + style_sheet()}
+
+
+def guarantees() -> Texts:
+    """The page of the last proof, from its record, if that is there."""
+    from proof import report  # type: ignore[import-not-found]
+
+    record = REPOSITORY / "docs" / "GUARANTEES.json"
+    made = report.page(json.loads(record.read_text())) if record.exists() else None
+    return {REPOSITORY / "docs" / "GUARANTEES.md": made} if made else {}
+
+
+def sql_page(conn: Connection) -> Texts:
+    """The reference of the schema, from the comments in its catalog."""
+    return {REFERENCE / "sql.md": reference.sql_page(conn)}
+
+
+def snapshot(conn: Connection) -> Texts:
+    """The whole schema as text."""
+    from catalog import dump_catalog  # type: ignore[import-not-found]
+
+    return {REPOSITORY / "tests" / "schema.sql": dump_catalog(conn)}
+
+
+OF_FILES: dict[str, Callable[[], Texts]] = {
+    "twins": twins,
+    "pages": pages,
+    "graphs": rules_of_graphs,
+    "guarantees": guarantees,
+}
+OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {"sql": sql_page, "snapshot": snapshot}
+
+
+def stale(made: Texts) -> dict[Path, str]:
+    """Return those files that are not what they should be, each with the difference."""
+    found = {path: path.read_text() if path.exists() else None for path in made}
+    return {
+        path: "".join(
+            difflib.unified_diff(
+                (found[path] or "").splitlines(keepends=True),
+                (text or "").splitlines(keepends=True),
+                "is",
+                "should be",
+            )
+        )
+        for path, text in made.items()
+        if text != found[path]
+    }
+
+
+def write(made: Texts) -> None:
+    """Write the files that are out of date, and say which."""
+    for path in stale(made):
+        text = made[path]
+        if text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        print(path)
+
+
+def main() -> None:
+    """Write all, or the kinds that are named."""
+    parser = argparse.ArgumentParser(prog="python -m tools.generate", description=__doc__)
+    kinds = [*OF_FILES, *OF_THE_SCHEMA]
+    parser.add_argument("kind", nargs="*", choices=[*kinds, []], help="all if none is named")
+    wanted = parser.parse_args().kind or kinds
+    for kind in wanted:
+        if kind in OF_FILES:
+            write(OF_FILES[kind]())
+    if set(wanted) & set(OF_THE_SCHEMA):
+        from ownserver import OwnServer  # type: ignore[import-not-found]
+
+        with OwnServer() as server, psycopg.connect(server.dsn, autocommit=True) as conn:
+            migrate(conn)
+            for kind in wanted:
+                if kind in OF_THE_SCHEMA:
+                    write(OF_THE_SCHEMA[kind](conn))
+
+
+if __name__ == "__main__":
+    main()
