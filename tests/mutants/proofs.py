@@ -1,0 +1,44 @@
+"""The layer `mutants` of the proof: as many mutants, drawn by its seed, as it has time for.
+
+Survivors are findings for people, in the report and the figure. They break no proof, since no draw
+of places says anything of the commit that a proof is made of; only a test that fails on sound code,
+or did not run, does.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.kits.evidence import Evidence, Findings
+
+from . import places, traces, trials
+from .reports import Report
+
+FOLDER = Path(__file__).parents[2] / "build" / "mutants"
+RECORD = FOLDER / "record"
+
+SECONDS_OF_ONE = 20.0
+"""Seconds that a mutant takes on average with two at a time."""
+
+
+def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
+    """Return the findings of this layer; without a record, the default tier is recorded first."""
+    began = time.monotonic()
+    if not (RECORD / "default").exists():
+        traces.record(RECORD, "default", (), server_dsn)
+    found = places.find_all()
+    report = Report(seed, len(found))
+    drawn = places.draw(found, seed, max(1, int(seconds / SECONDS_OF_ONE)))
+    for trial in trials.try_all(drawn, traces.read(RECORD), server_dsn):
+        report.add(trial)
+    report.write(FOLDER)
+    evidence = Evidence(
+        "mutants",
+        "one place of the source changed, which a test must notice",
+        len(report.trials),
+        wrong=tuple(map(str, report.of(trials.UNFOUNDED))),
+        figure=report.figure,
+    )
+    fired = {"mutants tried": (len(report.trials), len(drawn) // 2)}
+    return Findings("mutants", seed, [evidence], fired, time.monotonic() - began)

@@ -1,0 +1,112 @@
+"""The record of which functions of the product a process enters, told by the interpreter.
+
+From Python 3.12 on `sys.monitoring` tells it and is silent about a function once it was told, so
+that nothing is slower; 3.11 has `sys.setprofile`, which is told of every call. A process that a test
+starts, or forks, records for itself: its `sitecustomize` calls `inherit`, and the test is the one
+that pytest names in the environment. It writes each function when it first enters it, since it may
+be killed. This file imports nothing outside the standard library, as those processes load it first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import CodeType
+
+REPOSITORY = Path(__file__).parents[2]
+FOLDER = "PGFLOW_TRACE"
+"""Variable that names the folder of the record."""
+
+PREFIXES = (f"{REPOSITORY}/pgflow/", f"{REPOSITORY}/cli/pgflow_cli/")
+INHERITED = """import importlib.util as i
+s = i.spec_from_file_location("pgflow_recorder", {path!r})
+m = i.module_from_spec(s)
+s.loader.exec_module(m)
+m.inherit()
+"""
+
+
+class Recorder:
+    """Writes the record of one process into a file of its own."""
+
+    def __init__(self, folder: str, *, is_direct: bool = False) -> None:
+        self._folder, self._is_direct = folder, is_direct
+        self._seen: dict[int, CodeType] = {}
+        self._numbers: dict[str, int] = {}
+        self._file: Any = None
+
+    def start(self) -> None:
+        """Listen to every thread from now on."""
+        os.register_at_fork(after_in_child=self._be_a_child)
+        if sys.version_info >= (3, 12):
+            monitoring = sys.monitoring
+            monitoring.use_tool_id(monitoring.COVERAGE_ID, "pgflow mutants")
+            monitoring.register_callback(
+                monitoring.COVERAGE_ID, monitoring.events.PY_START, self._enter_once
+            )
+            monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.PY_START)
+        else:
+            threading.setprofile(self._profile)
+            sys.setprofile(self._profile)
+
+    def begin(self) -> None:
+        """Forget what was entered, for the next test."""
+        self._seen.clear()
+        if sys.version_info >= (3, 12):
+            sys.monitoring.restart_events()
+
+    def entered(self) -> list[str]:
+        """Return the names of the functions entered since `begin`."""
+        return [name for code in list(self._seen.values()) if (name := name_of(code))]
+
+    def write(self, test: str, names: Iterable[str], **more: Any) -> None:
+        """Add a line on a test."""
+        if self._file is None:
+            self._file = (Path(self._folder) / f"{os.getpid()}.jsonl").open("a", buffering=1)
+        new = [name for name in dict.fromkeys(names) if name not in self._numbers]
+        self._numbers |= {name: len(self._numbers) + n for n, name in enumerate(new)}
+        called = [self._numbers[name] for name in dict.fromkeys(names)]
+        self._file.write(json.dumps({"test": test, "new": new, "called": called, **more}) + "\n")
+
+    def _be_a_child(self) -> None:
+        self._is_direct, self._file = True, None
+        self._numbers.clear()
+        self.begin()
+
+    def _profile(self, frame: Any, event: str, _: Any) -> None:
+        if event == "call" and id(frame.f_code) not in self._seen:
+            self._enter(frame.f_code)
+
+    def _enter_once(self, code: CodeType, _: int) -> Any:
+        self._enter(code)
+        return sys.monitoring.DISABLE  # type: ignore[attr-defined, unused-ignore]
+
+    def _enter(self, code: CodeType) -> None:
+        self._seen[id(code)] = code
+        if self._is_direct and (name := name_of(code)) and (test := current_test()):
+            self.write(test, [name])
+
+
+def name_of(code: CodeType) -> str | None:
+    """Return `path::qualified name` of a function of the product, None of any other."""
+    if code.co_filename.startswith(PREFIXES):
+        return f"{code.co_filename[len(str(REPOSITORY)) + 1 :]}::{code.co_qualname}"
+    return None
+
+
+def current_test() -> str:
+    """Return the id of the test that pytest says is running; empty outside of one."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+
+
+def inherit() -> None:
+    """Record this process, which a test has started."""
+    if (folder := os.environ.get(FOLDER)) and current_test():
+        Recorder(folder, is_direct=True).start()
