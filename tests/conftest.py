@@ -50,6 +50,10 @@ if sys.dont_write_bytecode:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
+# On a machine of CI, whoever names no database gets none: the tests that want the embedded server do.
+os.environ.setdefault("PGFLOW_EMBEDDED", "1")
+
+
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Compile the tests once, on all processors, before several processes collect all of them: to
     rewrite their assertions takes longer than anything else of a collection.

@@ -189,7 +189,7 @@ def work(dsn: str, log: Path) -> subprocess.Popen[bytes]:
         "PGFLOW_DSN": dsn,
         "PYTHONPATH": f"{here}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
-    command = [sys.executable, "-m", "pgflow_cli", "workers", "failover_jobs", "--poll", "0.2"]
+    command = [sys.executable, "-m", "pgflow_cli", "workers", "failover_jobs", "--poll", "0.2s"]
     with log.open("wb") as out:
         return subprocess.Popen(command, env=environment, cwd=here, stderr=out)
 

@@ -1,8 +1,9 @@
 """Connection strings: the choice of the database, and its name in public.
 
 The first of these wins: the argument, ``PGFLOW_DSN``, ``DATABASE_URL``; none means the embedded
-server. The last of the three belongs to the application,
-whose framework may write the scheme in its own way.
+server. The last of the three belongs to the application, whose framework may write the scheme in
+its own way. One that is set and empty is a secret that did not arrive: an error, since work that
+went to a private server instead would look as if it were done.
 """
 
 from __future__ import annotations
@@ -56,15 +57,21 @@ def resolve_dsn(dsn: str | None = None) -> str | None:
         A connection string that libpq understands, or None, which means the embedded server.
 
     Raises:
-        InvalidArgument: The first one that is set names another kind of database.
+        InvalidArgument: The first one that is set is empty or names another kind of database.
 
     Example::
 
         resolve_dsn("postgresql+psycopg://app@db/orders")  # 'postgresql://app@db/orders'
     """
     for origin, value in (("the DSN", dsn), *((name, os.environ.get(name)) for name in VARIABLES)):
-        if value and value.strip():
-            return _normalise(origin, value.strip())
+        if value is None:
+            continue
+        if not value.strip():
+            raise InvalidArgument(
+                f"{origin} is set and empty: name a database, or leave it out to use another "
+                "variable or the embedded server"
+            )
+        return _normalise(origin, value.strip())
     return None
 
 

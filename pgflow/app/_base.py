@@ -311,9 +311,9 @@ class AppBase:
         if self._connect is None:
             dsn = resolve_dsn(self._dsn)
             if dsn is None:
-                from pgflow.embedded import acquire
+                from pgflow.embedded import acquire_unnamed
 
-                self._embedded = acquire()
+                self._embedded = acquire_unnamed()
                 dsn = self._embedded.dsn
                 migrate_dsn(dsn)
             options = ConnectOptions(dsn, self._prepare_threshold)

@@ -29,6 +29,8 @@ adopts the server that a killed one left behind; one that gets it knows that no 
 data, whatever ``postmaster.pid`` says.
 """
 
+import logging
+import os
 import sys
 
 from pgflow.errors import EmbeddedServerError
@@ -41,4 +43,37 @@ if sys.platform not in ("linux", "darwin"):
 
 from pgflow.embedded._client import EmbeddedServer, ServerStatus, acquire, status, stop
 
-__all__ = ["EmbeddedServer", "ServerStatus", "acquire", "status", "stop"]
+__all__ = ["EmbeddedServer", "ServerStatus", "acquire", "acquire_unnamed", "status", "stop"]
+
+VARIABLE = "PGFLOW_EMBEDDED"
+_logger = logging.getLogger("pgflow.embedded")
+
+
+def acquire_unnamed() -> EmbeddedServer:
+    """Return the embedded server for whoever named no database, and say so in one line of the log.
+
+    ``PGFLOW_EMBEDDED=0`` forbids it. So does ``CI=true``, where a missing connection string is a
+    secret that did not arrive; ``PGFLOW_EMBEDDED=1`` allows it there too.
+
+    Returns:
+        The running server; release it when it is no longer needed.
+
+    Raises:
+        EmbeddedServerError: It is forbidden, or cannot be started.
+    """
+    choice = os.environ.get(VARIABLE, "")
+    is_ci = os.environ.get("CI", "").lower() in ("true", "1")
+    if choice not in ("", "0", "1"):
+        raise EmbeddedServerError(f"{VARIABLE} is 0 or 1, not {choice!r}")
+    if choice == "0" or (is_ci and choice != "1"):
+        reason = f"{VARIABLE}=0" if choice == "0" else "CI=true"
+        raise EmbeddedServerError(
+            f"no database is named, and {reason} forbids the embedded server: set PGFLOW_DSN, or "
+            f"{VARIABLE}=1 to use the embedded server all the same"
+        )
+    server = acquire()
+    _logger.warning(
+        "no database is named: using the embedded server in %s (PGFLOW_DSN names another)",
+        server.home,
+    )
+    return server

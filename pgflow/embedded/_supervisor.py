@@ -38,6 +38,12 @@ LINGER_SECONDS = 3.0
 TICK_SECONDS = 0.5
 START_ATTEMPTS = 5
 LEFTOVER_SECONDS = 60.0
+CLIENTS = """
+  select from pg_catalog.pg_stat_activity
+  where backend_type in ('client backend', 'walsender') and pid <> pg_catalog.pg_backend_pid()
+  limit 1
+"""
+TOO_MANY_CONNECTIONS = "53300"
 # What the kernel's address structure holds.
 SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
@@ -137,10 +143,26 @@ class Supervisor:
             else:
                 idle_since = idle_since or time.monotonic()
                 if time.monotonic() - idle_since >= LINGER_SECONDS:
-                    return False  # with the users' lock: whoever comes now waits until we are gone
+                    if not self._has_clients():
+                        # With the users' lock: whoever comes now waits until we are gone.
+                        return False
+                    idle_since = None
                 self._users.unlock()
             self._signals.wait(TICK_SECONDS)
         return False
+
+    def _has_clients(self) -> bool:
+        """Return True if a client is connected: who has the address need not have the lock, such as
+        a worker that was given the connection string of an app.
+        """
+        assert self._state is not None
+        try:
+            with psycopg.connect(
+                self._state.dsn("postgres"), autocommit=True, connect_timeout=5
+            ) as connection:
+                return connection.execute(CLIENTS).fetchone() is not None
+        except psycopg.OperationalError as error:
+            return error.sqlstate == TOO_MANY_CONNECTIONS
 
     def _adopt(self) -> Postmaster | None:
         """The server that a killed supervisor left behind;

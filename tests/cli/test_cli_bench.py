@@ -30,7 +30,7 @@ def scratch_databases(dsn: str) -> list[str]:
 @pytest.mark.full
 def test_it_measures_beside_the_database_and_leaves_nothing(empty_dsn):
     before = set(scratch_databases(empty_dsn))
-    answer = pgflow(empty_dsn, "bench", "--seconds", "0.5")
+    answer = pgflow(empty_dsn, "bench", "--time", "0.5s")
     assert answer.code == 0, answer.err
     assert all(
         answer.data[name] > 0
@@ -49,7 +49,7 @@ def test_it_measures_beside_the_database_and_leaves_nothing(empty_dsn):
 
 @pytest.mark.full
 def test_a_person_reads_the_verdict_below_the_figures(empty_dsn):
-    answer = pgflow(empty_dsn, "bench", "--seconds", "0.5", tty=True)
+    answer = pgflow(empty_dsn, "bench", "--time", "0.5s", tty=True)
     assert "steps a second, 100 runs at once" in answer.out
     assert "A run alone waits for" in answer.out
 
@@ -76,6 +76,6 @@ def test_a_server_that_syncs_nothing_is_named():
 def test_a_role_that_may_make_no_database_is_told_so(dsn, conn):
     if conn.execute("select from pg_roles where rolname = 'cli_bench'").fetchone() is None:
         conn.execute("create role cli_bench login password 'secret'")
-    answer = pgflow(as_role(dsn, "cli_bench"), "bench", "--seconds", "0.5")
+    answer = pgflow(as_role(dsn, "cli_bench"), "bench", "--time", "0.5s")
     assert answer.code == 2
     assert "createdb" in answer.err

@@ -143,7 +143,7 @@ def test_a_queue_that_there_is_not_is_named(dsn):
 
 
 def test_watching_answers_again_when_something_has_changed(dsn, conn):
-    watching = clikit.process(dsn, "list", "--watch", "--every", "0.1")
+    watching = clikit.process(dsn, "list", "--watch", "--every", "0.1s")
     try:
         assert watching.stdout.readline() == "[]\n"
         conn.execute("select pgflow.start_run('greet', '{}', 'seen-1')")

@@ -338,7 +338,7 @@ def test_a_reader_who_leaves_early_is_no_error_in_any_form(dsn, conn, form):
 
 
 def test_watching_ends_when_nobody_reads_though_nothing_changes(dsn):
-    watching = clikit.process(dsn, "list", "--watch", "--every", "0.1")
+    watching = clikit.process(dsn, "list", "--watch", "--every", "0.1s")
     assert watching.stdout.readline() == "[]\n"
     watching.stdout.close()
     assert (watching.stderr.read(), watching.wait(HANG_SECONDS)) == ("", 0)
@@ -377,3 +377,33 @@ def test_no_command_knows_a_password_of_its_own():
         if re.search(r"print\(.*\bdsn\b|echo\(.*\bdsn\b", path.read_text())
         and path.name != "embedded.py"
     ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["prune", "--older-than", "90"],
+        ["outbox", "prune", "--older-than", "7"],
+        ["cleanup", "--older-than", "30"],
+        ["workers", "cli_jobs", "--grace", "30"],
+        ["tick", "cli_jobs", "--dead-after", "10"],
+        ["tick", "cli_jobs", "--max-runtime", "60"],
+        ["migrate", "--lock-timeout", "5"],
+        ["wait", "a-1", "--timeout", "1.5"],
+        ["list", "--since", "90"],
+        ["list", "--watch", "--every", "2"],
+    ],
+)
+def test_a_duration_without_a_unit_is_refused(dsn: str, command: list[str]) -> None:
+    answer = pgflow(dsn, *command)
+    assert answer.code == 2
+    assert "like 90s, 10m, 1h30m or 7d" in " ".join(answer.err.split()), answer.err
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("0.2s", "at least 0.5s"), ("never", "like 90s"), ("99999999999w", "longer than anybody")],
+)
+def test_a_duration_has_bounds(dsn: str, value: str, said: str) -> None:
+    answer = pgflow(dsn, "tick", "cli_jobs", "--dead-after", value)
+    assert (answer.code, said in " ".join(answer.err.split())) == (2, True), answer.err

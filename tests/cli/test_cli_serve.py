@@ -80,7 +80,7 @@ class Server:
         number = len(list(folder.parent.glob("log-*")))
         self.log = (folder.parent / f"log-{number}").open("w")
         self.process = forked.start(
-            [*command, "--port", "0", "--look", "0.1", "--dead-after", "1", "--dsn", dsn],
+            [*command, "--port", "0", "--look", "0.1s", "--dead-after", "1s", "--dsn", dsn],
             env={**os.environ, "HOOK_SECRET": SECRET},
             stderr=self.log,
         )

@@ -36,7 +36,7 @@ SESSION: list[tuple[str, list[str]]] = [
         "pgflow start shop.py:order item=desk --key order-2 --label customer=acme",
     ]),
     ("A worker takes them as far as they go. Waiting costs it nothing: it holds neither.", [
-        "pgflow workers shop.py --dead-after 1 --log-level error &",
+        "pgflow workers shop.py --dead-after 1s --log-level error &",
         "pgflow list --watch",
         "pgflow workers",
     ]),
@@ -48,7 +48,7 @@ SESSION: list[tuple[str, list[str]]] = [
     (("The next one to come along - here a tick, as cron would run it - finds it dead, and goes on "
      "from the journal."), [
         "touch door-is-open",
-        "pgflow tick shop.py --dead-after 1 --log-level error",
+        "pgflow tick shop.py --dead-after 1s --log-level error",
         "pgflow timeline order-1",
         "pgflow show order-1",
     ]),

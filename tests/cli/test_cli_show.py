@@ -242,7 +242,7 @@ def test_logs_are_the_journal_line_by_line(worked):
 
 def test_following_goes_on_until_the_run_has_ended(dsn, conn):
     conn.execute("""select pgflow.start_run('counting', '{"n": 1}', 'count-1')""")
-    following = clikit.process(dsn, "logs", "count-1", "--follow", "--table", "--every", "0.1")
+    following = clikit.process(dsn, "logs", "count-1", "--follow", "--table", "--every", "0.1s")
 
     async def work() -> None:
         app = AsyncApp(dsn, include=[cli_jobs])

@@ -15,7 +15,7 @@ from pgflow_cli.look.github import annotate, markdown
 from pgflow_cli.ops.serving import GARBAGE_THRESHOLD
 from processes import eventually, one
 
-FAST = ("--dead-after", "1", "--grace", "2s")
+FAST = ("--dead-after", "1s", "--grace", "2s")
 
 
 def start(conn, workflow, key, /, **input_):
@@ -125,7 +125,7 @@ def test_what_a_killed_runner_has_left_is_taken_up_by_the_next(dsn, conn):
 @pytest.mark.full
 def test_a_busy_fleet_elsewhere_does_not_keep_it_alive(dsn, conn):
     start(conn, "resting", "long-1", count=1000, seconds=0.05)
-    fleet = process(dsn, "workers", "cli_jobs", "--dead-after", "1")
+    fleet = process(dsn, "workers", "cli_jobs", "--dead-after", "1s")
     try:
         eventually(lambda: statuses(conn)["long-1"] == "running", "the fleet is at work")
         answer = tick(dsn, "--dead-after", "60")

@@ -6,7 +6,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgflow._db.dsn import redact_dsn, resolve_dsn
-from pgflow.errors import InvalidArgument
+from pgflow.embedded import acquire_unnamed
+from pgflow.errors import EmbeddedServerError, InvalidArgument
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +37,37 @@ def test_nothing_means_the_embedded_server():
     assert resolve_dsn() is None
 
 
-def test_an_empty_value_counts_as_none(monkeypatch):
-    monkeypatch.setenv("PGFLOW_DSN", "")
-    monkeypatch.setenv("DATABASE_URL", " \n")
-    assert resolve_dsn("") is None
+@pytest.mark.parametrize("empty", ["", " \n"])
+@pytest.mark.parametrize("origin", ["PGFLOW_DSN", "DATABASE_URL", "the DSN"])
+def test_what_is_set_and_empty_is_a_secret_that_did_not_arrive(monkeypatch, origin, empty):
+    if origin != "the DSN":
+        monkeypatch.setenv(origin, empty)
+    with pytest.raises(InvalidArgument, match=f"{origin} is set and empty: name a database"):
+        resolve_dsn(empty if origin == "the DSN" else None)
+
+
+def test_a_variable_that_is_not_asked_may_be_empty(monkeypatch):
+    monkeypatch.setenv("PGFLOW_DSN", "postgresql://one")
+    monkeypatch.setenv("DATABASE_URL", "")
+    assert resolve_dsn() == "postgresql://one"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"CI": "true"}, "CI=true forbids the embedded server"),
+        ({"PGFLOW_EMBEDDED": "0"}, "PGFLOW_EMBEDDED=0 forbids the embedded server"),
+        ({"CI": "true", "PGFLOW_EMBEDDED": "0"}, "PGFLOW_EMBEDDED=0 forbids"),
+        ({"PGFLOW_EMBEDDED": "no"}, "PGFLOW_EMBEDDED is 0 or 1, not 'no'"),
+    ],
+)
+def test_the_embedded_server_can_be_forbidden(monkeypatch, variables, said):
+    for name in ("CI", "PGFLOW_EMBEDDED"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(EmbeddedServerError, match=said):
+        acquire_unnamed()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def deaf() -> Iterator[None]:
 
 @pytest.mark.usefixtures("deaf")
 def test_a_command_can_be_interrupted(dsn: str) -> None:
-    watching = clikit.process(dsn, "list", "--watch", "--every", "0.1")
+    watching = clikit.process(dsn, "list", "--watch", "--every", "0.1s")
     try:
         assert watching.stdout.readline() == "[]\n"
         watching.send_signal(signal.SIGINT)

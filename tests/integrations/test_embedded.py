@@ -268,6 +268,18 @@ def test_it_stays_while_one_user_is_left_and_stops_after_the_last(home):
 
 
 @pytest.mark.full
+def test_it_stays_while_a_client_is_connected_who_has_the_address_and_not_the_lock(home):
+    with user(home) as one:
+        one.wait_for_server()
+        with psycopg.connect(one.dsn, autocommit=True) as worker:
+            one.end()
+            # Three times as long as a supervisor waits where nobody is left.
+            worker.execute("select pg_sleep(%s)", (3 * _supervisor.LINGER_SECONDS,))
+            assert worker.execute("select 1").fetchone() == (1,)
+    assert_stopped_in_order(home)
+
+
+@pytest.mark.full
 def test_a_release_counts_as_the_end_of_the_user(home):
     embedded.acquire(home).release()
     assert_stopped_in_order(home)

@@ -37,7 +37,7 @@ def write(folder: Path, catch_up: str = "latest") -> str:
 
 
 def start_tick(dsn: str, flows: str) -> subprocess.Popen[str]:
-    return process(dsn, "tick", flows, "--dead-after", "1", "--grace", "2s")
+    return process(dsn, "tick", flows, "--dead-after", "1s", "--grace", "2s")
 
 
 def tick(dsn: str, flows: str) -> Answer:

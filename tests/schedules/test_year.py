@@ -93,7 +93,7 @@ def test_four_workers_that_are_killed_fire_each_second_once(
     chance = random.Random(24)
 
     def begin():
-        return process(dsn, "workers", str(flows), "--dead-after", "1", "--log-level", "error")
+        return process(dsn, "workers", str(flows), "--dead-after", "1s", "--log-level", "error")
 
     fleet = [begin() for _ in range(4)]
     try:

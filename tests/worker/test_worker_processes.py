@@ -84,7 +84,7 @@ def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn
 @pytest.mark.parametrize("workflow", ["hanging", "unwilling"])
 def test_a_thread_that_never_ends_does_not_keep_the_process_alive(dsn, app_conn, workflow):
     start(app_conn, workflow)
-    with worker(dsn, "--grace", "0.2") as process:
+    with worker(dsn, "--grace", "0.2s") as process:
         process.registered()
         eventually(
             lambda: one(
@@ -108,7 +108,7 @@ def test_a_stop_that_comes_during_the_start_is_not_lost(dsn, app_conn):
 @pytest.mark.full
 def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn):
     start(app_conn, "booking", "slow", key="slow", steps=3, pause=1.0)
-    with worker(dsn, "--grace", "60") as process:
+    with worker(dsn, "--grace", "60s") as process:
         process.registered()
         eventually(
             lambda: one(

@@ -41,9 +41,9 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
     found = resolve_dsn(dsn)
     if found is not None:
         return found
-    from pgflow.embedded import acquire
+    from pgflow.embedded import acquire_unnamed
 
-    server = acquire()
+    server = acquire_unnamed()
     if migrate:
         from pgflow.schema import migrate_dsn
 

@@ -34,14 +34,19 @@ def refuse_empty(param: typer.CallbackParam, value: Given) -> Given:
 
 
 def parse_duration(text: str, what: str = "a duration") -> timedelta:
-    """Reads ``90s``, ``10m``, ``1h30m``, or plain seconds.
+    """Read ``90s``, ``10m``, ``1h30m``, ``7d`` or ``0``.
+
+    A number needs its unit: some commands count in days, and some delete what is older.
 
     Raises:
         Mistake: It is not one.
     """
     if not _is_duration(text):
-        raise Mistake(f"{what} is written like 90s, 10m, 1h30m or 7d, not {text!r}")
-    parts = _DURATION.findall(text) or [(text, "s")]
+        hint = ""
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            hint = f": a number needs a unit, {text}s for seconds or {text}d for days"
+        raise Mistake(f"{what} is written like 90s, 10m, 1h30m or 7d, not {text!r}{hint}")
+    parts = _DURATION.findall(text)
     try:
         return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
     except OverflowError:
@@ -49,7 +54,35 @@ def parse_duration(text: str, what: str = "a duration") -> timedelta:
 
 
 def _is_duration(text: str) -> bool:
-    return re.fullmatch(rf"(?:{_DURATION.pattern})+|\d+(\.\d+)?", text) is not None
+    return re.fullmatch(rf"(?:{_DURATION.pattern})+|0", text) is not None
+
+
+def seconds_option(
+    name: str, about: str, *, shown: str, least: float = 0, most: float | None = None
+) -> Any:
+    """Return an option that takes a duration, whose value is in seconds.
+
+    Args:
+        name: As the command line has it, such as ``--grace``.
+        about: Its line of help.
+        shown: Its default, as a person would type it.
+        least: Smallest value that it takes, in seconds.
+        most: Largest value, in seconds; None for any.
+    """
+
+    def read(given: str | float) -> float:
+        if not isinstance(given, str):  # the default
+            return given
+        try:
+            seconds = parse_duration(given, name).total_seconds()
+        except Mistake as error:
+            raise typer.BadParameter(str(error)) from None
+        if seconds < least or (most is not None and seconds > most):
+            bounds = f"at least {least:g}s" + (f" and at most {most:g}s" if most else "")
+            raise typer.BadParameter(f"it must be {bounds}, not {given}")
+        return seconds
+
+    return typer.Option(name, parser=read, metavar="DURATION", help=about, show_default=shown)
 
 
 def parse_moment(text: str, what: str) -> datetime | timedelta:

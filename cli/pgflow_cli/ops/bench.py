@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.output import AsCsv, AsJson, choose_form, note, plain, print_one
+from pgflow_cli.look.parsing import seconds_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +29,8 @@ SAYS = {
 def bench(
     *,
     seconds: Annotated[
-        float, typer.Option(min=0.5, max=600, help="How long to measure, in all.")
+        float,
+        seconds_option("--time", "How long to measure, in all.", shown="10s", least=0.5, most=600),
     ] = 10.0,
     as_json: AsJson = None,
     as_csv: AsCsv = False,

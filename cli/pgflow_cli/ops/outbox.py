@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,14 +20,19 @@ from pgflow_cli.look.output import (
     choose_form,
     dump,
     duration,
+    many,
     plain,
     print_one,
     print_rows,
 )
+from pgflow_cli.look.parsing import parse_duration
+from pgflow_cli.runs.orders import DryRun, Yes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
+    from datetime import datetime, timedelta
+
+    import psycopg
 
     from pgflow._db.query import Query
 
@@ -36,6 +42,12 @@ outbox = make_group(
 
 Name = Annotated[str, typer.Argument(help="Name of the relay.", show_default=False)]
 Why = Annotated[str | None, typer.Option(help="The reason, kept with the order.")]
+OlderThan = Annotated[
+    str, typer.Option(metavar="DURATION", help="How old they must be, like 7d.", show_default=False)
+]
+
+EVENTS_AT_ONCE = 10_000
+"""Events that one transaction removes."""
 
 _RELAYS = (
     "name", "state", "topics", "target", "event_id", "horizon", "lag", "oldest_at", "retrying",
@@ -238,28 +250,57 @@ def publish(
 @outbox.command("prune", cls=Command)
 def prune_events(
     *,
-    days: Annotated[
-        float, typer.Option("--older-than", min=0, help="Age in days.", show_default=False)
-    ],
+    older_than: OlderThan,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Removes events that are older and that every relay has taken."""
+    """Removes events that are older and that every relay has taken.
+
+    A dry run counts up to 10000 events beside the whole partitions that would go.
+    """
+    form, age = choose_form(as_json=as_json), parse_duration(older_than, "--older-than")
+    with opened(dsn) as connection:
+        if dry_run or not yes:
+            with connection.transaction(force_rollback=True):
+                events, partitions = _drop_events(connection, age)
+            if not dry_run and (events or partitions):
+                _ask(events, partitions, older_than)
+        if not dry_run:
+            events, partitions = 0, 0
+            while True:
+                gone, dropped = _drop_events(connection, age)
+                events, partitions = events + gone, partitions + dropped
+                if gone < EVENTS_AT_ONCE:
+                    break
+    verb = "Would remove" if dry_run else "Removed"
+    print_one(
+        form,
+        {"events": events, "partitions": partitions, "removed": not dry_run},
+        lambda: plain(f"{verb} {_events(events, partitions)}."),
+    )
+
+
+def _drop_events(connection: psycopg.Connection[Any], age: timedelta) -> tuple[int, int]:
     from pgflow._db.calls import outbox as calls
     from pgflow._db.query import run
 
-    events = partitions = 0
-    with opened(dsn) as connection:
-        while True:
-            gone, dropped = run(connection, calls.drop_events(days * 86_400, 10_000))
-            events, partitions = events + gone, partitions + dropped
-            if gone < 10_000:
-                break
-    print_one(
-        choose_form(as_json=as_json),
-        {"events": events, "partitions": partitions},
-        lambda: plain(f"Removed {events} events, and {partitions} whole partitions."),
-    )
+    return run(connection, calls.drop_events(age.total_seconds(), EVENTS_AT_ONCE))
+
+
+def _events(events: int, partitions: int) -> str:
+    return f"{many(events, 'event')}, and {many(partitions, 'whole partition')}"
+
+
+def _ask(events: int, partitions: int, older_than: str) -> None:
+    what = f"{_events(events, partitions)}, older than {older_than}"
+    if not sys.stdin.isatty():
+        raise Mistake(
+            f"{what}, would be removed, and there is nobody to ask: pass --yes, or look with "
+            "--dry-run"
+        )
+    typer.confirm(f"Remove at least {what}?", abort=True, err=True)
 
 
 def _say(dsn: str | None, query: Query[Any]) -> Any:

@@ -11,6 +11,7 @@ import typer
 from pgflow_cli.look.database import Dsn, connect, find_dsn, name_of
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import AsJson, Form, choose_form, many, note, plain, print_one
+from pgflow_cli.look.parsing import seconds_option
 
 STARTER = "starter.py.txt"
 
@@ -22,7 +23,8 @@ def migrate(
         bool, typer.Option("--sql", help="Print what would run, for psql, and change nothing.")
     ] = False,
     lock_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for another installer.")
+        float,
+        seconds_option("--lock-timeout", "How long to wait for another installer.", shown="1m"),
     ] = 60.0,
     as_json: AsJson = None,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 from pgflow_cli.files.declared import ProviderMap, SearchPath, check_search
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.output import LogFormat, LogLevel
-from pgflow_cli.look.parsing import parse_amounts, parse_pairs, refuse_no_folder
+from pgflow_cli.look.parsing import parse_amounts, parse_pairs, refuse_no_folder, seconds_option
 
 
 def serve(
@@ -55,17 +55,23 @@ def serve(
     ] = 8422,
     look: Annotated[
         float,
-        typer.Option(min=0.01, metavar="SECONDS", help="Time between looks at files."),
+        seconds_option("--look", "Time between looks at files.", shown="1s", least=0.01),
     ] = 1.0,
     concurrency: Annotated[
         int, typer.Option(min=1, help="Runs to work on at once; waiting runs do not count.")
     ] = 100,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that running nodes may go on after SIGTERM.")
+        float,
+        seconds_option("--grace", "How long running nodes may go on after SIGTERM.", shown="10s"),
     ] = 10.0,
     dead_after: Annotated[
         float,
-        typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead."),
+        seconds_option(
+            "--dead-after",
+            "Time without a sign of life after which a worker is dead.",
+            shown="10s",
+            least=0.5,
+        ),
     ] = 10.0,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",

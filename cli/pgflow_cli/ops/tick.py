@@ -31,7 +31,7 @@ from pgflow_cli.look.output import (
     print_one,
     when,
 )
-from pgflow_cli.look.parsing import parse_amounts, parse_duration
+from pgflow_cli.look.parsing import parse_amounts, parse_duration, seconds_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +84,12 @@ def tick(
     ] = None,
     dead_after: Annotated[
         float,
-        typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead."),
+        seconds_option(
+            "--dead-after",
+            "Time without a sign of life after which a worker is dead.",
+            shown="10s",
+            least=0.5,
+        ),
     ] = 10.0,
     log_level: LogLevel = "warning",
     log_format: LogFormat = "text",

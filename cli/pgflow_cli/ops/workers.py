@@ -18,6 +18,7 @@ from pgflow_cli.look.output import (
     plain,
     print_rows,
 )
+from pgflow_cli.look.parsing import seconds_option
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -43,25 +44,30 @@ def workers(
         ),
     ] = None,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that running steps may go on after SIGTERM.")
+        float,
+        seconds_option("--grace", "How long running steps may go on after SIGTERM.", shown="10s"),
     ] = 10.0,
     poll: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between sweeps where nothing is notified.")
+        float,
+        seconds_option(
+            "--poll", "Time between sweeps where nothing is notified.", shown="1s", least=0.01
+        ),
     ] = 1.0,
     busy_poll: Annotated[
         float,
-        typer.Option(
-            min=0,
-            help="Seconds to wait awake for an answer while at most one run is worked on; "
-            "0 for never.",
+        seconds_option(
+            "--busy-poll",
+            "How long to wait awake for an answer while at most one run is worked on; 0 for never.",
+            shown="0.5ms",
         ),
     ] = 0.0005,
     transaction_idle: Annotated[
         float,
-        typer.Option(
-            min=0.001,
-            metavar="SECONDS",
-            help="How long a @transaction may be idle before the server ends it.",
+        seconds_option(
+            "--transaction-idle",
+            "How long a @transaction may be idle before the server ends it.",
+            shown="5m",
+            least=0.001,
         ),
     ] = 300.0,
     transactions: Annotated[
@@ -74,7 +80,12 @@ def workers(
     ] = 4,
     dead_after: Annotated[
         float,
-        typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead."),
+        seconds_option(
+            "--dead-after",
+            "Time without a sign of life after which a worker is dead.",
+            shown="10s",
+            least=0.5,
+        ),
     ] = 10.0,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",

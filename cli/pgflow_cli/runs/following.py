@@ -10,6 +10,7 @@ import typer
 
 from pgflow_cli.look.database import Dsn, as_row, fetch, opened
 from pgflow_cli.look.output import AsJson, Form, choose_form, dump, shown, when
+from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import ENDED, Key, find_run
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on until the run has ended, or Ctrl-C.")
     ] = False,
     every: Annotated[
-        float, typer.Option(min=0.1, help="With --follow: seconds between looks.")
+        float,
+        seconds_option("--every", "With --follow: time between looks.", shown="500ms", least=0.1),
     ] = 0.5,
     as_json: AsJson = None,
     dsn: Dsn = None,

@@ -24,6 +24,7 @@ from pgflow_cli.look.output import (
     print_rows,
     styled_status,
 )
+from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import (
     ErrorText,
     Filters,
@@ -70,7 +71,8 @@ def list_runs(
         bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")
     ] = False,
     every: Annotated[
-        float, typer.Option(min=0.1, help="With --watch: seconds between looks.")
+        float,
+        seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1),
     ] = 2.0,
     as_json: AsJson = None,
     as_csv: AsCsv = False,

@@ -67,7 +67,7 @@ Keys = Annotated[
 Why = Annotated[str | None, typer.Option(help="The reason, kept in the run's history.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every run that this can be done to.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the runs, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and do nothing.")]
 
 
 @dataclass(frozen=True)
