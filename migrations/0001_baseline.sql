@@ -46,6 +46,7 @@ comment on column pgflow.queue.is_lined is 'True if its runs stand in a line: se
 comment on column pgflow.queue.is_closed is 'True if it takes no new runs; null = it does';
 
 create table pgflow.queue_change (
+  queue_change_id bigint generated always as identity primary key,
   changed_at timestamptz not null,
   queue text not null,
   what text not null check (what in ('set', 'paused', 'resumed', 'purged')),
@@ -54,6 +55,7 @@ create table pgflow.queue_change (
   changed_by text not null
 );
 comment on table pgflow.queue_change is 'What was said of queues, append only: who set which rule, when and why';
+comment on column pgflow.queue_change.queue_change_id is 'Number of the change';
 comment on column pgflow.queue_change.changed_at is 'Time at which it was said';
 comment on column pgflow.queue_change.queue is 'Name of the queue';
 comment on column pgflow.queue_change.what is 'set, paused, resumed or purged';
@@ -497,6 +499,7 @@ comment on column pgflow.draft.stream is 'Name of the stream';
 comment on column pgflow.draft.value is 'The value';
 
 create table pgflow.dropped_history (
+  dropped_history_id bigint generated always as identity primary key,
   dropped_at timestamptz not null,
   ended_before timestamptz not null,
   runs int not null,
@@ -1032,6 +1035,7 @@ comment on column pgflow.charge.amounts is 'What was spent, by unit';
 create index charge_time_idx on pgflow.charge (charged_at);
 
 create table pgflow.pool_change (
+  pool_change_id bigint generated always as identity primary key,
   changed_at timestamptz not null,
   pool text not null,
   what text not null check (what in ('set', 'granted', 'revoked', 'restored')),
@@ -1040,6 +1044,7 @@ create table pgflow.pool_change (
   changed_by text not null
 );
 comment on table pgflow.pool_change is 'What was said of pools, append only: who allowed what, when and why';
+comment on column pgflow.pool_change.pool_change_id is 'Number of the change';
 comment on column pgflow.pool_change.changed_at is 'Time at which it was said';
 comment on column pgflow.pool_change.pool is 'The pool';
 comment on column pgflow.pool_change.what is 'set, granted, revoked or restored';
@@ -1666,13 +1671,15 @@ comment on table pgflow.code_patch is 'Which patches are written in that code';
 create table pgflow.code_signal (
   code_id int not null,
   signal text not null check (octet_length(signal) between 1 and 255),
-  shape jsonb not null
+  shape jsonb not null,
+  shape_hash text not null generated always as (md5(shape::text)) stored,
+  primary key (signal, code_id, shape_hash)
 );
 comment on table pgflow.code_signal is 'What payloads the signals have that code waits for, as far as it declares them';
 comment on column pgflow.code_signal.code_id is 'The code';
 comment on column pgflow.code_signal.signal is 'Name of the signal';
 comment on column pgflow.code_signal.shape is 'What the code certainly refuses, see sql/shape.sql';
-create unique index code_signal_key on pgflow.code_signal (signal, code_id, md5(shape::text));
+comment on column pgflow.code_signal.shape_hash is 'MD5 of that text, for the key';
 create index code_signal_code_idx on pgflow.code_signal (code_id);
 
 -- Who must be told that a person is needed, and when one was.

@@ -196,6 +196,7 @@ comment on function pgflow.drop_history(timestamptz, int, bigint)
      'at, null once there are none';
 --! grant drop_history to pgflow_operator
 
+comment on column pgflow.dropped_history.dropped_history_id is 'Number of the removal';
 comment on column pgflow.dropped_history.dropped_at is 'Time of removal';
 comment on column pgflow.dropped_history.ended_before is 'The runs had ended before this time';
 comment on column pgflow.dropped_history.runs is 'Number of runs removed';

@@ -80,6 +80,27 @@ def test_runs_that_ended_long_ago_go_with_all_that_is_known_of_them(db: Conn) ->
     assert start(db, key="old-1").is_new
 
 
+def test_every_table_has_a_key_by_which_a_publication_names_its_rows(db: Conn) -> None:
+    """Without one, the first update or delete after `create publication ... for all tables` fails."""
+    query = """
+        select c.relname from pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind in ('r', 'p')
+          and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)
+    """
+    assert rows(db, query) == []
+
+
+@pytest.mark.filterwarnings("default")  # the server says that its wal_level publishes nothing
+def test_old_runs_go_though_a_publication_has_all_tables(conn: Conn, dsn: str) -> None:
+    conn.execute("create publication everything for all tables")
+    for n in range(3):
+        start(conn, key=f"old-{n}")
+    send(conn, "old-1", "nobody")
+    end_all(conn)
+    done = pgflow(dsn, "prune", "--older-than", "0s", "--yes", "--json")
+    assert (done.code, done.data["runs"], count(conn, "run")) == (0, 3, 0), done
+    conn.execute("drop publication everything")
+
+
 @pytest.mark.parametrize("kin", ["child", "generation"])
 def test_a_run_stays_until_all_that_came_of_it_has_ended(db: Conn, kin: str) -> None:
     set_clock(db, T0)
