@@ -129,7 +129,9 @@ def _sides(what: str, kind: str) -> list[Side]:
 
 def _at(path: Path, at: tuple[str, str, int, Side], seed: str, percent: int) -> Cut | None:
     rng = random.Random(f"{seed} {path.name} {at}")
-    if rng.random() * EVERY_CUT >= percent:
+    is_life = not path.has_worker  # each of its many messages takes a worker's life
+    share = percent / 3 if is_life and percent < EVERY_CUT else percent
+    if rng.random() * EVERY_CUT >= share:
         return None
     role, what, nth, side = at
     patience = 4 if path.times > 1 else 1
