@@ -77,7 +77,7 @@ LAYERS = (
         "the connection cut around every message",
         "percent of the messages",
         100,
-        gate=20,
+        gate=30,
         at_any_level=True,
     ),
     Layer(
