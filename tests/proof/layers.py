@@ -54,7 +54,7 @@ class Layer(NamedTuple):
         return max(self.gate or 1, round(self.full * minutes / 45)) if self.grows else self.full
 
 
-LAYERS = (
+LAYERS = (  # the longest first: two are played at a time
     Layer(
         "mutants",
         "mutants",
@@ -64,12 +64,13 @@ LAYERS = (
         grows=False,
     ),
     Layer(
-        "simulator",
-        "simulator",
-        "seeded interleavings of real transactions against a model",
-        "transactions",
-        30_000,
-        gate=8_000,
+        "isolation",
+        "isolationkit",
+        "every pair of calls that can meet, in every order",
+        "seconds",
+        150,
+        gate=150,
+        grows=False,
     ),
     Layer(
         "wirecut",
@@ -81,13 +82,12 @@ LAYERS = (
         at_any_level=True,
     ),
     Layer(
-        "isolation",
-        "isolationkit",
-        "every pair of calls that can meet, in every order",
-        "seconds",
-        150,
-        gate=150,
-        grows=False,
+        "simulator",
+        "simulator",
+        "seeded interleavings of real transactions against a model",
+        "transactions",
+        30_000,
+        gate=8_000,
     ),
     Layer(
         "campaigns",
