@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,33 +117,3 @@ def one(conn: psycopg.Connection[Any], query: str, *params: Any) -> Any:
     row = conn.execute(query, params).fetchone()
     assert row is not None
     return row[0]
-
-
-class Crowd:
-    """Crowding of this machine: times as long that work takes because others work too.
-
-    Args:
-        looks: Number of looks in half a second.
-
-    Attributes:
-        most: Processes that could run by the processors there are, in the most crowded half second.
-    """
-
-    def __init__(self, looks: int) -> None:
-        self.most = 1.0
-        self._running = deque([0] * looks, maxlen=looks)
-
-    def look(self) -> None:
-        """Counts the processes that can run now."""
-        self._running.append(_count_running())
-        mean = sum(self._running) / len(self._running)
-        self.most = max(self.most, mean / (os.cpu_count() or 1))
-
-
-def _count_running() -> int:
-    """Return how many processes can run, where the system says so; else 0."""
-    try:
-        said = re.search(r"^procs_running (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)
-    except OSError:
-        said = None
-    return int(said[1]) if said else 0

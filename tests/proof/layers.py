@@ -54,7 +54,7 @@ class Layer(NamedTuple):
         return max(self.gate or 1, round(self.full * minutes / 45)) if self.grows else self.full
 
 
-LAYERS = (
+LAYERS = (  # the longest first: two are played at a time
     Layer(
         "mutants",
         "mutants",
@@ -64,23 +64,6 @@ LAYERS = (
         grows=False,
     ),
     Layer(
-        "simulator",
-        "simulator",
-        "seeded interleavings of real transactions against a model",
-        "transactions",
-        30_000,
-        gate=8_000,
-    ),
-    Layer(
-        "wirecut",
-        "wirecut",
-        "the connection cut around every message",
-        "percent of the messages",
-        100,
-        gate=20,
-        at_any_level=True,
-    ),
-    Layer(
         "isolation",
         "isolationkit",
         "every pair of calls that can meet, in every order",
@@ -88,6 +71,23 @@ LAYERS = (
         150,
         gate=150,
         grows=False,
+    ),
+    Layer(
+        "wirecut",
+        "wirecut",
+        "the connection cut around every message",
+        "percent of the messages",
+        100,
+        gate=30,
+        at_any_level=True,
+    ),
+    Layer(
+        "simulator",
+        "simulator",
+        "seeded interleavings of real transactions against a model",
+        "transactions",
+        30_000,
+        gate=8_000,
     ),
     Layer(
         "campaigns",
