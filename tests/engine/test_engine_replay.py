@@ -13,11 +13,6 @@ import random
 
 from enginekit import Worker, divergence, replay
 from exampleflows import Example, each_example
-from shares import IS_LONG, share_of
-
-SEEDS = share_of(range(30), 2)
-SEEDS_OF_DEATHS = share_of(range(30), 5)
-EXHAUSTIVE_SEEDS = range(2 if IS_LONG else 1)
 
 
 def play_to_the_end(worker: Worker) -> None:
@@ -56,34 +51,31 @@ def assert_goes_on_alike(example: Example, worker: Worker) -> None:
             assert after.events(len(journals[run_id]))[: len(seen)] == seen
 
 
-@each_example()
-def test_a_run_comes_to_the_same_end_in_any_order_of_events(example):
-    for seed in SEEDS:
+@each_example(4, 30)
+def test_a_run_comes_to_the_same_end_in_any_order_of_events(example, seeds):
+    for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         play_to_the_end(worker)
         assert_ended_well(example, worker)
 
 
-@each_example()
-def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(example):
-    for seed in SEEDS_OF_DEATHS:
+@each_example(2, 30)
+def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(example, seeds):
+    exhaustive = len(seeds) // 15
+    for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         between = random.Random(seed)
         for move in worker.play_at_random():
-            if (
-                move.startswith(("commit", "claim"))
-                or seed in EXHAUSTIVE_SEEDS
-                or between.random() < 0.05
-            ):
+            if move.startswith(("commit", "claim")) or seed < exhaustive or between.random() < 0.05:
                 assert_goes_on_alike(example, worker)
         assert_ended_well(example, worker)
 
 
-@each_example()
-def test_a_run_survives_one_death_after_another(example):
-    for seed in SEEDS:
+@each_example(6, 30)
+def test_a_run_survives_one_death_after_another(example, seeds):
+    for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         chance = random.Random(f"deaths {seed}")
@@ -96,9 +88,9 @@ def test_a_run_survives_one_death_after_another(example):
         assert_ended_well(example, worker)
 
 
-@each_example()
-def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example):
-    for seed in SEEDS:
+@each_example(4, 30)
+def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example, seeds):
+    for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         play_to_the_end(worker)
