@@ -640,11 +640,17 @@ EXAMPLES = [
 BY_NAME = {example.name: example for example in EXAMPLES}
 
 
-def each_example() -> Any:
-    """Runs a test once for each example."""
+def each_example(few: int = 0, many: int = 0) -> Any:
+    """Run a test once for each example: with a few seeds, if it takes some, and in full with many."""
     import pytest  # other Pythons that replay what was recorded need not have it
 
-    return pytest.mark.parametrize("example", [pytest.param(e, id=e.name) for e in EXAMPLES])
+    if not many:
+        return pytest.mark.parametrize("example", [pytest.param(e, id=e.name) for e in EXAMPLES])
+    some = [pytest.param(e, range(few), id=e.name) for e in EXAMPLES]
+    every = [
+        pytest.param(e, range(many), id=f"{e.name}-all", marks=pytest.mark.full) for e in EXAMPLES
+    ]
+    return pytest.mark.parametrize(("example", "seeds"), some + every)
 
 
 # ---------------------------------------------------------------- for other processes

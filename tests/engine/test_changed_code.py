@@ -160,16 +160,20 @@ def judge(at: Point, example: Example, change: Change) -> str:
     return "reported"
 
 
-@each_example()
-def test_every_change_is_accepted_or_reported_and_no_step_runs_twice(example: Example) -> None:
+@each_example(1, 2)
+def test_every_change_is_accepted_or_reported_and_no_step_runs_twice(
+    example: Example, seeds: range
+) -> None:
+    """Each change comes at the last point and at one of the others in turn; in full at all."""
     said: dict[str, int] = {"accepted": 0, "reported": 0}
     function = example.workflow.fn.__name__
     every = changedcode.changes(function)
     assert every, function
-    points = some_points(example, 0)
-    for change in every:
-        for at in points:
-            said[judge(at, example, change)] += 1
+    for seed in seeds:
+        points = some_points(example, seed)
+        for n, change in enumerate(every):
+            for at in points if len(seeds) > 1 else (points[n % MIDDLES], points[-1]):
+                said[judge(at, example, change)] += 1
     assert said["accepted"] > 0
     assert said["reported"] > 0
 

@@ -22,7 +22,16 @@ from typing import Any
 import pytest
 from enginekit import NoHost, WatchedExecution, Worker, make_driver
 from enginestore import Store, StoredRun
-from exampleflows import EXAMPLES, Example, add, book, charged_child, each_example, look_up, paid
+from exampleflows import (
+    EXAMPLES,
+    Example,
+    add,
+    book,
+    charged_child,
+    each_example,
+    look_up,
+    paid,
+)
 
 import pgflow
 from pgflow import read, step, workflow
@@ -229,6 +238,17 @@ def mismatch(
 # ---------------------------------------------------------------- every change of every example
 
 
+def each_length(one_of: int) -> Any:
+    """Run a test with one of so many lengths of a journal, and in full with all of them."""
+    every = pytest.param(1, id="all", marks=pytest.mark.full)
+    return pytest.mark.parametrize("one_of", [pytest.param(one_of, id="few"), every])
+
+
+def some_lengths(run: StoredRun, one_of: int) -> list[int]:
+    """Lengths of a part of the journal: one of so many from the first unit on, and all of it."""
+    return sorted({*range(0, len(run.units), one_of), min(1, len(run.units)), len(run.units)})
+
+
 def recorded(example: Example, seed: int = 0) -> tuple[Store, StoredRun]:
     """A first run; continued runs are judged by their first generation."""
     store, run = example.start()
@@ -251,9 +271,9 @@ def replays_of_changed_code(
             nth += 1
 
 
-@each_example()
-def test_the_code_as_it_was_diverges_from_no_part_of_its_history(example):
-    for seed in range(10):
+@each_example(2, 10)
+def test_the_code_as_it_was_diverges_from_no_part_of_its_history(example, seeds):
+    for seed in seeds:
         _, run = recorded(example, seed)
         for length in range(len(run.units) + 1):
             execution = replay_changed(run, run.units[:length], ChangedCode)
@@ -281,10 +301,11 @@ def unwound_arguments() -> Iterator[None]:
 
 @pytest.mark.usefixtures("unwound_arguments")
 @each_example()
-def test_a_change_is_reported_or_does_not_contradict_the_history(example):
+@each_length(4)
+def test_a_change_is_reported_or_does_not_contradict_the_history(example, one_of):
     _, run = recorded(example)
     reported = compatible = 0
-    for length in range(len(run.units) + 1):
+    for length in some_lengths(run, one_of):
         units = run.units[:length]
         if run.workflow.is_async or length in (1, len(run.units) // 2, len(run.units)):
             for execution in replays_of_changed_code(
@@ -301,13 +322,13 @@ def test_a_change_is_reported_or_does_not_contradict_the_history(example):
     assert compatible > 3
 
 
-@pytest.mark.parametrize("one_of", [3, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.usefixtures("unwound_arguments")
+@each_length(9)
 def test_no_change_makes_the_code_forget_a_step_that_may_have_acted(one_of):
     for example in EXAMPLES:
         if example.workflow.is_async:
             _, run = recorded(example)
-            for length in range(0, len(run.units) + 1, one_of):
+            for length in some_lengths(run, one_of):
                 for execution in replays_of_changed_code(
                     run, run.units[:length], ("rename", "insert", "delete", "kind")
                 ):

@@ -11,11 +11,8 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
 from enginekit import Worker, divergence, replay
 from exampleflows import Example, each_example
-
-SEEDS = 30
 
 
 def play_to_the_end(worker: Worker) -> None:
@@ -54,33 +51,31 @@ def assert_goes_on_alike(example: Example, worker: Worker) -> None:
             assert after.events(len(journals[run_id]))[: len(seen)] == seen
 
 
-@pytest.mark.parametrize("one_of", [2, pytest.param(1, marks=pytest.mark.full)])
-@each_example()
-def test_a_run_comes_to_the_same_end_in_any_order_of_events(example, one_of):
-    for seed in range(0, SEEDS, one_of):
+@each_example(4, 30)
+def test_a_run_comes_to_the_same_end_in_any_order_of_events(example, seeds):
+    for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         play_to_the_end(worker)
         assert_ended_well(example, worker)
 
 
-@pytest.mark.parametrize("one_of", [5, pytest.param(1, marks=pytest.mark.full)])
-@each_example()
-def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(example, one_of):
-    for seed in range(0, SEEDS, one_of):
+@each_example(2, 30)
+def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(example, seeds):
+    exhaustive = len(seeds) // 15
+    for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         between = random.Random(seed)
         for move in worker.play_at_random():
-            if move.startswith(("commit", "claim")) or seed == 0 or between.random() < 0.05:
+            if move.startswith(("commit", "claim")) or seed < exhaustive or between.random() < 0.05:
                 assert_goes_on_alike(example, worker)
         assert_ended_well(example, worker)
 
 
-@pytest.mark.parametrize("one_of", [2, pytest.param(1, marks=pytest.mark.full)])
-@each_example()
-def test_a_run_survives_one_death_after_another(example, one_of):
-    for seed in range(0, SEEDS, one_of):
+@each_example(6, 30)
+def test_a_run_survives_one_death_after_another(example, seeds):
+    for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         chance = random.Random(f"deaths {seed}")
@@ -93,10 +88,9 @@ def test_a_run_survives_one_death_after_another(example, one_of):
         assert_ended_well(example, worker)
 
 
-@pytest.mark.parametrize("one_of", [2, pytest.param(1, marks=pytest.mark.full)])
-@each_example()
-def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example, one_of):
-    for seed in range(0, SEEDS, one_of):
+@each_example(4, 30)
+def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example, seeds):
+    for seed in seeds:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         play_to_the_end(worker)

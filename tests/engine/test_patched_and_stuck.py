@@ -179,28 +179,14 @@ async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_diff
     assert events(conn, run.key) == recorded
 
 
-async def test_a_divergence_names_the_line_that_asked_for_something_else(
-    aflow: AsyncHarness, conn: psycopg.Connection
+@pytest.mark.parametrize("version", [2, 7])
+async def test_a_divergence_names_the_line_that_asks_or_waits_for_something_else(
+    aflow: AsyncHarness, conn: psycopg.Connection, version: int
 ) -> None:
     aflow.include(unsteady, changing)
     run = await aflow.start(unsteady)
     await aflow.until_idle()
-    Code.version = 2
-    await run.send(go, 1)
-    await aflow.until_idle()
-    (detail,) = run_row(conn, run.key, "error")
-    assert any(
-        "test_patched_and_stuck.py" in line and "in unsteady" in line for line in detail["where"]
-    )
-
-
-async def test_a_divergence_names_the_line_at_which_the_code_waits_for_something_else(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    aflow.include(unsteady, changing)
-    run = await aflow.start(unsteady)
-    await aflow.until_idle()
-    Code.version = 7
+    Code.version = version
     await run.send(go, 1)
     await aflow.until_idle()
     (detail,) = run_row(conn, run.key, "error")
