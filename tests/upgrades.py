@@ -393,6 +393,7 @@ def leave_in_flight(fleet: Fleet) -> None:
             claim(fleet.conn)
     fleet.conn.execute("select pgflow.send_signal('signalled', 'go', '100')")
     fleet.conn.execute("select pgflow.pause_run('paused', 'later')")
+    fleet.conn.execute("select pgflow.wake(array[pgflow.find_chain('paused')])")
 
 
 def record_at_hand(server_dsn: str) -> releases.Record:
@@ -405,9 +406,10 @@ def record_at_hand(server_dsn: str) -> releases.Record:
 
 
 def fresh_catalog(server_dsn: str, assets: schema.Assets) -> str:
-    """The catalog of a fresh install."""
+    """The catalog of a fresh install, with the application beside it."""
     with fleet_on(server_dsn) as fleet:
         schema.install(fleet.conn, assets)
+        fleet.conn.execute(releases.APPLICATION)
         return dump_catalog(fleet.conn, with_server_details=True)
 
 

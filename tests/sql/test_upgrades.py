@@ -46,19 +46,18 @@ def later() -> Iterator[upgrades.Version]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("path", releases.recorded(), ids=lambda path: path.name)
-def test_the_runs_in_flight_of_a_release_end_after_its_upgrade(server_dsn, path):
-    assert upgrades.upgrade_record(server_dsn, releases.read(path), upgrades.AT_HAND) == []
-
-
-@pytest.mark.full
-def test_a_record_of_this_version_upgrades_with_its_runs_in_flight(server_dsn, later, tmp_path):
-    record = upgrades.record_at_hand(server_dsn)
-    read = releases.read(releases.write(record, tmp_path))
-    assert read == record
+@pytest.mark.parametrize(
+    "path",
+    [None, *releases.recorded()],
+    ids=lambda path: "this version" if path is None else path.name,
+)
+def test_the_runs_in_flight_of_a_release_end_after_its_upgrade(server_dsn, later, path, tmp_path):
+    path = path or releases.write(upgrades.record_at_hand(server_dsn), tmp_path)
+    record = releases.read(path)
     places = {"pgflow.ready", "pgflow.lease", "pgflow.parked", "pgflow.held", "pgflow.signal"}
-    assert places <= read.rows.keys()
-    assert upgrades.upgrade_record(server_dsn, read, later) == []
+    assert places <= record.rows.keys()
+    to = later if path.parent == tmp_path else upgrades.AT_HAND
+    assert upgrades.upgrade_record(server_dsn, record, to) == []
 
 
 @pytest.mark.full
