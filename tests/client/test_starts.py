@@ -52,15 +52,23 @@ async def last() -> None: ...
 def test_of_starts_in_turn_the_first_is_told_at_once_and_all_others_together(
     pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_async, "NUDGE_SECONDS", 3600)
-    heard, lanes = asyncio.run(_starts_in_turn(pgflow_dsn))
+    heard, lanes = asyncio.run(_starts_in_turn(pgflow_dsn, monkeypatch))
     assert heard[0] == {lanes[first.name]}
     assert set.union(*heard[1:]) == {lanes[later.name], lanes[last.name]}
     assert len(heard) == 2
 
 
-async def _starts_in_turn(pgflow_dsn: str) -> tuple[list[set[int]], dict[str, int]]:
+async def _starts_in_turn(
+    pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[set[int]], dict[str, int]]:
     """The lanes of each message about starts, and the lane of each workflow."""
+    is_time, sleep = asyncio.Event(), asyncio.sleep
+
+    async def sleep_until_it_is_time(seconds: float) -> None:
+        await (is_time.wait() if seconds > 1000 else sleep(seconds))
+
+    monkeypatch.setattr(_async, "NUDGE_SECONDS", 3600)
+    monkeypatch.setattr("asyncio.sleep", sleep_until_it_is_time)
     async with await psycopg.AsyncConnection.connect(pgflow_dsn, autocommit=True) as listening:
         await listening.execute(f"listen {WORK_CHANNEL}")
         async with AsyncApp(pgflow_dsn, include=[first, later, last]) as app:
@@ -71,6 +79,7 @@ async def _starts_in_turn(pgflow_dsn: str) -> tuple[list[set[int]], dict[str, in
             for _ in range(20):
                 await app.start(later)
             await app.start(last)
+            is_time.set()
         rows = await (
             await listening.execute("select workflow, lane_id from pgflow.lane order by lane_id")
         ).fetchall()

@@ -255,7 +255,7 @@ def test_fields_are_not_read_where_there_is_no_object(text: str, reason: str) ->
     assert caught.value.reason == reason
 
 
-def test_hostile_outputs_are_read_in_reasonable_time() -> None:
+def test_hostile_outputs_are_read_to_their_end() -> None:
     for text in (
         "```\n" + "\n" * 300_000,
         "``` " * 100_000,

@@ -52,7 +52,7 @@ def test_a_wish_is_what_an_answer_ends_with(text: str, wish: object) -> None:
     assert wish_of(text) == wish
 
 
-def test_a_long_answer_is_read_in_no_time() -> None:
+def test_a_long_answer_is_read_to_its_end() -> None:
     assert wish_of("<ask-user>" * 100_000 + "</ask-user") is None
     assert wish_of(f'<run-sop name="x">{"[" * 200_000}</run-sop>') is not None
     without_tags("</ " * 100_000)
