@@ -28,7 +28,7 @@ REFERENCE = REPOSITORY / "docs" / "reference"
 GRAPH_CSS = REPOSITORY / "pgflow" / "web" / "static" / "graph.css"
 
 Texts = dict[Path, str | None]
-"""What each file should hold; None if it should be gone."""
+"""Text that each file should hold; None if it should be gone."""
 Connection = psycopg.Connection[Any]
 
 
