@@ -1,8 +1,8 @@
 """Writes all that is made of something else in this repository: `python -m tools.generate`.
 
 ``MADE`` has a function for each kind, which returns the text that each file should have. A test
-compares (`tests/house/test_generated.py`), so nothing that is made is edited. The schema's own
-pages are read from a server that is started for it, where the schema is installed anew.
+compares (`tests/house/test_generated.py`), so nothing that is made is edited. What is made of the
+schema needs a server, which is started for it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import difflib
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from pgflow.schema import migrate
 from tools import colours, reference
 
 REPOSITORY = Path(__file__).parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "kits")]
+TESTS = REPOSITORY / "tests"
+sys.path[:0] = map(str, (TESTS, TESTS / "kits", TESTS / "apps", TESTS / "cli"))
 
 REFERENCE = REPOSITORY / "docs" / "reference"
 GRAPH_CSS = REPOSITORY / "pgflow" / "web" / "static" / "graph.css"
 
 Texts = dict[Path, str | None]
-"""What each file should hold; None if it should be gone."""
+"""Text that each file should hold; None if it should be gone."""
 Connection = psycopg.Connection[Any]
 
 
@@ -74,13 +76,30 @@ def snapshot(conn: Connection) -> Texts:
     return {REPOSITORY / "tests" / "schema.sql": dump_catalog(conn)}
 
 
+def session(conn: Connection) -> Texts:
+    """A session at the terminal, played in a database of its own, if more than times differ."""
+    import servers  # type: ignore[import-not-found]
+    import test_cli_session as played  # type: ignore[import-not-found]
+
+    server = f"{conn.info.dsn} password={conn.info.password}"
+    with tempfile.TemporaryDirectory() as folder:
+        dsn = servers.dsn_of(server, servers.create_database(server))
+        page = played.play(dsn, Path(folder))
+    is_same = played.masked(page) == played.masked(played.PAGE.read_text())
+    return {} if is_same else {played.PAGE: page}
+
+
 OF_FILES: dict[str, Callable[[], Texts]] = {
     "twins": twins,
     "pages": pages,
     "graphs": rules_of_graphs,
     "guarantees": guarantees,
 }
-OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {"sql": sql_page, "snapshot": snapshot}
+OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {
+    "sql": sql_page,
+    "snapshot": snapshot,
+    "session": session,
+}
 
 
 def stale(made: Texts) -> dict[Path, str]:
@@ -116,8 +135,10 @@ def main() -> None:
     """Write all, or the kinds that are named."""
     parser = argparse.ArgumentParser(prog="python -m tools.generate", description=__doc__)
     kinds = [*OF_FILES, *OF_THE_SCHEMA]
-    parser.add_argument("kind", nargs="*", choices=[*kinds, []], help="all if none is named")
+    parser.add_argument("kind", nargs="*", help=f"of {', '.join(kinds)}; all if none is named")
     wanted = parser.parse_args().kind or kinds
+    if unknown := set(wanted) - set(kinds):
+        parser.error(f"nothing is made under the name {', '.join(unknown)}")
     for kind in wanted:
         if kind in OF_FILES:
             write(OF_FILES[kind]())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -392,12 +391,3 @@ def test_adding_needs_something_to_add_to():
 def test_without_matplotlib_or_a_peer_there_is_no_picture_and_the_reason(tmp_path: Path):
     with pytest.raises(plot.NoPlot, match=r"pgflow-engine\[bench\]|nothing to compare"):
         plot.draw(measured(("steps_per_second_at_128", "pgflow", [1.0])), tmp_path / "plot.png")
-
-
-def test_matplotlib_is_asked_for_by_the_extra_alone():
-    project = tomllib.loads((servers.REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert [
-        name
-        for name, needed in project["optional-dependencies"].items()
-        if any("matplotlib" in n for n in needed)
-    ] == ["bench"]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-import servers
 
 from pgflow._model.reasons import WORDS, in_words, reason_of
 
 
-def test_what_the_database_records_is_of_the_list():
-    text = "".join(
-        (servers.REPOSITORY / "sql" / f"{name}.sql").read_text()
-        for name in ("ledgers/effects", "ledgers/beats")
-    )
+def test_what_the_database_records_is_of_the_list(db):
+    query = "select string_agg(prosrc, '') from pg_proc where pronamespace = 'pgflow'::regnamespace"
+    (text,) = db.execute(query).fetchone()
     recorded = dict(
         re.findall(r"json_build_object\('reason', '(\w+)'(?:, 'why',\s+'([^']+)')?", text)
     )
