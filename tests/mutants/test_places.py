@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 
 import pytest
 
-from . import places, traces
-from .recorder import Recorder
+from . import places, recorder, traces
 
 PYTHON = '''
 """A module."""
@@ -176,10 +178,31 @@ def test_tests_that_say_what_stands_at_the_place_come_first(tmp_path, monkeypatc
 
 def test_a_record_says_what_each_test_entered(tmp_path) -> None:
     (tmp_path / "default").mkdir()
-    recorder = Recorder(str(tmp_path / "default"))
-    recorder.write("test_x.py::test_a", ["sql::wake", "pgflow/a.py::f"], seconds=0.5, passed=True)
-    recorder.write("test_x.py::test_b", ["pgflow/a.py::f"], seconds=0.1, passed=False)
+    record = recorder.Recorder(str(tmp_path / "default"))
+    record.write("test_x.py::test_a", ["sql::wake", "pgflow/a.py::f"], seconds=0.5, passed=True)
+    record.write("test_x.py::test_b", ["pgflow/a.py::f"], seconds=0.1, passed=False)
     heard = traces.read(tmp_path).tests
     assert heard["test_x.py::test_a"].entered == {"sql::wake", "pgflow/a.py::f"}
     assert heard["test_x.py::test_b"].entered == {"pgflow/a.py::f"}
     assert not heard["test_x.py::test_b"].passed
+
+
+def test_a_process_that_a_test_starts_and_one_that_it_forks_record_for_it(tmp_path) -> None:
+    (tmp_path / "default").mkdir()
+    folder = str(tmp_path / "default")
+    (tmp_path / "sitecustomize.py").write_text(recorder.INHERITED.format(path=recorder.__file__))
+    code = """import os; from pgflow._model.durations import duration, in_short
+found = duration(1, "a wait")
+if os.fork() == 0:
+    in_short(found); os.kill(os.getpid(), 9)
+os.wait()"""
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path),
+        recorder.FOLDER: folder,
+        "PYTEST_CURRENT_TEST": "test_x.py::test_a (call)",
+    }
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    (heard,) = traces.read(tmp_path).tests.values()
+    assert heard.name == "test_x.py::test_a"
+    path = "pgflow/_model/durations.py"
+    assert heard.entered >= {f"{path}::duration", f"{path}::in_short"}

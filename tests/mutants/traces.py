@@ -15,6 +15,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -157,7 +158,9 @@ def in_order(tests: Sequence[Heard], mutant: Mutant, sound: str) -> list[Heard]:
 
 
 def record(folder: Path, tier: str, words: Sequence[str], server_dsn: str | None) -> int:
-    """Play a tier, or the named part of it, and keep what its tests enter."""
+    """Play a tier and keep what its tests enter; a part of it, if named, adds to what is there."""
+    if not words:
+        shutil.rmtree(folder / tier, ignore_errors=True)
     environment = dict(os.environ) | {FOLDER: str((folder / tier).absolute())}
     if server_dsn is not None:
         environment["PGFLOW_TEST_DSN"] = server_dsn
