@@ -54,6 +54,10 @@ if sys.dont_write_bytecode:
 os.environ.setdefault("PGFLOW_EMBEDDED", "1")
 
 
+# A harness waits as long as any other test does: only a hang ends it.
+pgflow.testing.IDLE_TIMEOUT_SECONDS = servers.HANG_SECONDS
+
+
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Compile the tests once, on all processors, before several processes collect all of them: to
     rewrite their assertions takes longer than anything else of a collection.

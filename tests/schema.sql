@@ -10,6 +10,9 @@ sequence pgflow.batch_member_n_seq, owner pgflow_owner
 sequence pgflow.code_code_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
+sequence pgflow.dropped_history_dropped_history_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.entity_history_history_id_seq, owner pgflow_owner
   as bigint start 1 increment 1 cache 1
 
@@ -40,9 +43,15 @@ sequence pgflow.nudge_id_seq, owner pgflow_owner
   -- Numbers nudges
   as bigint start 1 increment 1 cache 1
 
+sequence pgflow.pool_change_pool_change_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.put_back_seq, owner pgflow_owner
   -- Numbers messages that are put back into a mailbox: below zero, and lower each time
   as bigint start -1 increment -1 cache 1
+
+sequence pgflow.queue_change_queue_change_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
 
 sequence pgflow.run_id_seq, owner pgflow_owner
   -- Numbers runs; a chain is numbered by its first run
@@ -156,9 +165,10 @@ table pgflow.code_signal, owner pgflow_owner
   code_id integer not null -- The code
   signal text not null -- Name of the signal
   shape jsonb not null -- Payloads that the code certainly refuses, see sql/core/shape.sql
+  shape_hash text not null default md5((shape)::text) -- MD5 of that text, for the key
+  constraint code_signal_pkey PRIMARY KEY (signal, code_id, shape_hash)
   constraint code_signal_signal_check CHECK (((octet_length(signal) >= 1) AND (octet_length(signal) <= 255)))
   CREATE INDEX code_signal_code_idx ON pgflow.code_signal USING btree (code_id)
-  CREATE UNIQUE INDEX code_signal_key ON pgflow.code_signal USING btree (signal, code_id, md5((shape)::text))
 
 table pgflow.confirmation, owner pgflow_owner
   -- What became of effects that were accepted, by the reference of the counterparty; kept as long as the history of the run
@@ -229,10 +239,12 @@ table pgflow.draft, owner pgflow_owner
 
 table pgflow.dropped_history, owner pgflow_owner
   -- What of the history has been removed, by whom: one row a batch
+  dropped_history_id bigint not null generated always as identity -- Number of the removal
   dropped_at timestamp with time zone not null -- Time of removal
   ended_before timestamp with time zone not null -- The runs had ended before this time
   runs integer not null -- Number of runs removed
   dropped_by text not null -- Name of the session that removed them
+  constraint dropped_history_pkey PRIMARY KEY (dropped_history_id)
 
 table pgflow.effect_beat, owner pgflow_owner
   -- Last sign of life of each accepted effect whose counterparty has promised some; gone when the effect is closed
@@ -816,12 +828,14 @@ table pgflow.pool, owner pgflow_owner
 
 table pgflow.pool_change, owner pgflow_owner
   -- What was said of pools, append only: who allowed what, when and why
+  pool_change_id bigint not null generated always as identity -- Number of the change
   changed_at timestamp with time zone not null -- Time at which it was said
   pool text not null -- The pool
   what text not null -- set, granted, revoked or restored
   said jsonb not null -- The limits and options that were set, or the amounts that were granted
   why text -- The reason given
   changed_by text not null -- Who said it
+  constraint pool_change_pkey PRIMARY KEY (pool_change_id)
   constraint pool_change_what_check CHECK ((what = ANY (ARRAY['set'::text, 'granted'::text, 'revoked'::text, 'restored'::text])))
   CREATE INDEX pool_change_idx ON pgflow.pool_change USING btree (pool, changed_at)
 
@@ -843,12 +857,14 @@ table pgflow.queue, owner pgflow_owner
 
 table pgflow.queue_change, owner pgflow_owner
   -- What was said of queues, append only: who set which rule, when and why
+  queue_change_id bigint not null generated always as identity -- Number of the change
   changed_at timestamp with time zone not null -- Time at which it was said
   queue text not null -- Name of the queue
   what text not null -- set, paused, resumed or purged
   said jsonb not null -- The rules that were set, as they were said; null takes one away. Of a purge, how many runs
   why text -- The reason given
   changed_by text not null -- Name of whoever said it
+  constraint queue_change_pkey PRIMARY KEY (queue_change_id)
   constraint queue_change_what_check CHECK ((what = ANY (ARRAY['set'::text, 'paused'::text, 'resumed'::text, 'purged'::text])))
   CREATE INDEX queue_change_idx ON pgflow.queue_change USING btree (queue, changed_at)
 

@@ -49,14 +49,6 @@ class Splice(NamedTuple):
     text: str
 
 
-class Change(NamedTuple):
-    """An operator applied at one place of a function: splices that do not overlap."""
-
-    function: str
-    operator: str
-    splices: tuple[Splice, ...]
-
-
 @dataclass(frozen=True)
 class Mutant:
     """One change of one function of a file."""
@@ -70,8 +62,7 @@ class Mutant:
     @property
     def room(self) -> str:
         """The folder by which it is counted."""
-        depth = 1 if self.path.startswith("cli/") else 2
-        return "/".join(self.path.split("/")[: depth + 1][:2]) if depth == 1 else _room(self.path)
+        return "/".join(self.path.split("/")[:-1][:2])
 
     @property
     def key(self) -> str:
@@ -104,11 +95,6 @@ class Mutant:
             lineterm="",
         )
         return "\n".join(lines)
-
-
-def _room(path: str) -> str:
-    folder = path.rpartition("/")[0]
-    return "/".join(folder.split("/")[:2])
 
 
 def source_files() -> Iterator[str]:

@@ -21,15 +21,18 @@ RECORD = FOLDER / "record"
 SECONDS_OF_ONE = 20.0
 """Seconds that a mutant takes on average with two at a time."""
 
+FEWEST = 10
+"""Number of mutants that are tried however little time there is."""
+
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Return the findings of this layer; without a record, the default tier is recorded first."""
+    """Return the findings of this layer. What the default tier enters is recorded first."""
     began = time.monotonic()
-    if not (RECORD / "default").exists():
-        traces.record(RECORD, "default", (), server_dsn)
+    traces.record(RECORD, "default", (), server_dsn)
     found = places.find_all()
     report = Report(seed, len(found))
-    drawn = places.draw(found, seed, max(1, int(seconds / SECONDS_OF_ONE)))
+    left_seconds = seconds - (time.monotonic() - began)
+    drawn = places.draw(found, seed, max(FEWEST, int(left_seconds / SECONDS_OF_ONE)))
     for trial in trials.try_all(drawn, traces.read(RECORD), server_dsn):
         report.add(trial)
     report.write(FOLDER)

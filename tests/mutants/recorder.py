@@ -40,7 +40,7 @@ class Recorder:
         self._folder, self._is_direct = folder, is_direct
         self._seen: dict[int, CodeType] = {}
         self._numbers: dict[str, int] = {}
-        self._file: Any = None
+        self._file: int | None = None
 
     def start(self) -> None:
         """Listen to every thread from now on."""
@@ -69,11 +69,13 @@ class Recorder:
     def write(self, test: str, names: Iterable[str], **more: Any) -> None:
         """Add a line on a test."""
         if self._file is None:
-            self._file = (Path(self._folder) / f"{os.getpid()}.jsonl").open("a", buffering=1)
+            path = Path(self._folder) / f"{os.getpid()}.jsonl"
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         new = [name for name in dict.fromkeys(names) if name not in self._numbers]
         self._numbers |= {name: len(self._numbers) + n for n, name in enumerate(new)}
         called = [self._numbers[name] for name in dict.fromkeys(names)]
-        self._file.write(json.dumps({"test": test, "new": new, "called": called, **more}) + "\n")
+        line = json.dumps({"test": test, "new": new, "called": called, **more}) + "\n"
+        os.write(self._file, line.encode())
 
     def _be_a_child(self) -> None:
         self._is_direct, self._file = True, None

@@ -1,20 +1,25 @@
 """Which tests are tried on a mutant: those that enter its function, by the record of `plugin.py`.
 
 A record is a folder with a file of each process that recorded, and says of each test of a tier what
-it entered, how long it took and whether it passed. Tests of many files come before many of one
-file, then those that enter least else, then the fastest. What runs while a module is imported
+what it entered, how long it took and whether it passed. A function of the core is entered by
+thousands; those are tried first whose text says most of what stands at the place. What runs while a
+module is imported belongs to no test: there any test that enters the module is taken.
+ while a module is imported
 belongs to no test: there any test that enters the module is taken.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import math
 import os
+import re
+import shutil
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,11 +34,13 @@ REPOSITORY = Path(__file__).parents[2]
 TIERS = {"default": (), "full": ("-m", "")}
 """Arguments of pytest by which a tier is played; what `full` has beside the default is its own."""
 
-MOST_TESTS = 150
+MOST_TESTS = 300
 """Number of tests tried on a mutant, in each tier."""
 
-MOST_SECONDS = 120.0
-"""Seconds that these took when they were recorded, in all."""
+LINES_AROUND = 3
+NAME_WEIGHT = 3.0
+SHORTEST_NAME = 5
+WORD = re.compile(r"[a-z]{3,}")
 
 
 @dataclass
@@ -45,6 +52,11 @@ class Heard:
     seconds: float = 0.0
     passed: bool = False
     entered: set[str] = field(default_factory=set)
+
+    @property
+    def file(self) -> str:
+        """Path of its file."""
+        return self.name.partition("::")[0]
 
 
 class Trace:
@@ -60,72 +72,95 @@ class Trace:
 
     def reaching(self, mutant: Mutant, tier: str) -> list[Heard]:
         """Return the tests of a tier that enter the mutant's function, in the order to try them."""
-        return _in_order([t for t in self._that_enter(mutant) if t.tier == tier], _words_of(mutant))
+        tests = [test for test in self._that_enter(mutant) if test.tier == tier]
+        return in_order(tests, mutant, (REPOSITORY / mutant.path).read_text())
 
     def _that_enter(self, mutant: Mutant) -> list[Heard]:
         if found := self._by_key.get(mutant.key):
             return found
-        # A lambda or a generator of it, or the class or module around it.
-        head = mutant.key.removesuffix("<module>")
+        head = mutant.key.partition(".<locals>")[0].removesuffix("<module>")
         near = {t.name: t for key, ts in self._by_key.items() if key.startswith(head) for t in ts}
-        return (
-            list(near.values())
-            if mutant.function == "<module>" or "<locals>" in mutant.key
-            else (list(near.values()) or self._that_name(mutant))
-        )
+        return list(near.values()) or self._that_name(mutant)
 
     def _that_name(self, mutant: Mutant) -> list[Heard]:
-        """Tests of files that name the function: of what no record sees, such as views, and what a
-        server calls that a test has started.
+        """Tests of files that name it: of what no record sees, such as views, and what a server calls
+        that a test has started.
         """
-        name = mutant.function.rpartition(".")[2].rstrip("_")
-        files = {test.name.split("::")[0] for test in self.tests.values()}
-        naming = {file for file in files if name in _text_of(file)} if len(name) > 5 else set()
-        return [t for t in self.tests.values() if t.passed and t.name.split("::")[0] in naming]
+        name = mutant.function.rpartition(".")[2].strip("_<>")
+        if len(name) < SHORTEST_NAME or name == "module":
+            return []
+        return [t for t in self.tests.values() if t.passed and name in TEXTS.of_file(t.file)]
 
 
-def _words_of(mutant: Mutant) -> tuple[str, str]:
-    return mutant.function.rpartition(".")[2].strip("_"), Path(mutant.path).stem.strip("_")
+def context_of(mutant: Mutant, sound: str) -> str:
+    """Return the text of the mutant's lines and those around them."""
+    before = sound[: mutant.splices[0].start].count("\n")
+    behind = sound[: mutant.splices[-1].end].count("\n")
+    lines = sound.split("\n")
+    return "\n".join(lines[max(0, before - LINES_AROUND) : behind + LINES_AROUND + 1])
 
 
-_texts: dict[str, str] = {}
+class _Texts:
+    """The words of tests, each file read once."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[str, dict[str, set[str]]]] = {}
+
+    def of_file(self, path: str) -> str:
+        return self._read(path)[0]
+
+    def of_test(self, name: str) -> set[str]:
+        path, _, rest = name.partition("::")
+        function = rest.partition("[")[0].rpartition("::")[2]
+        words = self._read(path)[1].get(function, set())
+        return words | _words(function) | _words(Path(path).stem)
+
+    def _read(self, path: str) -> tuple[str, dict[str, set[str]]]:
+        if path not in self._files:
+            file = REPOSITORY / path
+            text = file.read_text() if file.suffix == ".py" and file.exists() else ""
+            functions = {
+                node.name: _words(ast.get_source_segment(text, node) or "")
+                for node in ast.walk(ast.parse(text))
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+            self._files[path] = text, functions
+        return self._files[path]
 
 
-def _text_of(file: str) -> str:
-    if file not in _texts:
-        path = REPOSITORY / file
-        _texts[file] = path.read_text() if path.exists() else ""
-    return _texts[file]
+def _words(text: str) -> set[str]:
+    return set(WORD.findall(text.lower()))
 
 
-def _in_order(tests: Sequence[Heard], words: tuple[str, str]) -> list[Heard]:
-    """One of each file, then another of each: files that name the place first."""
-    by_file: dict[str, list[Heard]] = defaultdict(list)
-    for test in sorted(tests, key=lambda t: (len(t.entered), t.seconds, t.name)):
-        by_file[test.name.split("::")[0]].append(test)
-
-    def nearness(file: str) -> tuple[int, int, str]:
-        text = _text_of(file)
-        named = sum(word in text for word in words) + 2 * (words[1] in Path(file).stem)
-        return -named, len(by_file[file][0].entered), file
-
-    files = [by_file[file] for file in sorted(by_file, key=nearness)]
-    return [test for row in zip_longest(*files) for test in row if test is not None]
+TEXTS = _Texts()
 
 
-def cut(tests: Sequence[Heard]) -> list[Heard]:
-    """Return as many of these as are tried."""
-    kept: list[Heard] = []
-    seconds = 0.0
-    for test in tests:
-        if len(kept) < MOST_TESTS and (seconds + test.seconds <= MOST_SECONDS or not kept):
-            kept.append(test)
-            seconds += test.seconds
-    return kept
+def in_order(tests: Sequence[Heard], mutant: Mutant, sound: str) -> list[Heard]:
+    """Return the tests, those first whose text says most of what stands at the place: a word counts
+    by its rarity among them, those of the function's and the file's name threefold.
+    """
+    words = {test.name: TEXTS.of_test(test.name) for test in tests}
+    counts = Counter(word for found in words.values() for word in found)
+    names = _words(mutant.function) | _words(Path(mutant.path).stem)
+    weights = dict.fromkeys(_words(context_of(mutant, sound)), 1.0)
+    for name in names:
+        weights[name] = weights.get(name, 0.0) + NAME_WEIGHT
+
+    def nearness(test: Heard) -> float:
+        said = words[test.name]
+        score = sum(
+            weights[word] * math.log((len(tests) + 1) / counts[word])
+            for word in said & weights.keys()
+        )
+        return score / math.sqrt(len(said) or 1)
+
+    return sorted(tests, key=lambda test: (-nearness(test), test.seconds, test.name))
 
 
 def record(folder: Path, tier: str, words: Sequence[str], server_dsn: str | None) -> int:
-    """Play a tier, or the named part of it, and keep what its tests enter."""
+    """Play a tier and keep what its tests enter; a part of it, if named, adds to what is there."""
+    if not words:
+        shutil.rmtree(folder / tier, ignore_errors=True)
     environment = dict(os.environ) | {FOLDER: str((folder / tier).absolute())}
     if server_dsn is not None:
         environment["PGFLOW_TEST_DSN"] = server_dsn

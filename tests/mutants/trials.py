@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from .traces import TIERS, Trace, cut
+from .traces import MOST_TESTS, TIERS, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +156,7 @@ class Copy:
     def attempt(self, mutant: Mutant, number: int, trace: Trace, template: str) -> Trial:
         """Try one mutant in the tiers, one after the other, until it is noticed."""
         reaching = {tier: trace.reaching(mutant, tier) for tier in TIERS}
-        chosen = {tier: cut(tests) for tier, tests in reaching.items() if tests}
+        chosen = {tier: tests[:MOST_TESTS] for tier, tests in reaching.items() if tests}
         trial = Trial(mutant, UNREACHED, reaching=sum(map(len, reaching.values())))
         if not chosen:
             return trial
