@@ -1672,14 +1672,14 @@ create table pgflow.code_signal (
   code_id int not null,
   signal text not null check (octet_length(signal) between 1 and 255),
   shape jsonb not null,
-  shape_hash text not null generated always as (md5(shape::text)) stored,
-  primary key (signal, code_id, shape_hash)
+  code_signal_id bigint generated always as identity primary key
 );
 comment on table pgflow.code_signal is 'What payloads the signals have that code waits for, as far as it declares them';
 comment on column pgflow.code_signal.code_id is 'The code';
 comment on column pgflow.code_signal.signal is 'Name of the signal';
 comment on column pgflow.code_signal.shape is 'What the code certainly refuses, see sql/shape.sql';
-comment on column pgflow.code_signal.shape_hash is 'MD5 of that text, for the key';
+comment on column pgflow.code_signal.code_signal_id is 'Number of the row';
+create unique index code_signal_key on pgflow.code_signal (signal, code_id, md5(shape::text));
 create index code_signal_code_idx on pgflow.code_signal (code_id);
 
 -- Who must be told that a person is needed, and when one was.

@@ -10,6 +10,9 @@ sequence pgflow.batch_member_n_seq, owner pgflow_owner
 sequence pgflow.code_code_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
+sequence pgflow.code_signal_code_signal_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.dropped_history_dropped_history_id_seq, owner pgflow_owner
   as bigint start 1 increment 1 cache 1
 
@@ -165,10 +168,11 @@ table pgflow.code_signal, owner pgflow_owner
   code_id integer not null -- The code
   signal text not null -- Name of the signal
   shape jsonb not null -- Payloads that the code certainly refuses, see sql/core/shape.sql
-  shape_hash text not null default md5((shape)::text) -- MD5 of that text, for the key
-  constraint code_signal_pkey PRIMARY KEY (signal, code_id, shape_hash)
+  code_signal_id bigint not null generated always as identity -- Number of the row
+  constraint code_signal_pkey PRIMARY KEY (code_signal_id)
   constraint code_signal_signal_check CHECK (((octet_length(signal) >= 1) AND (octet_length(signal) <= 255)))
   CREATE INDEX code_signal_code_idx ON pgflow.code_signal USING btree (code_id)
+  CREATE UNIQUE INDEX code_signal_key ON pgflow.code_signal USING btree (signal, code_id, md5((shape)::text))
 
 table pgflow.confirmation, owner pgflow_owner
   -- What became of effects that were accepted, by the reference of the counterparty; kept as long as the history of the run

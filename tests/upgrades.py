@@ -153,7 +153,7 @@ class Fleet:
 
     def add(self, version: Version, count: int) -> None:
         """Start workers."""
-        options = "upgrade_jobs --dead-after 2 --poll 0.2 --concurrency 8"
+        options = "upgrade_jobs --dead-after 2s --poll 0.2s --concurrency 8"
         command = ["-m", "pgflow_cli", "workers", *options.split()]
         started = [version.start(self._log, self.dsn, *command) for _ in range(count)]
         self.workers.setdefault(version, []).extend(started)

@@ -55,7 +55,7 @@ SESSION: list[tuple[str, list[str]]] = [
     (("The customer leaves. Their open runs are shown, counted, and cancelled. Their code may clean "
      "up."), [
         "pgflow cancel --label customer=acme --status waiting --why 'the customer has left'",
-        "pgflow tick shop.py --dead-after 1",
+        "pgflow tick shop.py --dead-after 1s",
         "pgflow list",
     ]),
     ("Everything is a row, and the books balance.", [

@@ -128,7 +128,7 @@ def test_a_busy_fleet_elsewhere_does_not_keep_it_alive(dsn, conn):
     fleet = process(dsn, "workers", "cli_jobs", "--dead-after", "1s")
     try:
         eventually(lambda: statuses(conn)["long-1"] == "running", "the fleet is at work")
-        answer = tick(dsn, "--dead-after", "60")
+        answer = tick(dsn, "--dead-after", "60s")
         assert (answer.code, answer.data["outcome"], answer.data["taken"]) == (0, "idle", 0)
         assert statuses(conn)["long-1"] == "running"
     finally:

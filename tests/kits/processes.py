@@ -61,9 +61,9 @@ class WorkerProcess:
             "workers",
             module,
             "--dead-after",
-            "1",
+            "1s",
             "--poll",
-            "0.2",
+            "0.2s",
             *options,
         ]
         environment = {

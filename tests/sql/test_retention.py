@@ -97,7 +97,8 @@ def test_old_runs_go_though_a_publication_has_all_tables(conn: Conn, dsn: str) -
     send(conn, "old-1", "nobody")
     end_all(conn)
     done = pgflow(dsn, "prune", "--older-than", "0s", "--yes", "--json")
-    assert (done.code, done.data["runs"], count(conn, "run")) == (0, 3, 0), done
+    assert done.code == 0, done
+    assert (done.data["runs"], count(conn, "run")) == (3, 0)
     conn.execute("drop publication everything")
 
 

@@ -171,7 +171,7 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
                 entry[0].__exit__(None, None, None)
                 processes.remove(entry)
             while len(processes) < 2:
-                manager = worker(dsn, "--dead-after", "2")
+                manager = worker(dsn, "--dead-after", "2s")
                 processes.append((manager, manager.__enter__()))
             return one(app_conn, "select count(*) from pgflow.runs where status = 'stuck'")
 
@@ -210,7 +210,7 @@ def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn
 @pytest.mark.full
 def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn, tmp_path):
     key = start(app_conn, "hogging", until=str(tmp_path / "enough"))
-    seen = ("--dead-after", "3")  # five beats
+    seen = ("--dead-after", "3s")  # five beats
     with worker(dsn, *seen) as process, worker(dsn, *seen) as other:
         process.registered(), other.registered()
         begun = "select count(*) from pgflow.steps where key = %s and status = 'started'"

@@ -125,8 +125,8 @@ class Workers:
         options = {
             "--queue": queue,
             "--concurrency": concurrency,
-            "--dead-after": dead_after_seconds,
-            "--poll": 0.2,
+            "--dead-after": f"{dead_after_seconds:g}s",
+            "--poll": "0.2s",
         }
         self._command = ["pgflow_cli", "workers", WORKERS_APP, *_words(options)]
         self._folder = folder
