@@ -134,6 +134,20 @@ def test_an_sop_without_a_section_of_steps_is_read_where_its_steps_are():
     } <= set(messages(verdict))
 
 
+def test_a_section_of_steps_without_a_word_in_it_has_no_step():
+    verdict = read(sop(steps=""))
+    assert (verdict.graph, messages(verdict)[:1]) == (
+        None,
+        ["No numbered steps found (format: ### 1. Step Name)"],
+    )
+
+
+def test_bold_words_at_the_beginning_of_a_line_are_no_label():
+    verdict = read(sop(steps=f"### 1. Look\n\n**Look** and see.{RULES}\n\n### 2. Tell{RULES}"))
+    assert verdict.problems == ()
+    assert "**Look** and see." in prompts(verdict.graph)[0]
+
+
 def test_a_heading_without_a_number_belongs_to_the_step_before_it():
     verdict = read(
         sop(steps=f"### 1. Look\n\n### Hints\n\nMind the gap.{RULES}\n\n### 2. Tell{RULES}")
