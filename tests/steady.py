@@ -67,6 +67,11 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
+def _outer_environment() -> dict[str, str]:
+    """Return the environment without what a pytest around this one says of itself."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
+
+
 def play(seed: int, arguments: Sequence[str]) -> dict[str, str]:
     """Play one round; the answer has the tests that failed and what they said."""
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +80,7 @@ def play(seed: int, arguments: Sequence[str]) -> dict[str, str]:
         code = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "tests.steady", *arguments],
             cwd=REPOSITORY,
-            env={**os.environ, SEED: str(seed), NOTES: str(notes)},
+            env={**_outer_environment(), SEED: str(seed), NOTES: str(notes)},
             stdout=subprocess.DEVNULL,
             check=False,
         ).returncode

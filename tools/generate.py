@@ -131,17 +131,26 @@ def write(made: Texts) -> None:
         print(path)
 
 
+def report(made: Texts) -> None:
+    """Print how files differ, and end with 1 if one does."""
+    if differences := stale(made):
+        raise SystemExit("\n".join(f"{path}:\n{text}" for path, text in differences.items()))
+
+
 def main() -> None:
     """Write all, or the kinds that are named."""
     parser = argparse.ArgumentParser(prog="python -m tools.generate", description=__doc__)
     kinds = [*OF_FILES, *OF_THE_SCHEMA]
     parser.add_argument("kind", nargs="*", help=f"of {', '.join(kinds)}; all if none is named")
-    wanted = parser.parse_args().kind or kinds
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if one differs")
+    given = parser.parse_args()
+    wanted = given.kind or kinds
+    finish = report if given.check else write
     if unknown := set(wanted) - set(kinds):
         parser.error(f"nothing is made under the name {', '.join(unknown)}")
     for kind in wanted:
         if kind in OF_FILES:
-            write(OF_FILES[kind]())
+            finish(OF_FILES[kind]())
     if set(wanted) & set(OF_THE_SCHEMA):
         from ownserver import OwnServer  # type: ignore[import-not-found]
 
@@ -149,7 +158,7 @@ def main() -> None:
             migrate(conn)
             for kind in wanted:
                 if kind in OF_THE_SCHEMA:
-                    write(OF_THE_SCHEMA[kind](conn))
+                    finish(OF_THE_SCHEMA[kind](conn))
 
 
 if __name__ == "__main__":
