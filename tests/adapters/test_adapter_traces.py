@@ -42,6 +42,7 @@ def one(spans: Spans, name: str, above: str) -> dict[str, Any]:
     return said(span)
 
 
+@pytest.mark.full
 async def test_pydantic_ai(aflow: AsyncHarness, spans: Spans) -> None:
     pytest.importorskip("pydantic_ai", reason="needs pip install -e '.[adapters]'")
     from scripted import call, durable

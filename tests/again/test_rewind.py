@@ -288,6 +288,7 @@ def test_what_has_acted_is_named_and_refused(flow: Harness, conn: Conn) -> None:
     assert run_row(conn, "k", "generation, status") == (1, "completed")
 
 
+@pytest.mark.full
 def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(
     flow: Harness, conn: Conn
 ) -> None:
@@ -486,6 +487,7 @@ def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
         flow.app.get(key, decide).result(SOON)
 
 
+@pytest.mark.full
 def test_a_step_that_failed_is_given_a_result(flow: Harness) -> None:
     buying = buy.options(retries=1)
 
@@ -502,6 +504,7 @@ def test_a_step_that_failed_is_given_a_result(flow: Harness) -> None:
     assert run.result(SOON) == "bought by hand"
 
 
+@pytest.mark.full
 def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow: Harness, conn: Conn) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk"])
@@ -521,6 +524,7 @@ def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow: Harness, c
 # ---------------------------------------------------------------- chance
 
 
+@pytest.mark.full
 def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
     flow: Harness, conn: Conn
 ) -> None:
@@ -1048,6 +1052,7 @@ def test_unit_and_step_are_not_said_together(db: Conn) -> None:
         assert "say a unit or a step, not both" in refusal(db, f"select pgflow.{verb}")
 
 
+@pytest.mark.full
 def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(
     flow: Harness, conn: Conn, dsn: str
 ) -> None:
@@ -1190,6 +1195,7 @@ def test_mail_that_is_just_put_aside_is_not_lost(conn: Conn, dsn: str) -> None:
     assert mailbox(conn, run.chain_id) == [("s", "go"), ("s", "again")]
 
 
+@pytest.mark.full
 def test_two_who_rewind_or_fork_at_once_do_it_one_after_the_other(conn: Conn, dsn: str) -> None:
     run = begin(conn, key="k")
     commit(conn, flush(run, unit()))

@@ -220,6 +220,7 @@ def test_another_request_is_another_act_under_another_key(
     sound(conn)
 
 
+@pytest.mark.full
 def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow: Harness, conn: Conn) -> None:
     @workflow
     async def doomed(items: list[str]) -> None:
@@ -444,6 +445,7 @@ def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
     sound(conn)
 
 
+@pytest.mark.full
 def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_one_that_it_was(
     flow: Harness, conn: Conn
 ) -> None:
@@ -478,6 +480,7 @@ def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_on
     sound(conn)
 
 
+@pytest.mark.full
 async def test_async_apps_do_it_too(aflow: AsyncHarness, conn: Conn) -> None:
     aflow.include(shopping)
     run = await aflow.start(shopping.options(key="k"), ["milk"])
@@ -489,6 +492,7 @@ async def test_async_apps_do_it_too(aflow: AsyncHarness, conn: Conn) -> None:
     assert World.calls == ["buy milk", "return milk", "buy milk"]
 
 
+@pytest.mark.full
 def test_sync_workflows_are_taken_back_as_async_ones_are(flow: Harness, conn: Conn) -> None:
     @workflow
     def plain() -> list[str]:

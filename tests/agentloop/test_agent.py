@@ -220,6 +220,7 @@ def test_what_was_decided_and_done_before_a_crash_is_not_again(flow: Harness, ma
     assert (World.model, World.calls) == (3, added(2))
 
 
+@pytest.mark.full
 @BOTH
 def test_what_is_stale_is_looked_at_and_decided_again(flow: Harness, made: Any) -> None:
     World.stale = {1, 2}

@@ -90,6 +90,7 @@ async def test_a_reader_goes_on_anywhere_without_gap_or_double(
     assert read == list(range(60))
 
 
+@pytest.mark.full
 async def test_an_id_holds_over_generations_and_rewinds(aflow: AsyncHarness, tails: Tails) -> None:
     aflow.include(hears)
     run = await aflow.start(hears.options(key="k"), 3)
@@ -274,6 +275,7 @@ async def test_nobody_is_left_behind_when_the_last_reader_leaves(
 # ---------------------------------------------------------------- what is not durable
 
 
+@pytest.mark.full
 async def test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_their_place(
     aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection
 ) -> None:
@@ -613,6 +615,7 @@ async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow: Asy
     assert not [t for t in asyncio.all_tasks() if t.get_name().startswith("pgflow-tail")]
 
 
+@pytest.mark.full
 async def test_a_silent_line_is_kept_alive(
     aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

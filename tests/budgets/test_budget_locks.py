@@ -73,6 +73,7 @@ def test_a_batch_at_repeatable_read_never_admits_by_what_it_has_not_seen(
     assert ask(conn, other, "0.5")[0] == "q"
 
 
+@pytest.mark.full
 async def test_a_transaction_whose_pool_has_changed_since_is_played_again(
     aflow: AsyncHarness, conn: Conn
 ) -> None:

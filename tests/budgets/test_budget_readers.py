@@ -152,6 +152,7 @@ def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent: str) -> No
     assert "budget charged ask" in cli(spent, "timeline", "a", tty=True).out
 
 
+@pytest.mark.full
 def test_the_command_line_sets_grants_and_revokes(dsn: str, conn: psycopg.Connection) -> None:
     assert cli(dsn, "budgets", tty=True).err == "There are no pools yet.\n"
     made = cli(

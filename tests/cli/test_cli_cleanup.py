@@ -114,6 +114,7 @@ def test_what_no_run_of_this_folder_has_left_is_kept_unless_it_is_asked_for(
     assert (elsewhere / ".pgflow/runs/there").is_dir()
 
 
+@pytest.mark.full
 def test_a_symbolic_link_is_neither_followed_nor_removed(dsn: str, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "linked").mkdir(parents=True)

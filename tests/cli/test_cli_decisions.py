@@ -101,6 +101,7 @@ def test_a_line_is_a_decision_with_its_reasons_and_what_rests_on_it(
     assert first["acts"][0]["key"].startswith(first["decision"] + "/")
 
 
+@pytest.mark.full
 def test_what_is_encoded_or_redacted_stays_so(judged: str) -> None:
     text = pgflow(judged, "export", "--decisions", "--all").out
     lines = {line["key"]: line for line in map(json.loads, text.splitlines())}

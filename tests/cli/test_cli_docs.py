@@ -117,6 +117,7 @@ def project(
     servers.drop_database(server_dsn, name)
 
 
+@pytest.mark.full
 def test_the_examples_run_in_their_order(project, monkeypatch):
     dsn, folder = project
     monkeypatch.chdir(folder)

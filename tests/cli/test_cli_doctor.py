@@ -156,6 +156,7 @@ def test_queues_that_nobody_serves(dsn, conn):
     ]
 
 
+@pytest.mark.full
 def test_a_transaction_that_holds_the_dead_rows(dsn, monkeypatch):
     monkeypatch.setattr(server, "LONG_SECONDS", 0)
     with psycopg.connect(dsn, application_name="forgotten") as other:
@@ -202,6 +203,7 @@ def test_notifications_that_do_not_arrive(dsn, monkeypatch):
     assert "listen=False" in do
 
 
+@pytest.mark.full
 def test_what_a_role_may_do(dsn, conn):
     roles = {name: f"cli_{name}_{secrets.token_hex(3)}" for name in ("operator", "nobody")}
     conn.execute(
@@ -249,6 +251,7 @@ def test_the_role_that_made_the_roles_gets_their_rights_by_the_remedy(dsn, conn)
         conn.execute(f"drop owned by {role}; drop role {role}")
 
 
+@pytest.mark.full
 def test_a_check_that_breaks_on_a_missing_right_is_a_finding(dsn, monkeypatch):
     def refused(_patient):
         raise psycopg.errors.InsufficientPrivilege("no")
@@ -283,6 +286,7 @@ def test_a_pooler_in_transaction_mode_is_recognised(dsn, monkeypatch):
         assert "App(listen=False, prepare_threshold=None)" in do
 
 
+@pytest.mark.full
 def test_a_pooler_in_session_mode_is_well(dsn):
     with bouncer(dsn, "session") as address:
         assert findings(address)[0]["pooler"] == [
@@ -290,6 +294,7 @@ def test_a_pooler_in_session_mode_is_well(dsn):
         ]
 
 
+@pytest.mark.full
 def test_a_tick_works_through_a_pooler_in_transaction_mode(dsn, conn):
     from clikit import finish, process
 

@@ -115,6 +115,7 @@ def test_a_workflow_is_named_where_archon_has_them(dsn: str) -> None:
     assert said.data["output"]["nodes"] == {"a": "completed"}
 
 
+@pytest.mark.full
 def test_a_workflow_is_named_in_a_folder_that_is_searched_with_what_it_calls(dsn: str) -> None:
     folder = Path("library", "workflows")
     folder.mkdir(parents=True)

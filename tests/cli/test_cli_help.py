@@ -58,6 +58,7 @@ def faults(command: tuple[str, ...]) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_every_command_explains_itself_and_its_options():
     found = [f"pgflow {' '.join(command)}: {f}" for command in commands() for f in faults(command)]
     assert found == []
@@ -79,6 +80,7 @@ for command in json.loads(sys.argv[1]):
 LIGHT = ("commands", "look", "look.failures", "look.help")
 
 
+@pytest.mark.full
 def test_help_imports_nothing_heavy():
     """Modules that are there when each command has explained itself, in a child of one process."""
     done = subprocess.run(

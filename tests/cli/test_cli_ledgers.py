@@ -161,6 +161,7 @@ def test_a_run_stuck_on_an_effect_shows_the_command_that_settles_it(
     assert said.splitlines()[-1] == "More: pgflow timeline order-7, pgflow owed"
 
 
+@pytest.mark.full
 def test_a_run_that_nothing_takes_back_shows_what_a_person_must_do(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_run_that_nothing_takes_back_shows_what_a_person_must_do(
     work_until(dsn, lambda: statuses(conn) == ["failed"])
 
 
+@pytest.mark.full
 def test_a_person_answers_and_the_run_goes_on(stuck: str, conn: psycopg.Connection) -> None:
     answer = pgflow(
         stuck,

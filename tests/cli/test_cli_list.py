@@ -142,6 +142,7 @@ def test_a_queue_that_there_is_not_is_named(dsn):
     assert pgflow(dsn, "list", "--key", "k", tty=True).err == "No run is like that.\n"
 
 
+@pytest.mark.full
 def test_watching_answers_again_when_something_has_changed(dsn, conn):
     watching = clikit.process(dsn, "list", "--watch", "--every", "0.1s")
     try:

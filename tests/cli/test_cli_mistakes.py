@@ -261,6 +261,7 @@ def test_standard_input_that_is_no_text(dsn, arguments):
     assert b"cannot be read: 'utf-8' codec can't decode byte 0xe9" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("host", ["caf\udce9", "x" * 64])
 def test_an_address_for_metrics_that_is_none(dsn, host):
     answer = clikit.finish(

@@ -263,6 +263,7 @@ def served(aflow: AsyncHarness, folder: Path, triggers: str = TRIGGERS) -> Arriv
     return Arrivals(starts, folder, 1.0)
 
 
+@pytest.mark.full
 async def test_an_event_that_comes_again_has_the_run_that_it_has(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], folder: Path
 ) -> None:
@@ -301,6 +302,7 @@ async def test_a_file_that_is_being_written_waits(
     assert len(said(conn, "inbox")) == 1
 
 
+@pytest.mark.full
 async def test_a_file_whose_run_was_pruned_gets_no_second_one(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], folder: Path
 ) -> None:

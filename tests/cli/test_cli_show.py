@@ -116,6 +116,7 @@ def test_more_lines_than_the_limit_are_counted(worked):
 # ---------------------------------------------------------------- list KEY
 
 
+@pytest.mark.full
 def test_keys_may_be_listed_by_name_and_by_pattern(worked):
     assert [row["key"] for row in pgflow(worked, "list", "long-1", "nobody").data] == ["long-1"]
     assert [row["key"] for row in pgflow(worked, "list", "short-*", "long-1").data] == [
@@ -137,6 +138,7 @@ def test_waiting_ends_with_the_runs(worked):
     assert pgflow(worked, "result", "short-1").out == '"order of a lamp, 2 fetched"\n'
 
 
+@pytest.mark.full
 def test_what_has_not_ended_in_time_is_exit_code_three(dsn, conn):
     conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'slow-1')""")
     answer = pgflow(dsn, "wait", "slow-1", "--timeout", "200ms")

@@ -132,6 +132,7 @@ def test_questions_that_postgres_refuses_say_where(shared_dsn):
     assert pgflow(shared_dsn, "sql", "select 1/0").err == "pgflow: division by zero\n"
 
 
+@pytest.mark.full
 def test_long_answers_are_cut_and_say_so(shared_dsn):
     answer = pgflow(
         shared_dsn, "sql", "select n from generate_series(1, 2000000) n", "--limit", "3"

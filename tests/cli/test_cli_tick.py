@@ -46,6 +46,7 @@ def test_what_is_ready_is_worked_on_and_what_sleeps_is_left(dsn, conn):
     assert one(conn, "select count(*) from pgflow.worker") == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", ["tick", "workers"])
 def test_the_collector_is_spared_what_is_loaded(dsn, conn, command):
     start(conn, "spared", "a-1")

@@ -63,6 +63,7 @@ def watching(*arguments: str) -> Iterator[Watcher]:
             reader.join()
 
 
+@pytest.mark.full
 def test_a_file_is_validated_again_when_it_changes(tmp_path: Path) -> None:
     path = write(tmp_path, "- {id: a, bash: echo}")
     with watching("validate", str(path)) as watcher:

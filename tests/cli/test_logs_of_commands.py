@@ -44,6 +44,7 @@ for name in ("psycopg", "psycopg.pool"):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("level", "own_level", "told"),
     [

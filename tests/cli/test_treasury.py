@@ -485,6 +485,7 @@ def test_the_program_kills_workers_that_hold_runs_and_proves_its_books(finished:
     assert "FAIL" not in finished.printed
 
 
+@pytest.mark.full
 def test_the_bank_was_asked_again_and_executed_nothing_again(finished: Finished) -> None:
     executed, again = map(
         int, re.search(r"(\d+) executed, (\d+) asked again", finished.printed).groups()

@@ -41,6 +41,7 @@ async def assert_cancelled(run: Any, why: str = "cancelled") -> None:
 # ---------------------------------------------------------------- wherever it is
 
 
+@pytest.mark.full
 async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -52,6 +53,7 @@ async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(
     assert events(conn, run.key) == [("operator", "cancel")]
 
 
+@pytest.mark.full
 async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -96,6 +98,7 @@ async def test_a_run_in_a_step_is_cancelled_there_and_that_is_no_result_of_the_s
     assert steps(conn, run.key) == [("endless", "abandoned", 1)]
 
 
+@pytest.mark.full
 def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness) -> None:
     started, release = threading.Event(), threading.Event()
 

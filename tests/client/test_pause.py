@@ -119,6 +119,7 @@ async def test_time_passes_for_a_paused_run_but_nothing_happens(aflow: AsyncHarn
     assert await run.result(SOON) == "awake"
 
 
+@pytest.mark.full
 async def test_a_deadline_ends_a_paused_run(aflow: AsyncHarness) -> None:
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go.options(timeout=HOUR))
@@ -129,6 +130,7 @@ async def test_a_deadline_ends_a_paused_run(aflow: AsyncHarness) -> None:
         await run.result(SOON)
 
 
+@pytest.mark.full
 async def test_a_paused_run_can_be_cancelled_and_cleans_up(aflow: AsyncHarness) -> None:
     cleaned = []
 

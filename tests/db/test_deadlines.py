@@ -261,6 +261,7 @@ def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(
             assert idle.isdisjoint({one.info.backend_pid, other.info.backend_pid})
 
 
+@pytest.mark.full
 def test_a_wait_that_is_over_cuts_nothing_any_more(conn: psycopg.Connection) -> None:
     with deadlines.Limit(conn.fileno(), 0.0):
         pass

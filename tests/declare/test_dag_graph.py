@@ -178,6 +178,7 @@ def test_a_text_that_includes_something_has_no_graph():
     assert verdict.unresolved
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text",
     [

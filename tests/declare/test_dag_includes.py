@@ -164,6 +164,7 @@ def test_a_circle_of_includes_is_refused(tmp_path):
     assert message == "Node 'i': include cycle detected: w -> other -> w"
 
 
+@pytest.mark.full
 def test_includes_that_multiply_are_bounded(tmp_path):
     files = {}
     for n in (1, 2):

@@ -35,6 +35,7 @@ def test_real_files_are_judged_as_the_original_judges_them():
     assert differ == []
 
 
+@pytest.mark.full
 def test_real_files_that_are_right_have_a_graph():
     graphs = {each["file"]: read_file(CORPUS / each["file"]).graph for each in VERDICTS}
     assert [

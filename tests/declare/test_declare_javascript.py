@@ -98,12 +98,14 @@ def test_json_has_no_word_for_what_is_no_number() -> None:
         parse_json("[-Infinity]")
 
 
+@pytest.mark.full
 @settings(suppress_health_check=[HealthCheck.too_slow])  # a machine that pauses is no finding
 @given(JSON_VALUES)
 def test_json_text_says_what_the_value_is(value: object) -> None:
     assert parse_json(json_text(value)) == value  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_a_value_of_any_depth_is_written() -> None:
     value: list[object] = []
     for _ in range(100_000):

@@ -214,6 +214,7 @@ def test_a_hostile_file_has_a_verdict(tmp_path, suffix, text):
         assert not verdict.ok
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("imported", "unwanted"),
     [("pgflow", ("pgflow.declare", "ruamel", "graphlay")), ("pgflow.declare", ("graphlay",))],

@@ -89,6 +89,7 @@ def test_numbers_and_truth_values_need_no_quotes_in_a_shell() -> None:
     assert resolved(fields) == """42 true a b null [1,{"k":"v"}] Infinity """
 
 
+@pytest.mark.full
 @given(st.text(st.characters(exclude_characters="\x00", exclude_categories=("Cs",))))
 def test_a_quoted_text_is_one_word_for_a_real_shell(text: str) -> None:
     made = subprocess.run(

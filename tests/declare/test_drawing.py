@@ -356,6 +356,7 @@ def test_what_is_too_large_for_a_picture_says_so_at_once():
         place([Box(100, 40)] * 60, dense, group_header_px=50)
 
 
+@pytest.mark.full
 def test_without_the_layout_library_it_says_what_to_install():
     code = (
         "import sys; sys.modules['graphlay'] = None\n"

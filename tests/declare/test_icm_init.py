@@ -269,6 +269,7 @@ def test_a_workspace_whose_graph_would_not_stay_the_same_is_not_written_to(tmp_p
 WORDS = st.text(st.sampled_from("abc #:'\"[]{},&*!|>%@`-\\?~é"), max_size=12)
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     labels=st.lists(WORDS, min_size=1, max_size=4),

@@ -157,6 +157,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.full
 @given(st.lists(PIECES, max_size=40), st.text(max_size=20))
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_arrangement_of_pieces_is_answered_and_loses_no_constraint(pieces, tail):

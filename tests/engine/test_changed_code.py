@@ -160,6 +160,7 @@ def judge(at: Point, example: Example, change: Change) -> str:
     return "reported"
 
 
+@pytest.mark.full
 @each_example(1, 2)
 def test_every_change_is_accepted_or_reported_and_no_step_runs_twice(
     example: Example, seeds: range

@@ -94,6 +94,7 @@ def course(seed: int) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 def test_thirty_executions_in_one_process_take_one_course(seed):
     first = course(seed)

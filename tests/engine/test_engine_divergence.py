@@ -322,6 +322,7 @@ def test_a_change_is_reported_or_does_not_contradict_the_history(example, one_of
     assert compatible > 3
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("unwound_arguments")
 @each_length(9)
 def test_no_change_makes_the_code_forget_a_step_that_may_have_acted(one_of):

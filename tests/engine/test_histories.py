@@ -125,6 +125,7 @@ def test_nor_does_a_changed_copy_of_the_code(
 # ---------------------------------------------------------------- export and import
 
 
+@pytest.mark.full
 def test_a_line_holds_one_run_with_its_exact_text(full: str, exported: str) -> None:
     histories = {(line["key"], line["generation"]): line for line in lines(exported)}
     with psycopg.connect(full) as conn:
@@ -164,6 +165,7 @@ def test_runs_are_chosen_by_key_or_option_and_children_go_along(full: str) -> No
     assert all(h["parent"]["root"] == kin[0]["root"] for h in kin[1:])
 
 
+@pytest.mark.full
 def test_an_import_is_the_same_history_which_nothing_can_run(
     exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
@@ -195,6 +197,7 @@ def test_an_import_is_the_same_history_which_nothing_can_run(
     assert pgflow(dsn, "replay", "cli_jobs").code == 0
 
 
+@pytest.mark.full
 def test_a_long_journal_goes_in_pages_and_comes_back_whole(
     dsn: str, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +212,7 @@ def test_a_long_journal_goes_in_pages_and_comes_back_whole(
     assert back[0]["units"] == golden["units"]
 
 
+@pytest.mark.full
 async def test_an_open_effect_of_an_imported_run_is_history_and_owed_by_nobody_here(
     aflow: AsyncHarness, conn: psycopg.Connection, empty_dsn: str, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def _pages(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("conn").execute("create table page (length int not null)")
 
 
+@pytest.mark.full
 async def test_values_of_every_length_are_recorded_as_they_were_encoded(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -95,6 +96,7 @@ async def test_values_of_every_length_are_recorded_as_they_were_encoded(
     assert one(conn, "select array_agg(length) from page") == LENGTHS
 
 
+@pytest.mark.full
 async def test_many_runs_with_long_and_short_values_share_their_commits(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -107,6 +109,7 @@ async def test_many_runs_with_long_and_short_values_share_their_commits(
     assert one(conn, "select count(*) from page") == len(orders) * len(LENGTHS)
 
 
+@pytest.mark.full
 def test_steps_in_threads_have_long_values_too(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(book_sync)
     assert flow.start(book_sync, LENGTHS).result() == prose(LENGTHS[-1])

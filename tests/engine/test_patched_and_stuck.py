@@ -78,6 +78,7 @@ async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_
     assert await after.result(SOON) == ["new 0"]
 
 
+@pytest.mark.full
 async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(
     aflow: AsyncHarness,
 ) -> None:
@@ -287,6 +288,7 @@ def load(folder: Path, version: int, body: str) -> Any:
     return module
 
 
+@pytest.mark.full
 def test_a_worker_with_other_code_tries_what_was_stuck_and_one_with_the_same_code_does_not(
     dsn: str, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
@@ -395,6 +397,7 @@ async def test_a_stuck_run_can_be_cancelled(aflow: AsyncHarness) -> None:
 # ---------------------------------------------------------------- runs that kill
 
 
+@pytest.mark.full
 async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_it_a_fresh_budget(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -439,6 +442,7 @@ async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_i
         await aflow.app.retry(run.key)
 
 
+@pytest.mark.full
 async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

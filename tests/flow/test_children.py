@@ -81,6 +81,7 @@ def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
         assert app.start(parent, 4).result(SOON) == 8
 
 
+@pytest.mark.full
 def test_a_parent_gets_the_results_of_its_children_in_both_colours(
     flow: Harness, conn: psycopg.Connection
 ) -> None:

@@ -195,6 +195,7 @@ async def test_children_of_an_old_generation_end_with_it(
     assert await run.status() == "waiting"
 
 
+@pytest.mark.full
 async def test_a_crash_between_two_generations_loses_neither(aflow: AsyncHarness) -> None:
     bodies = []
     hanging = asyncio.Event()
@@ -243,6 +244,7 @@ async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_i
     ]
 
 
+@pytest.mark.full
 async def test_it_leaves_time_outs_and_handlers_alone(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -97,6 +97,7 @@ class Recorder(Interceptor):
             self.log.append(f"{self.name}: leave {what}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", [work, work_sync])
 def test_they_are_entered_around_every_activation_and_every_try_of_a_body(
     dsn: str, conn: psycopg.Connection, made: Any

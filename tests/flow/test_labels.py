@@ -97,6 +97,7 @@ def test_a_run_without_labels_may_set_and_take_away_its_first(
     assert run.result(SOON) == {}
 
 
+@pytest.mark.full
 def test_the_next_generation_begins_with_the_labels_of_the_one_before(
     flow: Harness, conn: psycopg.Connection[Any]
 ):

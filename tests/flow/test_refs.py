@@ -385,6 +385,7 @@ async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(
     assert await retried(conn, run) == "m"
 
 
+@pytest.mark.full
 async def test_a_step_is_not_made_again_with_other_arguments(
     aflow: AsyncHarness, conn: psycopg.Connection, store: Store
 ) -> None:

@@ -159,6 +159,7 @@ async def test_waits_that_go_on_at_once_each_take_one_message(aflow: AsyncHarnes
     assert await run.result(SOON) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.full
 async def test_a_wait_that_loses_a_race_leaves_its_message_to_the_next(aflow: AsyncHarness) -> None:
     @workflow
     async def race() -> list[str]:
@@ -177,6 +178,7 @@ async def test_a_wait_that_loses_a_race_leaves_its_message_to_the_next(aflow: As
     assert await run.result(SOON) == ["None", "late"]
 
 
+@pytest.mark.full
 async def test_messages_arrive_while_steps_run(aflow: AsyncHarness) -> None:
     started, proceed = asyncio.Event(), asyncio.Event()
 
@@ -240,6 +242,7 @@ async def test_a_wait_that_lasts_too_long_is_a_timeout_error_and_a_later_message
     assert ("wait_timed_out", "word") in events(conn, run.key)
 
 
+@pytest.mark.full
 async def test_a_message_in_time_beats_the_timeout_however_late_a_worker_looks(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -38,6 +38,7 @@ async def note(text: str) -> str:
 # ---------------------------------------------------------------- state
 
 
+@pytest.mark.full
 async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -59,6 +60,7 @@ async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all
     assert said == [({"phase": "one", "total": 3},), ({"phase": "two", "done": [1, {"x": None}]},)]
 
 
+@pytest.mark.full
 async def test_state_outlives_the_run_and_is_not_said_again_on_replay(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -586,6 +588,7 @@ def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
     assert list(run.stream("tokens")) == [1, 2]
 
 
+@pytest.mark.full
 async def test_what_a_try_that_failed_has_emitted_is_void(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

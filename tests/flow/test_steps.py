@@ -180,6 +180,7 @@ class OutOfStockError(Exception):
         self.left = left
 
 
+@pytest.mark.full
 async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_replay_too(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -584,6 +585,7 @@ async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncH
     assert learned == [None, "halfway"]
 
 
+@pytest.mark.full
 async def test_heartbeats_are_forgotten_with_their_run_though_a_worker_crashed(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -77,6 +77,7 @@ def test_after_a_crash_only_the_remainder_of_a_sleep_is_slept(flow: Harness, col
     assert run.result(SOON) == "slept"
 
 
+@pytest.mark.full
 async def test_asyncio_sleep_is_durable_too(aflow: AsyncHarness) -> None:
     @workflow
     async def sleepy() -> str:

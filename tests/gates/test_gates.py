@@ -111,6 +111,7 @@ BOOTS = Order("boots", 2)
 # ---------------------------------------------------------------- asking and answering
 
 
+@pytest.mark.full
 async def test_a_run_at_a_gate_costs_rows_and_nothing_else(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -288,6 +289,7 @@ async def test_several_gates_of_a_run_have_keys_of_their_own(
 # ---------------------------------------------------------------- who may, and what counts
 
 
+@pytest.mark.full
 async def test_a_later_answer_is_told_who_when_and_what(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -329,6 +331,7 @@ async def test_who_is_not_asked_may_not_answer_and_may_be_delegated_to(
     assert await run.result(SOON) == told(Approved(BOOTS, ("bob",), False))
 
 
+@pytest.mark.full
 async def test_the_app_says_which_roles_somebody_has(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -365,6 +368,7 @@ async def test_the_app_says_which_roles_somebody_has(
     ]
 
 
+@pytest.mark.full
 async def test_a_quorum_counts_each_person_once_and_one_veto_is_enough(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -403,6 +407,7 @@ async def test_nobody_counts_twice_by_delegating(
     assert await run.result(SOON) == told(Approved(Order("boots", 1), ("bob", "eve"), True))
 
 
+@pytest.mark.full
 async def test_an_edit_voids_the_approvals_of_what_was_asked_before(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -541,6 +546,7 @@ async def test_an_answer_in_time_counts_however_late_a_worker_looks(
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
 
 
+@pytest.mark.full
 async def test_a_chain_is_asked_one_after_the_other_each_alone(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

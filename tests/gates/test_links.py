@@ -58,6 +58,7 @@ def later(by: timedelta = HOUR) -> datetime:
     return datetime.now(UTC) + by
 
 
+@pytest.mark.full
 async def test_looking_at_a_link_changes_nothing_and_the_button_answers(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

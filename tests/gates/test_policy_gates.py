@@ -245,6 +245,7 @@ async def test_who_gives_the_effect_up_closes_the_gate(
     assert done == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("answer", "result", "calls"),
     [(Approve(), "charge of 600", 1), (TakeOver("paid by hand"), "paid by hand", 0)],

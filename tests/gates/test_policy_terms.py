@@ -117,6 +117,7 @@ async def test_a_rule_says_who_may_answer_and_how_many_must(
     assert await run.result(SOON) == "charge of 600"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("at_last", "result", "acts"),
     [
@@ -150,6 +151,7 @@ async def test_a_rule_says_until_when_whom_next_and_what_then(
     assert count(conn, "pgflow.owed") == 0
 
 
+@pytest.mark.full
 def test_so_it_does_for_a_sync_workflow(flow: Harness, conn: psycopg.Connection) -> None:
     rule(conn, {"name": "charge", "timeout": 3600})
     flow.include(pay_sync)

@@ -284,6 +284,7 @@ def test_of_two_looks_at_the_counts_the_least_is_judged():
     assert [record.median for record in report.least_of(reversed(looks))] == [2.0]
 
 
+@pytest.mark.full
 def test_unmet_goals_make_the_exit_code_1(tmp_path: Path):
     figures = tmp_path / "figures.json"
     figures.write_text(report.as_json(measured(("steps_per_second_at_128", "pgflow", [70_000.0]))))
@@ -380,6 +381,7 @@ def test_a_part_all_of_which_was_measured_again_is_gone():
     assert "## " not in document.markdown(parts)
 
 
+@pytest.mark.full
 def test_adding_needs_something_to_add_to():
     done = bench("--add")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (

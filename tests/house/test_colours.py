@@ -225,6 +225,7 @@ def differences(name: str, both: list[Any]) -> set[str]:
     }
 
 
+@pytest.mark.full
 def test_both_of_a_pair_have_the_same_signatures() -> None:
     found = set().union(*(differences(name, both) for name, both in pairs().items()))
     assert found == set(DIFFERENT)

@@ -30,6 +30,7 @@ def test_now_and_then():
 """
 
 
+@pytest.mark.full
 def test_a_test_that_fails_now_and_then_is_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

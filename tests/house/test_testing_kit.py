@@ -72,6 +72,7 @@ async def test_until_idle_says_when_the_next_timer_is_due(aflow: AsyncHarness) -
     assert abs(due - datetime.now(UTC) - 3 * HOUR) < timedelta(minutes=1)
 
 
+@pytest.mark.full
 async def test_until_idle_waits_for_everything_that_needs_no_time(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_crash_of_a_sync_harness_does_the_same(flow: Harness, conn: psycopg.Co
     assert run.result(SOON) == 2
 
 
+@pytest.mark.full
 def test_crashes_can_follow_each_other(flow: Harness) -> None:
     @workflow
     def work() -> int:
@@ -394,6 +396,7 @@ async def test_a_journal_of_many_pages_is_replayed_to_its_end(aflow: AsyncHarnes
     changed = False
 
 
+@pytest.mark.full
 def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(
     tmp_path: Path, server_dsn: str
 ) -> None:

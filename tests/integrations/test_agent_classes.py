@@ -160,6 +160,7 @@ async def test_each_mail_is_sent_once_and_an_answer_ends_them(
     assert [line["text"] for line in lines("mail")] == ["Dear Ada", "Dear ada, mail 2"]
 
 
+@pytest.mark.full
 async def test_whoever_wants_no_mail_gets_none_from_any_run(aflow: AsyncHarness) -> None:
     aflow.include(sales.reach_out)
     runs = [await aflow.start(sales.reach_out, "ada") for _ in range(2)]

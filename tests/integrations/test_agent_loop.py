@@ -126,6 +126,7 @@ async def test_a_price_that_has_risen_since_is_decided_again(
     assert one(conn, "select count(*) from pgflow.decisions") == 2
 
 
+@pytest.mark.full
 async def test_an_agent_without_money_stops_and_gives_everything_back(
     aflow: AsyncHarness, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ async def test_a_refusal_of_the_supplier_gives_everything_back(
     assert ordered() == [("order", 2), ("cancel", None)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sure", "answer", "how"),
     [

@@ -230,6 +230,7 @@ def test_it_is_found_by_the_variable_and_else_among_the_users_data(home, monkeyp
         assert server.home == home
 
 
+@pytest.mark.full
 def test_the_database_is_made_again_if_somebody_dropped_it(home):
     with embedded.acquire(home) as server:
         select(server.dsn.replace("/pgflow?", "/postgres?"), "select 1")
@@ -285,6 +286,7 @@ def test_a_release_counts_as_the_end_of_the_user(home):
     assert_stopped_in_order(home)
 
 
+@pytest.mark.full
 def test_releasing_twice_takes_nothing_from_others(home):
     first = embedded.acquire(home)
     first.release()
@@ -293,6 +295,7 @@ def test_releasing_twice_takes_nothing_from_others(home):
         assert not FileLock(folder_of(home).users_lock).try_lock()
 
 
+@pytest.mark.full
 def test_data_and_address_outlive_the_server(home):
     with embedded.acquire(home) as server, psycopg.connect(server.dsn, autocommit=True) as conn:
         conn.execute("create table kept as select 42 as answer")
@@ -620,6 +623,7 @@ def test_the_folder_above_keeps_its_permissions(new_home):
     assert new_home.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.full
 def test_by_tcp_the_password_is_needed(home):
     with embedded.acquire(home) as server:
         address = make_conninfo(
@@ -682,6 +686,7 @@ def test_settings_are_those_of_a_small_server_that_keeps_its_promises(new_home):
 # Who it runs as
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not IS_ROOT, reason="needs root")
 @pytest.mark.skipif(bool(in_namespace("true").returncode), reason="needs user namespaces")
 def test_root_runs_it_with_no_more_rights_than_an_ordinary_user(new_home):

@@ -79,6 +79,7 @@ def are_one_transaction(conn: psycopg.Connection) -> bool:
 # ---------------------------------------------------------------- programs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("program", [with_psycopg, with_sqlalchemy])
 def test_of_two_orders_the_one_that_is_committed_has_a_run(
     program: Any, conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]
@@ -89,6 +90,7 @@ def test_of_two_orders_the_one_that_is_committed_has_a_run(
     assert are_one_transaction(conn)
 
 
+@pytest.mark.full
 def test_of_two_orders_of_async_code_the_one_that_is_committed_has_a_run(
     conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +100,7 @@ def test_of_two_orders_of_async_code_the_one_that_is_committed_has_a_run(
     assert are_one_transaction(conn)
 
 
+@pytest.mark.full
 def test_of_two_orders_through_a_pooler_in_transaction_mode_the_one_that_is_committed_has_a_run(
     dsn: str,
     conn: psycopg.Connection,
@@ -389,6 +392,7 @@ def config() -> Iterator[Config]:
     return Config(FOLDER / "with_alembic" / "alembic.ini")
 
 
+@pytest.mark.full
 def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(
     config: Config, conn: psycopg.Connection
 ) -> None:

@@ -41,6 +41,7 @@ async def call(client: Any, name: str, /, **given: Any) -> Any:
     return text if found.is_error else json.loads(text)
 
 
+@pytest.mark.full
 async def test_an_assistant_reads_and_each_tool_says_that_texts_are_data(
     aflow: AsyncHarness,
 ) -> None:
@@ -67,6 +68,7 @@ async def test_an_assistant_reads_and_each_tool_says_that_texts_are_data(
         assert "unknown tool" in str(await call(client, "cancel", key=run.key, why="x")).lower()
 
 
+@pytest.mark.full
 async def test_orders_are_given_where_they_are_allowed_and_recorded_with_a_name(
     aflow: AsyncHarness,
 ) -> None:

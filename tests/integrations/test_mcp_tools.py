@@ -232,6 +232,7 @@ async def test_what_a_server_refuses_or_never_hears_was_not_done(
     assert not book.exists()
 
 
+@pytest.mark.full
 async def test_a_tool_asks_for_leave_where_the_policy_wants_it(
     aflow: AsyncHarness, book: Path, conn: psycopg.Connection
 ) -> None:

@@ -199,6 +199,7 @@ def test_a_timer_that_nobody_takes_is_late(dsn: str, conn: psycopg.Connection, u
     assert (of(found, "pgflow_timer_lateness_seconds") or 0) > 0
 
 
+@pytest.mark.full
 def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(
     dsn: str, conn: psycopg.Connection, meter: Meter
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(
         conn.execute("drop role pgflow_metrics_test")
 
 
+@pytest.mark.full
 def test_a_database_that_is_away_is_said_to_be_and_the_rest_goes_on(
     meter: Meter, caplog: pytest.LogCaptureFixture
 ) -> None:

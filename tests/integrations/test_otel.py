@@ -78,6 +78,7 @@ def work_sync() -> str:
     return seen
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", [work, work_sync])
 def test_a_run_is_one_trace_over_workers_and_waits_below_the_span_that_started_it(
     dsn: str, spans: Spans, made: Any
@@ -266,6 +267,7 @@ def global_context(**carrier: str) -> Iterator[None]:
         context.detach(token)
 
 
+@pytest.mark.full
 def test_without_an_sdk_nothing_is_made_but_a_trace_from_outside_is_passed_on(
     dsn: str, conn: psycopg.Connection, spans: Spans
 ) -> None:

@@ -89,6 +89,7 @@ def restock_sync(item: str, state: int = 0) -> int:
     return ended.state
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", [restock, restock_sync])
 async def test_the_loop_has_spans_of_its_models_and_acts_each_once_over_all_activations(
     aflow: AsyncHarness, spans: Spans, made: Any

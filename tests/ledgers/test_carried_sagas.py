@@ -124,6 +124,7 @@ def drive(n: int, stops: int, fails: bool) -> str:
 UNDONE = [f"cancel {what} {n}" for n in (2, 1, 0) for what in ("bed", "stop")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", [tour, drive])
 def test_all_generations_are_taken_back_the_last_first(
     flow: Harness, conn: psycopg.Connection, made: Any
@@ -223,6 +224,7 @@ async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow: AsyncHar
     assert World.calls[-3:] == ["cancel stop 2", "cancel stop 1", "cancel stop 0"]
 
 
+@pytest.mark.full
 async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -297,6 +299,7 @@ class Card(pydantic.BaseModel):
     valid_to: datetime
 
 
+@pytest.mark.full
 async def test_arguments_are_read_back_as_they_are_annotated(aflow: AsyncHarness) -> None:
     seen: list[Any] = []
 
@@ -360,6 +363,7 @@ async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_to
     assert World.calls == ["pay", "pay back 'five'"]
 
 
+@pytest.mark.full
 async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_has_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -420,6 +424,7 @@ async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(
     assert World.calls == ["book flight", "cancel flight"]
 
 
+@pytest.mark.full
 async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -486,6 +491,7 @@ def buying_sync(n: int) -> None:
         raise Trouble(str(n))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", [buying, buying_sync])
 @pytest.mark.parametrize("verdict", ["confirmed", "failed"])
 @pytest.mark.parametrize("crashes", [False, True])
@@ -553,6 +559,7 @@ async def carried_run(aflow: AsyncHarness) -> Any:
     return run
 
 
+@pytest.mark.full
 async def test_a_restart_does_not_take_back_again_what_was_taken_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -565,6 +572,7 @@ async def test_a_restart_does_not_take_back_again_what_was_taken_back(
     assert all(len(keys) == 1 for what, keys in World.keys.items() if what.endswith("0"))
 
 
+@pytest.mark.full
 async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -583,6 +591,7 @@ async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(
     assert conn.execute("select count(*) from pgflow.owed").fetchone() == (0,)
 
 
+@pytest.mark.full
 async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -649,6 +658,7 @@ async def test_every_generation_is_replayed_elsewhere_from_its_line(
     assert [find_divergence(r, tour, (Trouble,)) for r in recorded] == [None, None]
 
 
+@pytest.mark.full
 async def test_from_decision_to_the_compensation_of_a_later_generation(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -141,6 +141,7 @@ async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_sa
     assert [word[:2] for word in words(conn)] == [("confirmed", "ada (postgres)")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("answer", [Confirmed("film"), Absent()], ids=["confirmed", "absent"])
 async def test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_same(
     aflow: AsyncHarness, conn: Conn, answer: Any
@@ -155,6 +156,7 @@ async def test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_sa
         await aflow.app.confirm_effect("job", other)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -172,6 +174,7 @@ async def test_a_reference_may_be_used_again_and_is_then_confirmed_again(
     await aflow.app.confirm_effect("T-1", "failed")
 
 
+@pytest.mark.full
 async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is_committed(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -187,6 +190,7 @@ async def test_a_confirmation_in_a_transaction_of_the_caller_counts_once_that_is
     assert await run.result(SOON) == 1
 
 
+@pytest.mark.full
 def test_of_many_deliveries_at_the_same_moment_each_is_told_that_it_was_taken(
     flow: Harness, conn: Conn
 ) -> None:

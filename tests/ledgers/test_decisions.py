@@ -113,6 +113,7 @@ async def test_a_choice_is_made_once_and_kept_with_its_reasons(
     ]
 
 
+@pytest.mark.full
 async def test_what_rests_on_a_decision_names_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -156,6 +157,7 @@ async def test_what_rests_on_a_decision_names_it(
     assert keys == [f"{chosen}/tell/1", f"{root}/tell/1"]
 
 
+@pytest.mark.full
 async def test_a_decision_outlives_its_worker(aflow: AsyncHarness) -> None:
     go = pgflow.Signal("go", str)
 

@@ -307,6 +307,7 @@ async def hope_until_stuck(aflow: AsyncHarness, bank: Bank) -> Any:
     return run
 
 
+@pytest.mark.full
 async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_person(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -318,6 +319,7 @@ async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_perso
     assert key in run_row(conn, run.key, "error->>'message'")[0]
 
 
+@pytest.mark.full
 async def test_a_person_says_what_no_counterparty_could(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -331,6 +333,7 @@ async def test_a_person_says_what_no_counterparty_could(
     assert effects(conn, "status, said_by, unknowns") == [("confirmed", "ada (postgres)", 5)]
 
 
+@pytest.mark.full
 async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -502,6 +505,7 @@ async def test_a_time_out_is_not_a_failure(
 # ---------------------------------------------------------------- before and after the act
 
 
+@pytest.mark.full
 async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -569,6 +573,7 @@ def test_what_belongs_to_an_effect_has_its_colour() -> None:
         coloured.settle(lambda: Absent())  # type: ignore[arg-type,return-value]
 
 
+@pytest.mark.full
 async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -617,6 +622,7 @@ async def payout(cents: int) -> str:
     return f"under {taken.ref}"
 
 
+@pytest.mark.full
 async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -659,6 +665,7 @@ async def test_a_confirmation_may_come_while_the_code_still_goes_on(
     assert len(bank.calls) == 1
 
 
+@pytest.mark.full
 async def test_a_next_generation_has_keys_of_its_own(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -729,6 +736,7 @@ async def test_an_effect_left_open_by_force_can_still_be_closed(
     assert effects(conn, "status, said_by") == [("confirmed", "ada (postgres)")]
 
 
+@pytest.mark.full
 async def test_an_effect_under_way_cannot_be_settled(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:

@@ -128,6 +128,7 @@ async def test_a_word_reaches_a_run_that_waits_for_something_else_too(
     assert await run.result(SOON) == "q!"
 
 
+@pytest.mark.full
 async def test_what_only_a_person_can_say_does_not_stop_the_clock(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:
@@ -154,6 +155,7 @@ async def test_what_only_a_person_can_say_does_not_stop_the_clock(
     assert await run.result(SOON) == "late"
 
 
+@pytest.mark.full
 async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
 ) -> None:

@@ -126,6 +126,7 @@ def test_what_went_well_stays(flow: Harness, made: Any) -> None:
     assert len(calls) == 4
 
 
+@pytest.mark.full
 async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -209,6 +210,7 @@ async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one
     assert unbalanced(conn) == []
 
 
+@pytest.mark.full
 async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_parent(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -288,6 +290,7 @@ async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow: Asy
     assert calls == ["reserve own there", "reserve own back"]
 
 
+@pytest.mark.full
 async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow: AsyncHarness) -> None:
     aflow.include(journey, leg)
     run = await aflow.start(journey.options(key="k"), True)
@@ -300,6 +303,7 @@ async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow: AsyncHar
     assert calls == []
 
 
+@pytest.mark.full
 async def test_a_crash_between_takes_each_back_once(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -439,6 +443,7 @@ async def reports(count: int, size: int) -> str:
     return "filed"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fails", [False, True], ids=["and_is_caught", "and_fails_it"])
 async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_itself(
     aflow: AsyncHarness, fails: bool

@@ -218,6 +218,7 @@ async def test_a_refund_that_was_not_done_leaves_the_charge_owed(
     ]
 
 
+@pytest.mark.full
 async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -306,6 +307,7 @@ async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(
     assert owed(conn) == [("leg", "uncompensated", "parent_forced")]
 
 
+@pytest.mark.full
 async def test_what_earlier_generations_did_is_owed_by_the_last(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -332,6 +334,7 @@ async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_
     assert (calls, owed(conn)) == (["charge a", "refund a"], [])
 
 
+@pytest.mark.full
 async def test_force_before_a_restart_has_taken_back_leaves_that_owed(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -378,6 +381,7 @@ async def test_a_restart_says_what_becomes_of_what_was_left(
     assert len(owed(conn)) == left + 1
 
 
+@pytest.mark.full
 async def test_what_a_person_has_taken_back_is_done_no_more(
     aflow: AsyncHarness, conn: Conn
 ) -> None:

@@ -220,6 +220,7 @@ async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
     assert World.calls == ["book flight", "cancel flight"]
 
 
+@pytest.mark.full
 def test_sync_sagas_are_the_same(flow: Harness) -> None:
     @effect(risk="compensable")
     def rent(name: str) -> int:
@@ -321,6 +322,7 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
     ]
 
 
+@pytest.mark.full
 async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -498,6 +500,7 @@ def test_a_compensation_that_could_not_be_called_is_refused_where_it_is_declared
         async def give_back(found: str) -> None: ...
 
 
+@pytest.mark.full
 async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> None:
     entered, may_end = asyncio.Event(), asyncio.Event()
 

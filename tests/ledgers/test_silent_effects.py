@@ -205,6 +205,7 @@ async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_i
     assert count(conn, "pgflow.effect_beat") == 0
 
 
+@pytest.mark.full
 def test_a_sync_client_beats_too(flow: Harness, conn: Conn, farm: Farm) -> None:
     flow.include(rendering_sync)
     run = flow.start(rendering_sync, "a")
@@ -234,6 +235,7 @@ async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_commit
     assert obligations(conn, "beat_details") == [(None,)]
 
 
+@pytest.mark.full
 async def test_a_beat_that_nobody_waits_for_is_refused(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -291,6 +293,7 @@ async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(
     assert len(farm.taken) == 1, "within the window of its key too it is not sent again"
 
 
+@pytest.mark.full
 async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_still_counts(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -310,6 +313,7 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
     assert obligations(conn) == []
 
 
+@pytest.mark.full
 async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -323,6 +327,7 @@ async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(
     assert effects(conn, "status, attempts") == [("failed", 1)]
 
 
+@pytest.mark.full
 async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count_again(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -378,6 +383,7 @@ async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_a
     assert await run.result(SOON) == "job a"
 
 
+@pytest.mark.full
 async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -423,6 +429,7 @@ async def test_what_turns_out_to_be_lost_need_not_be_taken_back(
     assert ("compensated", "remove") in events(conn, run.key)
 
 
+@pytest.mark.full
 async def test_a_confirmation_stops_the_question_that_is_under_way(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -456,6 +463,7 @@ async def left_alone(aflow: AsyncHarness) -> Any:
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", ["confirmed", "silent"])
 async def test_a_confirmation_counts_before_and_after_the_silence(
     aflow: AsyncHarness, conn: Conn, farm: Farm, first: str
@@ -476,6 +484,7 @@ async def test_a_confirmation_counts_before_and_after_the_silence(
     assert effects(conn) == [("render", "confirmed")]
 
 
+@pytest.mark.full
 async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -514,6 +523,7 @@ async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(
     assert await run.result(SOON) == "job a"
 
 
+@pytest.mark.full
 async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -533,6 +543,7 @@ async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(
     assert await run.result(SOON) == "job a"
 
 
+@pytest.mark.full
 async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -550,6 +561,7 @@ async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(
 # ---------------------------------------------------------------- a part of a run again
 
 
+@pytest.mark.full
 async def test_a_rewind_hands_the_promise_on(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
     farm.answers = [Confirmed("model 7")]
     run = await begun(aflow, training_and_waiting)
@@ -565,6 +577,7 @@ async def test_a_rewind_hands_the_promise_on(aflow: AsyncHarness, conn: Conn, fa
     assert await run.result(SOON) == "job a!?"
 
 
+@pytest.mark.full
 async def test_silence_behind_a_cut_is_found_again(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:
@@ -584,6 +597,7 @@ async def test_silence_behind_a_cut_is_found_again(
     assert await run.result(SOON) == "job a!!"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("known_at", ["before", "after"])
 async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
     aflow: AsyncHarness, conn: Conn, farm: Farm, known_at: str
@@ -606,6 +620,7 @@ async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
     assert await run.result(SOON) == "job a"
 
 
+@pytest.mark.full
 async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(
     aflow: AsyncHarness, conn: Conn, farm: Farm
 ) -> None:

@@ -190,6 +190,7 @@ async def undo_by_plan(aflow: AsyncHarness) -> Any:
     return told
 
 
+@pytest.mark.full
 async def test_the_planner_knows_what_was_done_and_why(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -212,6 +213,7 @@ async def test_the_planner_knows_what_was_done_and_why(
     assert told.key == World.acts[0][1]
 
 
+@pytest.mark.full
 async def test_a_plan_is_run_step_by_step(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -282,6 +284,7 @@ def test_in_a_sync_saga_what_is_refused_stays_owed(
     assert why == "the planner propose failed: no model today"
 
 
+@pytest.mark.full
 async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_the_planner_of_the_one_around(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
@@ -454,6 +457,7 @@ async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], ru
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rule", "gates"), RULES)
 async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_taken_back(
     rule: str, gates: list[str], aflow: AsyncHarness, shop: psycopg.Connection[Any]
@@ -495,6 +499,7 @@ def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any
     assert ([name for name, _ in World.acts], free(shop)) == (["take", "return"], 10)
 
 
+@pytest.mark.full
 async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_back(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:

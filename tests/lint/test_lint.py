@@ -1365,6 +1365,7 @@ def test_what_is_nested_too_deeply_for_the_rules_is_said_to_be():
         found(text, head="")
 
 
+@pytest.mark.full
 def test_a_long_module_is_judged_to_its_end():
     many = "".join(
         f"def f{n}(x):\n    y = g(x.a.b, [i for i in x if i])\n    return f{n + 1}(y)\n"
@@ -1481,6 +1482,7 @@ OURS = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_our_own_workflows_are_clean():
     report = check(*(str(servers.REPOSITORY / name) for name in OURS))
     assert report.unreadable == []

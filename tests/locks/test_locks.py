@@ -57,6 +57,7 @@ async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_i
     ]
 
 
+@pytest.mark.full
 async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -306,6 +307,7 @@ async def nested(outer: str, inner: str) -> str:
             return error.reason
 
 
+@pytest.mark.full
 async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -322,6 +324,7 @@ async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(
     assert holders(conn) == []
 
 
+@pytest.mark.full
 async def test_a_task_beside_the_block_closes_no_circle(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -365,6 +368,7 @@ async def hold_for_an_hour() -> str:
         return str(error).partition(":")[2].partition(",")[0].strip()
 
 
+@pytest.mark.full
 async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -470,6 +474,7 @@ async def test_a_step_is_not_begun_once_the_lock_is_lost(
     assert begun == []
 
 
+@pytest.mark.full
 async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -500,6 +505,7 @@ async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
     assert await later.result(SOON) == "child"
 
 
+@pytest.mark.full
 async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_lock_is_lost(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -535,6 +541,7 @@ async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_
     assert count(conn, "pgflow.reservation") == 0
 
 
+@pytest.mark.full
 async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its_budget(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -638,6 +645,7 @@ async def go_round(n: int) -> list[int]:
     return [fence]
 
 
+@pytest.mark.full
 async def test_the_next_generation_holds_the_locks_of_the_one_before(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -691,6 +699,7 @@ async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_en
     assert holders(conn) == []
 
 
+@pytest.mark.full
 async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_back(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -729,6 +738,7 @@ async def test_a_rewind_into_a_block_that_was_left_hears_that_its_lock_is_lost(
     assert await aflow.app.get("first", twice_noted).result(SOON) == "lost"
 
 
+@pytest.mark.full
 async def test_a_fork_does_not_hold_what_its_origin_holds(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -761,6 +771,7 @@ def hold_sync(key: str) -> int:
     return fence
 
 
+@pytest.mark.full
 def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) -> None:
     @workflow
     def waits() -> str:

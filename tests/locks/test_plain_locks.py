@@ -264,6 +264,7 @@ async def test_a_run_waits_for_plain_code_and_plain_code_for_a_run(
         assert fence == 3
 
 
+@pytest.mark.full
 def test_a_lock_of_plain_code_is_renewed_while_its_block_lasts(
     dsn: str, conn: psycopg.Connection
 ) -> None:

@@ -337,6 +337,7 @@ async def run_everything(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> 
     assert [value async for value in run.stream("lines")] == [f"line {CANARY}", f"step {CANARY}"]
 
 
+@pytest.mark.full
 async def test_no_value_of_a_run_is_readable_in_the_database(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -344,6 +345,7 @@ async def test_no_value_of_a_run_is_readable_in_the_database(
     assert tables_with(conn, CANARY) == set()
 
 
+@pytest.mark.full
 async def test_what_sql_branches_on_and_people_look_for_is_readable(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -364,6 +366,7 @@ async def test_what_sql_branches_on_and_people_look_for_is_readable(
     assert conn.execute("select pgflow.run_state('all')->'at'->>'$codec'").fetchone() == ("k1",)
 
 
+@pytest.mark.full
 def test_no_value_of_a_sync_run_is_readable_in_the_database(
     flow: Harness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -417,6 +420,7 @@ async def test_a_run_that_is_stuck_tells_nothing_of_its_values(
     assert tables_with(conn, '"fine"') == set()
 
 
+@pytest.mark.full
 async def test_what_a_planner_proposes_is_not_readable(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -478,6 +482,7 @@ async def test_old_values_stay_readable_after_a_rotation(
     assert tables_with(conn, CANARY) == set()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "codec", [None, Cipher("k2", {"k2": b"two"})], ids=["without a codec", "without the key"]
 )
@@ -511,6 +516,7 @@ async def test_whoever_cannot_decode_a_value_is_told_and_holds_the_run(
         assert await app.get("open", waits).result(SOON) == f"{CANARY} clear or k2"
 
 
+@pytest.mark.full
 @in_a_loop
 async def test_an_answer_that_cannot_be_decoded_holds_the_run_and_is_not_lost(
     dsn: str, conn: psycopg.Connection[Any]
@@ -531,6 +537,7 @@ async def test_an_answer_that_cannot_be_decoded_holds_the_run_and_is_not_lost(
         assert await app.get("w", waits).result(SOON) == f"{CANARY} {CANARY}"
 
 
+@pytest.mark.full
 @in_a_loop
 async def test_two_apps_of_one_process_do_not_mix(dsn: str, conn: psycopg.Connection[Any]) -> None:
     one, two, clear = (
@@ -549,6 +556,7 @@ async def test_two_apps_of_one_process_do_not_mix(dsn: str, conn: psycopg.Connec
         assert run_row(conn, key, "input->>'$codec', output->>'$codec'") == (key_id, key_id)
 
 
+@pytest.mark.full
 @in_a_loop
 async def test_a_codec_is_switched_on_under_runs_that_go_on(
     dsn: str, conn: psycopg.Connection[Any]
@@ -647,6 +655,7 @@ async def test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed(
                 await run.result(SOON)
 
 
+@pytest.mark.full
 async def test_the_policy_sees_what_an_effect_lets_it_see_and_nothing_passes_unseen(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -720,6 +729,7 @@ def test_a_client_without_a_worker_reads_and_writes(
     assert tables_with(conn, CANARY) == set()
 
 
+@pytest.mark.full
 async def test_what_sql_starts_and_sends_in_clear_is_read_and_stored_in_clear(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -772,6 +782,7 @@ async def test_code_that_says_what_looks_encoded_is_told(aflow: AsyncHarness, co
 # ---------------------------------------------------------------- doing it again
 
 
+@pytest.mark.full
 def test_forks_rewinds_and_edits_of_encoded_runs(
     flow: Harness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -796,6 +807,7 @@ def test_forks_rewinds_and_edits_of_encoded_runs(
     assert tables_with(conn, CANARY) == set()
 
 
+@pytest.mark.full
 async def test_what_is_dropped_of_an_encoded_run_is_taken_back_or_handed_on(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -849,6 +861,7 @@ async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(
     assert tables_with(conn, CANARY) == set()
 
 
+@pytest.mark.full
 @in_a_loop
 async def test_recorded_histories_are_replayed_with_the_codec_only(
     dsn: str, conn: psycopg.Connection[Any]
@@ -876,6 +889,7 @@ async def test_recorded_histories_are_replayed_with_the_codec_only(
     assert diverged is not None
 
 
+@pytest.mark.full
 @in_a_loop
 async def test_the_command_line_shows_that_a_value_is_encoded(dsn: str) -> None:
     async with AsyncApp(dsn, include=[simple, lost], codec=Cipher()) as app, app.worker():
@@ -894,6 +908,7 @@ async def test_the_command_line_shows_that_a_value_is_encoded(dsn: str) -> None:
 # ---------------------------------------------------------------- limits and failures
 
 
+@pytest.mark.full
 async def test_the_limit_holds_for_what_is_stored(aflow: AsyncHarness) -> None:
     @step(retries=1)
     async def long() -> str:
@@ -985,6 +1000,7 @@ def test_what_is_no_codec_is_refused(codec: Any, says: str) -> None:
         App(codec=codec)
 
 
+@pytest.mark.full
 @in_a_loop
 async def test_progress_and_drafts_are_encoded(dsn: str, conn: psycopg.Connection[Any]) -> None:
     told, may_end = asyncio.Event(), asyncio.Event()
@@ -1017,6 +1033,7 @@ async def test_progress_and_drafts_are_encoded(dsn: str, conn: psycopg.Connectio
     assert tables_with(conn, CANARY) == set()
 
 
+@pytest.mark.full
 def test_a_codec_that_compresses_hides_nothing_and_needs_no_secret(
     dsn: str, conn: psycopg.Connection[Any]
 ) -> None:

@@ -310,6 +310,7 @@ def test_what_the_engine_came_to_itself_keeps_its_lines():
     assert [line.split(":")[0].rsplit("/", 1)[-1] for line in lines[-2:]] == ["durations.py"] * 2
 
 
+@pytest.mark.full
 def test_a_traceback_leaves_out_the_engine_that_runs_the_code(
     flow: Harness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -378,6 +379,7 @@ def likeness(error: Exception) -> tuple[Any, ...]:
     return type(error), repr(error.args), repr(vars(error)), str(error)
 
 
+@pytest.mark.full
 @settings(max_examples=300, deadline=None)
 @given(odd_errors)
 def test_an_error_comes_back_the_same_from_the_same_data_and_a_second_journey_changes_nothing(

@@ -209,12 +209,14 @@ async def shop_across_forms(aflow: AsyncHarness) -> list[str]:
     return [o.lines[0][0] for o in await aflow.app.get(run.key, new_shop).result(SOON)]
 
 
+@pytest.mark.full
 async def test_inputs_results_signals_children_and_outputs_of_an_older_form(
     aflow: AsyncHarness,
 ) -> None:
     assert await shop_across_forms(aflow) == ["in", "priced 1", "from a child", "first", "second"]
 
 
+@pytest.mark.full
 async def test_what_is_recorded_keeps_its_form(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

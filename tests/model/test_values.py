@@ -186,6 +186,7 @@ def test_an_annotated_value_comes_back_equal(annotation, values):
     check()
 
 
+@pytest.mark.full
 @often
 @given(json_values)
 def test_what_json_can_say_comes_back_exactly(value):
@@ -211,6 +212,7 @@ plain_values = st.recursive(
 )
 
 
+@pytest.mark.full
 @often
 @given(plain_values)
 def test_without_an_annotation_the_second_time_changes_nothing_more(value):
@@ -792,6 +794,7 @@ def test_a_mebibyte_is_stored_and_one_byte_more_is_not(annotation):
         codec.encode("ä" * (MAX_BYTES // 2), "it")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("annotation", [Any, list])
 def test_two_hundred_levels_are_stored_and_one_more_is_not(annotation):
     codec = codec_for(annotation)
@@ -875,6 +878,7 @@ def nest(value: Any, levels: int) -> Any:
     return value
 
 
+@pytest.mark.full
 @often
 @given(hard_values, st.integers(0, MAX_DIGITS + 1), st.booleans())
 def test_a_text_is_judged_as_by_reading_it_one_character_after_the_other(value, shift, longer):
@@ -978,6 +982,7 @@ LIMITS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["json", "jsonb"])
 def test_the_server_accepts_every_text_and_gives_it_back(conn: psycopg.Connection, target: str):
     @settings(often, max_examples=40)

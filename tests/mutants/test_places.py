@@ -187,6 +187,7 @@ def test_a_record_says_what_each_test_entered(tmp_path) -> None:
     assert not heard["test_x.py::test_b"].passed
 
 
+@pytest.mark.full
 def test_a_process_that_a_test_starts_and_one_that_it_forks_record_for_it(tmp_path) -> None:
     (tmp_path / "default").mkdir()
     folder = str(tmp_path / "default")

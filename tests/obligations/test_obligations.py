@@ -234,6 +234,7 @@ async def test_what_a_failed_run_owes_stays_for_a_person(aflow: AsyncHarness, co
     assert owed(conn) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_ended", [False, True])
 async def test_what_a_cancelled_run_owes_stays_for_a_person(
     aflow: AsyncHarness, conn: Conn, has_ended: bool
@@ -256,6 +257,7 @@ async def test_a_run_ended_by_force_drops_nothing(aflow: AsyncHarness, conn: Con
     await aflow.app.waive(key_of(conn), by="bob", why="she is gone")
 
 
+@pytest.mark.full
 async def test_a_word_that_crosses_the_end_of_its_run_counts(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -371,6 +373,7 @@ async def test_an_open_transaction_closes_an_obligation_or_rolls_that_back(
     assert await run.result(SOON)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_verbs_work_at_every_isolation_level(flow: Harness, conn: Conn, level: str) -> None:
     flow.include(promises)
@@ -411,6 +414,7 @@ async def test_discharge_closes_the_debt_of_an_effect_too(aflow: AsyncHarness, c
     assert owed(conn) == []
 
 
+@pytest.mark.full
 async def test_only_who_may_settle_effects_discharges_the_debt_of_one(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -491,6 +495,7 @@ async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(
 # ---------------------------------------------------------------- breaches
 
 
+@pytest.mark.full
 async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
@@ -1070,6 +1075,7 @@ async def test_a_failed_run_that_is_retried_is_nobodys_to_see_to(
     assert len(owed(conn)) == 1
 
 
+@pytest.mark.full
 async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn) -> None:
     run = await begin(aflow, keeps.options(key="k"))
     await aflow.until_idle()

@@ -218,6 +218,7 @@ async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(
     assert await run.result(SOON) == 0
 
 
+@pytest.mark.full
 async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -402,6 +402,7 @@ async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
 # ---------------------------------------------------------------- to a sink
 
 
+@pytest.mark.full
 @awaited
 async def test_keys_go_side_by_side_each_in_its_order(dsn: str, conn: psycopg.Connection) -> None:
     box = Box()

@@ -100,6 +100,7 @@ def test_doctor_says_what_a_failover_to_an_asynchronous_standby_would_lose(lasti
         admin.execute("select pg_reload_conf()")
 
 
+@pytest.mark.full
 def test_doctor_examines_a_standby_to_its_end(lasting: Pair) -> None:
     rows = findings(lasting.standby.dsn)
     assert rows["durability"][0][:2] == ("fail", "this server is a standby, which takes no writes")

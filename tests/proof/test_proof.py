@@ -163,6 +163,7 @@ def _collected(request: pytest.FixtureRequest) -> set[str]:
     return functions | {parent.nodeid for parent in parents}
 
 
+@pytest.mark.full
 def test_every_test_that_is_named_is_there(request):
     """A run of all tests has collected them; where some are missing, these are collected anew."""
     named = {path for _, words in TESTS.values() for path in words if path.startswith("tests/")}
@@ -236,6 +237,7 @@ def test_findings_survive_the_way_from_one_process_to_the_other():
     assert layers.read_findings(layers.write_findings(found)) == found
 
 
+@pytest.mark.full
 def test_a_layer_that_fails_is_said(monkeypatch):
     job = layers.Job(
         layers.LAYERS[0]._replace(name="no such layer"), "18.0", "postgresql://nowhere", 1, 7
@@ -277,6 +279,7 @@ def test_the_page_that_is_checked_in_shows_a_run_in_which_everything_held():
     assert "not in this run" not in text, "the page is that of a full run"
 
 
+@pytest.mark.full
 def test_the_command_line_says_what_it_takes():
     done = subprocess.run(
         [sys.executable, "-m", "tests.proof", "--help"],

@@ -26,6 +26,7 @@ def simulator(server_dsn):
     made.close()
 
 
+@pytest.mark.full
 def test_a_seed_is_a_history(simulator):
     first = simulator.play(7, 150)
     second = simulator.play(7, 150)

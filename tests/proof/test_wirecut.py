@@ -109,6 +109,7 @@ def test_a_cut_is_on_the_side_that_was_asked_for(proxy, cut_dsn, conn, side, hap
         assert again.execute("select 1").fetchone() == (1,)
 
 
+@pytest.mark.full
 def test_a_server_may_believe_in_a_line_for_longer_than_its_client(proxy, cut_dsn, conn):
     conn.execute("create table t (n int)")
     with connect(cut_dsn) as victim:

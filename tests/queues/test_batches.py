@@ -230,6 +230,7 @@ def test_history_takes_batches_along(db: Conn) -> None:
 # ---------------------------------------------------------------- what people write
 
 
+@pytest.mark.full
 async def test_a_batch_is_started_and_counted_in_python(aflow: AsyncHarness, conn: Conn) -> None:
     aflow.include(load, report)
     app = aflow.app

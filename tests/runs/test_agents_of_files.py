@@ -160,6 +160,7 @@ async def test_a_node_begins_anew_after_one_of_another_provider(
     assert (tmp_path / "witness").read_text().splitlines() == ["a in None", "b in None", "c in s:b"]
 
 
+@pytest.mark.full
 async def test_a_function_that_is_silent_for_too_long_has_answered_what_it_has_said(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ async def test_a_value_too_long_for_an_environment_arrives_whole(
     assert (await play(aflow, path)).output.strip() == str(size + 2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("runtime", "script"),
     [
@@ -184,6 +185,7 @@ async def test_a_node_that_fails_says_why_and_skips_what_rests_on_it(
     assert run.states == {"bad": "failed", "after": "skipped", "anyway": "completed"}
 
 
+@pytest.mark.full
 async def test_a_timeout_ends_a_node(aflow: AsyncHarness, tmp_path: Path) -> None:
     path = write(tmp_path, "- {id: slow, bash: sleep 600, timeout: 200}")
     assert "timed out after 200ms" in (await play(aflow, path)).error
@@ -276,6 +278,7 @@ async def test_a_person_is_asked_about_the_text_and_their_words_are_the_output(
     assert (await ended(run)).output == "they said only two"
 
 
+@pytest.mark.full
 async def test_a_rejection_ends_an_archon_run_and_fails_an_ion_node(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -301,6 +304,7 @@ async def test_a_rejection_ends_an_archon_run_and_fails_an_ion_node(
     assert (ion.status, ion.states) == ("failed", {"ask": "failed", "after": "completed"})
 
 
+@pytest.mark.full
 async def test_what_is_rejected_is_worked_on_and_asked_again(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
@@ -322,6 +326,7 @@ async def test_what_is_rejected_is_worked_on_and_asked_again(
     assert steps(conn) == ["ask:rework#1"]
 
 
+@pytest.mark.full
 async def test_a_cancel_node_ends_the_run_with_its_reason(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -373,6 +378,7 @@ async def test_a_command_takes_a_prompt_on_its_standard_input(
     assert run.output == "HELLO 'YOU'"
 
 
+@pytest.mark.full
 async def test_a_run_reads_its_files_as_they_were_at_its_start(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -478,6 +484,7 @@ async def test_a_person_settles_an_external_node_of_which_nobody_knows(
     assert (tmp_path / "acts").read_text() == "x\n"
 
 
+@pytest.mark.full
 async def test_an_external_node_is_not_done_again_after_a_crash(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
@@ -508,6 +515,7 @@ def counts(folder: Path) -> dict[str, int]:
     return {file.name: file.read_text().count("x") for file in files if file.exists()}
 
 
+@pytest.mark.full
 async def test_a_retry_does_the_failed_node_again_and_no_other(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -525,6 +533,7 @@ async def test_a_retry_does_the_failed_node_again_and_no_other(
     assert counts(tmp_path) == {"first": 1, "second": 2, "third": 1}
 
 
+@pytest.mark.full
 async def test_a_retry_takes_a_failed_turn_again_and_no_other(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
@@ -553,6 +562,7 @@ async def test_a_retry_takes_a_failed_turn_again_and_no_other(
     ]
 
 
+@pytest.mark.full
 async def test_a_run_without_the_evidence_that_it_owes_fails_until_there_is_some(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -596,6 +606,7 @@ async def test_a_node_whose_output_is_given_waits_for_no_folder_and_no_commit(
     assert not {Kind.STEP_STARTED, Kind.LOCK_ASKED, Kind.LOCK_WON} & {*kinds}
 
 
+@pytest.mark.full
 async def test_a_pool_that_is_used_up_admits_no_further_turn(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
@@ -627,6 +638,7 @@ async def test_the_most_that_a_turn_may_cost_is_reserved_before_it(
     assert (tmp_path / "witness").read_text() == "first begins\n"
 
 
+@pytest.mark.full
 async def test_outputs_of_a_type_are_files_named_by_their_rounds(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -655,6 +667,7 @@ async def test_outputs_of_a_type_are_files_named_by_their_rounds(
     assert about.items() >= {"outputType": "plan", "path": "nodes/plan.md", "size": 3}.items()
 
 
+@pytest.mark.full
 async def test_an_agent_is_seen_at_work_and_nothing_of_it_is_kept(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_an_async_app_executes_a_workflow(dsn: str, graph: Graph) -> None:
     assert result.nodes == {"see": "completed", "say": "completed"}
 
 
+@pytest.mark.full
 def test_an_app_executes_a_workflow_once_for_a_key(dsn: str, graph: Graph, tmp_path: Path) -> None:
     settings = Settings(cwd=str(tmp_path), provider="cmd:sh -c 'echo x >> turns; cat'")
     with App(dsn) as app:

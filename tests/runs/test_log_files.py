@@ -31,6 +31,7 @@ def events(folder: Path, key: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.full
 async def test_a_log_tells_of_each_node_once_though_the_run_waits_and_goes_on(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:

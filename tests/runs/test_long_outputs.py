@@ -69,6 +69,7 @@ async def test_a_long_output_is_a_file_that_references_read(
     assert told == {"field": "é", "whole": f"{SIZE}", "again": '0"}800001'}
 
 
+@pytest.mark.full
 async def test_a_program_that_prints_without_end_is_ended(
     aflow: AsyncHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

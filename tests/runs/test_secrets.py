@@ -137,6 +137,7 @@ async def test_a_secret_that_is_too_long_for_a_variable_is_not_written_to_a_file
     assert not list(tmp_path.glob(".pgflow/runs/*/values/*"))
 
 
+@pytest.mark.full
 async def test_a_file_of_long_output_does_not_say_a_secret(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ async def test_a_worker_that_lacks_a_secret_fails_the_node_by_its_name(
     assert "needs the secret NO_SUCH_TOKEN" in run.error
 
 
+@pytest.mark.full
 async def test_a_program_sees_no_secret_of_another_run(aflow: AsyncHarness, tmp_path: Path) -> None:
     assert (await play(aflow, write(tmp_path, '- {id: a, bash: "echo [$A_TOKEN]"}'))).output == "[]"
 

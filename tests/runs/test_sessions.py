@@ -59,6 +59,7 @@ async def test_a_node_goes_on_in_the_session_of_the_last_one_that_was_alone(
     assert sessions(tmp_path) == SESSIONS
 
 
+@pytest.mark.full
 async def test_a_crash_loses_no_session(aflow: AsyncHarness, tmp_path: Path) -> None:
     nodes = """
     - {id: plan, prompt: a}
@@ -75,6 +76,7 @@ async def test_a_crash_loses_no_session(aflow: AsyncHarness, tmp_path: Path) -> 
     assert sessions(tmp_path) == {"plan": None, "build": "s:plan"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_fresh", [False, True])
 async def test_the_turns_of_a_loop_go_on_in_their_own_session(
     aflow: AsyncHarness, tmp_path: Path, is_fresh: bool
@@ -97,6 +99,7 @@ async def test_the_turns_of_a_loop_go_on_in_their_own_session(
     }
 
 
+@pytest.mark.full
 async def test_each_round_of_a_group_and_an_included_workflow_begin_anew(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:

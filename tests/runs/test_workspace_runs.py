@@ -177,6 +177,7 @@ REVIEWED = (
 )
 
 
+@pytest.mark.full
 async def test_a_review_sends_back_with_notes_and_takes_what_a_person_has_edited(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ AUDITED = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("message", "asks"), [("good", False), ("bad", False), ("bad worse", True)]
 )

@@ -37,6 +37,7 @@ def hourly(dsn: str, conn: psycopg.Connection) -> None:
     keep(conn)
 
 
+@pytest.mark.full
 def test_a_schedule_is_set_and_shown(dsn: str, conn: psycopg.Connection, hourly: None) -> None:
     assert (
         ask(

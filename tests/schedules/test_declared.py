@@ -63,6 +63,7 @@ async def greeting(slot: Slot, name: str, times: float = 1.0) -> str:
     return f"{name} {slot.at:%H:%M} {times!r}"
 
 
+@pytest.mark.full
 async def test_a_test_skips_to_the_slots_one_after_the_other(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -686,6 +686,7 @@ def test_who_chooses_waits_for_no_open_transaction_and_looks_again(conn: Conn, d
     assert expression(conn) == "0 * * * *"
 
 
+@pytest.mark.full
 def test_no_look_starts_more_than_its_connection_has_time_for(conn: Conn) -> None:
     set_clock(conn, at("03-01 10:00"))
     for n in range(4):

@@ -97,6 +97,7 @@ def paid(conn: Conn, flow: Harness) -> Run[list[str]]:
     return run
 
 
+@pytest.mark.full
 def test_a_redacted_value_is_gone_and_the_seals_stay_valid(
     conn: Conn, flow: Harness, paid: Run[list[str]]
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_replay_is_refused_with_an_error_of_its_own(
         replay(recorded, paying)
 
 
+@pytest.mark.full
 def test_a_replay_does_not_need_the_request_of_an_effect(
     conn: Conn, flow: Harness, paid: Run[list[str]]
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_result_that_was_redacted_is_no_value(
         paid.result(HANG_SECONDS)
 
 
+@pytest.mark.full
 def test_readers_say_that_it_was_redacted(
     conn: Conn, dsn: str, flow: Harness, paid: Run[list[str]]
 ) -> None:
@@ -172,6 +175,7 @@ def test_readers_say_that_it_was_redacted(
     assert "<redacted" in pgflow(dsn, "show", paid.key, tty=True, width=200).out
 
 
+@pytest.mark.full
 def test_copies_in_later_generations_go_with_it(conn: Conn, flow: Harness) -> None:
     flow.include(adding)
     switch_on(conn)
@@ -188,6 +192,7 @@ def test_copies_in_later_generations_go_with_it(conn: Conn, flow: Harness) -> No
     assert findings(conn) == []
 
 
+@pytest.mark.full
 def test_a_generation_that_begins_with_a_redacted_value_is_stuck_and_says_why(
     conn: Conn, flow: Harness
 ) -> None:
@@ -264,6 +269,7 @@ def test_what_became_of_an_effect_is_redacted_and_still_told(
         assert pgflow(dsn, command, run.key, tty=True, width=200).code == 0, command
 
 
+@pytest.mark.full
 def test_a_redacted_verdict_leaves_the_history_of_its_entity_too(conn: Conn, flow: Harness) -> None:
     flow.include(tallying)
     switch_on(conn)
@@ -343,6 +349,7 @@ def test_what_a_run_owed_is_redacted_once_it_is_closed_and_still_told(
         assert pgflow(dsn, command, run.key, tty=True, width=200).code == 0, command
 
 
+@pytest.mark.full
 def test_an_open_run_is_not_redacted(conn: Conn, flow: Harness) -> None:
     flow.include(waiting)
     run = flow.start(waiting)
@@ -381,6 +388,7 @@ def test_redaction_needs_a_fresh_look_with_each_statement(conn: Conn, paid: Run[
         conn.execute("select pgflow.redact(%s, 2, 'x')", (paid.key,))
 
 
+@pytest.mark.full
 def test_only_an_operator_redacts(conn: Conn, paid: Run[list[str]]) -> None:
     for role in ("pgflow_client", "pgflow_worker", "pgflow_auditor"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege), conn.transaction():

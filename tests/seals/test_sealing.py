@@ -35,6 +35,7 @@ def test_nothing_is_sealed_until_somebody_asks_for_it(
     assert one(conn, "select is_on, last_round from pgflow.seal_lag") == (False, None)
 
 
+@pytest.mark.full
 def test_what_has_ended_is_sealed_as_a_whole_and_once(
     conn: psycopg.Connection, flow: Harness
 ) -> None:
@@ -55,6 +56,7 @@ def test_what_has_ended_is_sealed_as_a_whole_and_once(
     assert lag == (True, 0, None, 0)
 
 
+@pytest.mark.full
 def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(
     conn: psycopg.Connection, flow: Harness
 ) -> None:
@@ -74,6 +76,7 @@ def test_an_open_run_is_sealed_as_far_as_it_is_and_again_when_it_has_grown(
     assert findings(conn) == []
 
 
+@pytest.mark.full
 def test_a_long_journal_is_sealed_in_parts(conn: psycopg.Connection, flow: Harness) -> None:
     flow.include(adding)
     flow.start(adding, 1)
@@ -97,6 +100,7 @@ def test_a_long_journal_is_sealed_in_parts(conn: psycopg.Connection, flow: Harne
     assert findings(conn) == []
 
 
+@pytest.mark.full
 def test_a_run_whose_start_is_not_committed_yet_is_not_passed(
     dsn: str, conn: psycopg.Connection, flow: Harness
 ) -> None:
@@ -226,6 +230,7 @@ def test_a_day_gets_its_root_once_it_is_over(conn: psycopg.Connection, flow: Har
     assert findings(conn) == []
 
 
+@pytest.mark.full
 def test_removed_history_leaves_the_roots_and_no_findings(
     conn: psycopg.Connection, flow: Harness
 ) -> None:

@@ -261,6 +261,7 @@ def test_every_change_of_a_start_or_an_outcome_is_found(ledger: Conn) -> None:
         assert findings(ledger) == []
 
 
+@pytest.mark.full
 def test_a_page_of_nothing_is_no_verification(ledger: Conn) -> None:
     for call in (
         "verify_runs(null)",

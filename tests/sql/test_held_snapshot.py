@@ -44,6 +44,7 @@ def churn(conn: Conn, worker: int) -> tuple[int, int]:
     return 0, last
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workflows", [("a",), ("a", "b", "c")], ids=["one lane", "three lanes"])
 def test_claims_that_read_on_read_no_more_pages_while_a_snapshot_is_held(
     dsn: str, conn: Conn, workflows: tuple[str, ...]

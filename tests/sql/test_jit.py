@@ -113,6 +113,7 @@ async def test_what_the_engine_says_is_not_compiled_and_what_a_body_says_is_as_e
     assert [query for query, _ in found if "the_bodys_own" not in query] == []
 
 
+@pytest.mark.full
 def test_who_calls_a_function_by_sql_waits_for_no_compiler(compiling):
     with psycopg.connect(compiling.dsn, autocommit=True) as conn:
         assert conn.execute("select count(*) as mine from generate_series(1, 300)").fetchone() == (

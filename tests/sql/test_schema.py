@@ -205,6 +205,7 @@ def oids(conn: psycopg.Connection) -> dict[str, int]:
     return dict(conn.execute(query).fetchall())
 
 
+@pytest.mark.full
 def test_a_fresh_install_fits_this_version_and_its_books_balance(empty):
     report = schema.migrate(empty)
     assert report.migrations == tuple(file.name for file in schema.own_assets().migrations)
@@ -244,6 +245,7 @@ def test_a_connection_inside_a_transaction_is_refused(empty):
     assert not schema_exists(empty)
 
 
+@pytest.mark.full
 def test_only_changed_files_are_applied_again_and_then_the_privileges(installed):
     newer = changed_assets(clock="\ncomment on function pgflow.now_() is 'changed';\n")
     report = schema.install(installed, newer)
@@ -347,6 +349,7 @@ def test_each_function_of_the_files_has_a_shape_and_no_file_drops_one():
         assert re.search(r"(?im)^\s*drop function", file.text) is None, file.name
 
 
+@pytest.mark.full
 def test_a_new_migration_is_applied_once(installed):
     newer = with_migration("create table pgflow.added (id int);")
     assert schema.install(installed, newer).migrations == ("9999_next",)
@@ -384,6 +387,7 @@ def test_the_hidden_defaults_of_a_session_change_nothing(empty_dsn):
         assert conn.execute("show lock_timeout").fetchone() == ("0",)
 
 
+@pytest.mark.full
 def test_what_others_planted_in_the_search_path_does_not_run(empty_dsn, empty):
     for signature in (
         "obj_description(oid, text)",
@@ -616,6 +620,7 @@ def test_every_file_is_ascii_so_that_any_client_encoding_will_do():
     ] == []
 
 
+@pytest.mark.full
 def test_a_superuser_makes_the_roles_and_owns_nothing(bare_dsn):
     report = schema.migrate_dsn(bare_dsn)
     assert report.roles_created == ROLES
@@ -648,6 +653,7 @@ def granted_roles(conn: psycopg.Connection) -> set[str]:
     return {name for (name,) in conn.execute(query, [list(READERS)])}
 
 
+@pytest.mark.full
 def test_a_plain_role_installs_without_roles_and_says_what_an_administrator_must_run(
     login, bare_dsn
 ):
@@ -944,6 +950,7 @@ def test_a_version_of_other_files_between_leaves_nothing_of_itself(empty):
     assert dump_catalog(empty, with_server_details=True) == fresh
 
 
+@pytest.mark.full
 def test_a_grant_of_something_that_is_not_there_is_refused(empty):
     with pytest.raises(SetupError, match="no function or view to grant: nowhere"):
         schema.install(empty, changed_assets(clock="\n--! grant nowhere to pgflow_client\n"))

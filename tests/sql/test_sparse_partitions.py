@@ -101,6 +101,7 @@ def kept_large(conn: Conn) -> list[Any]:
     )
 
 
+@pytest.mark.full
 def test_a_partition_that_an_open_run_keeps_is_shrunk_to_it(conn: Conn, old: Claim) -> None:
     journal, catalog, before = (
         rows(conn, JOURNAL, old.run_id),
@@ -140,6 +141,7 @@ def test_whoever_reads_with_a_snapshot_from_before_finds_the_journal(
         )
 
 
+@pytest.mark.full
 def test_a_commit_of_the_run_that_is_moved_waits_and_counts(
     dsn: str, conn: Conn, old: Claim
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often(
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS + 1
 
 
+@pytest.mark.full
 def test_a_mover_that_is_killed_leaves_the_old_file(dsn: str, conn: Conn, old: Claim) -> None:
     before = size(conn)
     mover = connect(dsn)
@@ -201,6 +204,7 @@ def test_a_mover_that_is_killed_leaves_the_old_file(dsn: str, conn: Conn, old: C
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS
 
 
+@pytest.mark.full
 def test_two_movers_do_not_wait_for_each_other(dsn: str, conn: Conn, old: Claim) -> None:
     with connect(dsn) as first, connect(dsn) as second, first.transaction():
         assert len(rows(first, SHRINK)) == 1
@@ -268,6 +272,7 @@ def test_units_of_more_bytes_than_may_be_moved_stay(conn: Conn, old: Claim) -> N
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS + 65
 
 
+@pytest.mark.full
 def test_rows_that_are_not_vacuumed_are_not_read_under_a_lock(dsn: str, conn: Conn) -> None:
     set_clock(conn, T0)
     fill(conn)
@@ -342,6 +347,7 @@ async def waits() -> list[int]:
     return [first, await double(await go.wait())]
 
 
+@pytest.mark.full
 def test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on(
     flow: Harness, conn: Conn
 ) -> None:

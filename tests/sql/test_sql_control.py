@@ -465,6 +465,7 @@ def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(
 # ---------------------------------------------------------------- races
 
 
+@pytest.mark.full
 def test_a_cancel_and_a_completion_have_one_winner(dsn: str, conn: Conn) -> None:
     ids = [s.run_id for s in sqlkit.start_many(conn, [(f"k{n}", "{}") for n in range(150)])]
 

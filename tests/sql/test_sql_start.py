@@ -127,6 +127,7 @@ def test_a_run_without_a_key_gets_a_uuid_of_version_7_in_order_of_time(db: Conn)
     assert rows(db, "select root::text from pgflow.run_key order by chain_id") == keys
 
 
+@pytest.mark.full
 def test_32_concurrent_starters_make_one_run(dsn: str, conn: Conn) -> None:
     for n in range(3):
         started = sqlkit.race(dsn, 32, lambda c, _, key=f"k{n}": start(c, key=key))

@@ -571,6 +571,7 @@ def history(db: Conn) -> None:
     db.execute("analyze pgflow.run, pgflow.unit, pgflow.outcome, pgflow.lane, pgflow.run_key")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("history")
 @pytest.mark.parametrize("view", ["runs", "steps", "timeline"])
 @pytest.mark.parametrize("column", ["key", "run_id"])

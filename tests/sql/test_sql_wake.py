@@ -227,6 +227,7 @@ def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(
 LEVELS = ["read committed", "repeatable read", "serializable"]
 
 
+@pytest.mark.full
 def test_a_signal_from_a_transaction_with_an_old_snapshot_wakes_its_run_in_every_order(
     dsn: str, conn: Conn
 ) -> None:
@@ -346,6 +347,7 @@ def test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order(dsn: str, conn: C
         )
 
 
+@pytest.mark.full
 def test_a_resume_reaches_a_run_that_is_about_to_pause_in_every_order(dsn: str, conn: Conn) -> None:
     orders = list(interleavings(SENDER, PARKER))
     runs = begin_many(conn, len(orders))

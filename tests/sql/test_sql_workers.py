@@ -306,6 +306,7 @@ def test_a_frozen_worker_that_locks_a_lease_is_not_waited_for(dsn: str, conn: Co
     ) == (1, 0, 0)
 
 
+@pytest.mark.full
 def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn: str, conn: Conn) -> None:
     total = 150
     start_many(conn, [(None, "{}")] * total)

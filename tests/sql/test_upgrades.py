@@ -105,6 +105,7 @@ def test_what_a_version_calls_or_reads_and_is_gone_is_named(conn):
 # ------------------------------------------------- calls that an upgrade overtakes
 
 
+@pytest.mark.full
 def test_an_upgraded_schema_is_a_fresh_one_and_what_made_way_is_gone_an_hour_later(empty, later):
     former = "select oid::regprocedure::text, proacl::text, obj_description(oid, 'pg_proc') from pg_proc where proname ~ '^former_\\d+$'"
     schema.migrate(empty)
@@ -125,6 +126,7 @@ def test_an_upgraded_schema_is_a_fresh_one_and_what_made_way_is_gone_an_hour_lat
     assert upgraded == dump_catalog(empty, with_server_details=True)
 
 
+@pytest.mark.full
 def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(empty_dsn, empty, later):
     """It goes on in the functions that it began with, whatever has taken their place."""
     schema.migrate(empty)
@@ -177,6 +179,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "schema" in record.getMessage()]
 
 
+@pytest.mark.full
 @pytest.mark.unsound  # the stamp is not the one of what is installed
 @pytest.mark.usefixtures("looks_often")
 def test_a_worker_says_once_that_the_schema_is_newer_and_goes_on(dsn, conn, caplog):

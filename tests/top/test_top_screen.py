@@ -222,6 +222,7 @@ async def test_an_answer_counts_for_what_was_shown_and_for_nothing_else(
         await teller.tell(place)
 
 
+@pytest.mark.full
 async def test_the_statement_that_is_shown_does_the_same(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:
@@ -263,6 +264,7 @@ async def test_an_effect_of_unknown_outcome_is_settled_by_its_key(aflow: AsyncHa
     assert await run.result(SOON) == "booked"
 
 
+@pytest.mark.full
 async def test_whoever_only_looks_is_offered_no_order(
     aflow: AsyncHarness, conn: psycopg.Connection[Any]
 ) -> None:

@@ -45,6 +45,7 @@ def left(sku: str = "a") -> int:
 # ---------------------------------------------------------------- transactions
 
 
+@pytest.mark.full
 def test_what_a_transaction_saves_commits_with_its_result_from_workflows_of_both_colours(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -60,6 +61,7 @@ def test_what_a_transaction_saves_commits_with_its_result_from_workflows_of_both
     assert conn.execute(same).fetchone() == (True,)
 
 
+@pytest.mark.full
 def test_a_body_that_raises_leaves_nothing(flow: Harness, conn: psycopg.Connection) -> None:
     @pgflow.django.transaction
     def overdraw() -> None:
@@ -137,6 +139,7 @@ create constraint trigger refuse_first after update on stock deferrable initiall
 """
 
 
+@pytest.mark.full
 def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(
     assert "step_failed" not in [event for event, _ in events(conn, run.key)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sqlstate", ["23505", "40001", "42883"])
 def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(
     flow: Harness, conn: psycopg.Connection, sqlstate: str
@@ -209,6 +213,7 @@ def test_a_body_that_commits_by_itself_holds_the_run(flow: Harness) -> None:
     assert left() == 9
 
 
+@pytest.mark.full
 def test_what_a_transaction_starts_shares_its_fate(flow: Harness, conn: psycopg.Connection) -> None:
     @pgflow.django.transaction
     def start_other(key: str, fails: bool) -> None:
@@ -244,6 +249,7 @@ def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(
 # ---------------------------------------------------------------- joining
 
 
+@pytest.mark.full
 def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -317,6 +323,7 @@ def test_threads_of_the_project_have_transactions_of_their_own(
 # ---------------------------------------------------------------- the app of the settings
 
 
+@pytest.mark.full
 def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_workflows(
     conn: psycopg.Connection,
 ) -> None:

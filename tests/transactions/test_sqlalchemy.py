@@ -150,6 +150,7 @@ async def order() -> list[int]:
     ]
 
 
+@pytest.mark.full
 def test_each_kind_of_connection_is_handed_to_the_transaction_that_asks_for_it(
     flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection
 ) -> None:
@@ -163,6 +164,7 @@ def test_each_kind_of_connection_is_handed_to_the_transaction_that_asks_for_it(
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"] * 4
 
 
+@pytest.mark.full
 def test_an_app_takes_the_providers_it_is_given(
     engine: Engine, dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -176,6 +178,7 @@ def test_an_app_takes_the_providers_it_is_given(
     assert left(conn) == 8
 
 
+@pytest.mark.full
 def test_objects_are_flushed_before_the_result_is_recorded_so_a_failing_flush_is_the_outcome(
     flow: Harness, engine: Engine, conn: psycopg.Connection
 ) -> None:
@@ -276,6 +279,7 @@ def taking_one(interfere: Callable[[], None]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "connection", "async session", "async connection"])
 def test_a_serialization_failure_is_tried_again_and_not_recorded(
     flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str
@@ -301,6 +305,7 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "connection"])
 def test_a_body_that_commits_by_itself_holds_the_run(
     flow: Harness, engine: Engine, conn: psycopg.Connection, kind: str
@@ -329,6 +334,7 @@ def test_a_body_that_commits_by_itself_holds_the_run(
     assert left(conn) == 0
 
 
+@pytest.mark.full
 def test_a_savepoint_in_the_body_is_the_bodys_own_affair(
     flow: Harness, engine: Engine, conn: psycopg.Connection
 ) -> None:
@@ -401,6 +407,7 @@ create constraint trigger refuse after update on stock deferrable initially defe
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sqlstate", ["40001", "23505"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_commit_that_the_server_refuses_is_waited_out_if_it_is_trouble_and_else_the_outcome(
@@ -474,6 +481,7 @@ def test_a_connection_that_is_lost_is_no_outcome(
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
 
 
+@pytest.mark.full
 def test_a_server_that_cannot_be_reached_is_waited_out(
     flow: Harness, url: str, engine: Engine, conn: psycopg.Connection
 ) -> None:
@@ -614,6 +622,7 @@ def test_a_pool_that_has_no_connection_in_time_is_waited_out(
 # ---------------------------------------------------------------- what a start joins
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
 def test_a_start_that_is_rolled_back_leaves_nothing_and_one_that_is_committed_exactly_one_run(
     flow: Harness, engine: Engine, conn: psycopg.Connection, kind: str
@@ -698,6 +707,7 @@ def test_the_commit_of_a_session_wakes_the_worker_without_a_poll(dsn: str, engin
         assert (parked.result(SOON), started.result(SOON)) == (2, 11)
 
 
+@pytest.mark.full
 async def test_the_commit_of_an_async_session_wakes_the_worker_without_a_poll(
     aflow: AsyncHarness, dsn: str, async_engine: AsyncEngine
 ) -> None:
@@ -708,6 +718,7 @@ async def test_the_commit_of_an_async_session_wakes_the_worker_without_a_poll(
         assert await started.result(SOON) == 11
 
 
+@pytest.mark.full
 def test_the_commit_wakes_only_after_the_outermost_commit_and_once(
     flow: Harness, engine: Engine
 ) -> None:

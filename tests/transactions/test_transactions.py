@@ -79,6 +79,7 @@ async def wait_for_payment(first: int = 0) -> int:
 # ---------------------------------------------------------------- together or not at all
 
 
+@pytest.mark.full
 def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -98,6 +99,7 @@ def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(
     assert conn.execute(written).fetchone() == (True,)
 
 
+@pytest.mark.full
 async def test_a_recorded_transaction_is_not_repeated_after_a_crash(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -115,6 +117,7 @@ async def test_a_recorded_transaction_is_not_repeated_after_a_crash(
     assert left(conn) == 9
 
 
+@pytest.mark.full
 async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_again(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -143,6 +146,7 @@ async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_
     assert left(conn) == 9
 
 
+@pytest.mark.full
 def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -179,6 +183,7 @@ class SoldOutError(Exception):
     pass
 
 
+@pytest.mark.full
 def test_an_error_named_in_raises_comes_back_as_itself(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -273,6 +278,7 @@ async def order_what_there_is(sku: str) -> list[int]:
     return [await take_in_a_savepoint(sku, n) for n in (4, 99, 3, 98)]
 
 
+@pytest.mark.full
 def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -413,6 +419,7 @@ def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
         assert seen[-1] == []
 
 
+@pytest.mark.full
 async def test_what_steps_before_it_did_is_durable_with_the_transaction(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -636,6 +643,7 @@ def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connecti
     asyncio.run(main())
 
 
+@pytest.mark.full
 def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_nothing_else(
     dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -667,6 +675,7 @@ def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_not
 # ------------------------------------------------------- bodies that end the transaction themselves
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ends", ["commit", "rollback", "commit and begin"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_body_that_ends_its_transaction_itself_holds_the_run(
@@ -730,6 +739,7 @@ async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_ba
     assert events(conn, run.key) == [("call_cancelled", "cancel"), ("call_cancelled", "slow")]
 
 
+@pytest.mark.full
 def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -771,6 +781,7 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
     assert left(conn) == 10
 
 
+@pytest.mark.full
 def test_a_body_whose_run_was_taken_over_commits_nothing(
     flow: Harness, conn: psycopg.Connection
 ) -> None:
@@ -796,6 +807,7 @@ def test_a_body_whose_run_was_taken_over_commits_nothing(
     assert left(conn) == 9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
     flow: Harness, conn: psycopg.Connection, colour: str
@@ -838,6 +850,7 @@ def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
 # ---------------------------------------------------------------- isolation and providers
 
 
+@pytest.mark.full
 def test_the_isolation_level_is_the_one_asked_for(flow: Harness) -> None:
     show = "show transaction_isolation"
 
@@ -942,6 +955,7 @@ def test_a_transaction_without_a_parameter_for_the_connection_is_refused() -> No
 # ------------------------------------------------- starting and sending inside a transactional step
 
 
+@pytest.mark.full
 async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -1018,6 +1032,7 @@ def test_a_message_sent_by_a_transaction_is_not_sent_twice_however_often_its_bod
 # ---------------------------------------------------------------- joining the caller's transaction
 
 
+@pytest.mark.full
 def test_what_is_started_in_the_callers_transaction_is_invisible_before_it_commits_and_there_once_after_it(
     flow: Harness, dsn: str, conn: psycopg.Connection
 ) -> None:
@@ -1113,6 +1128,7 @@ def test_what_is_no_connection_is_refused_by_name(flow: Harness) -> None:
         flow.app.using(object())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", list(psycopg.IsolationLevel))
 def test_starting_and_sending_work_at_every_isolation_level(
     flow: Harness, dsn: str, level: psycopg.IsolationLevel
@@ -1145,6 +1161,7 @@ def test_the_callers_session_is_left_as_it_was(flow: Harness, dsn: str) -> None:
         caller.rollback()
 
 
+@pytest.mark.full
 def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(
     flow: Harness, conn: psycopg.Connection
 ) -> None:

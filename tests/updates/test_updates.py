@@ -137,6 +137,7 @@ def reply(conn: psycopg.Connection[Any], key: str, id: str) -> tuple[Any, ...]: 
     return (*found[:2], found[2] and found[2]["message"])
 
 
+@pytest.mark.full
 async def test_an_update_is_taken_by_its_handler_and_answered(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -335,6 +336,7 @@ async def test_updates_are_made_one_at_a_time_in_the_order_of_their_sending(
     assert reply(conn, "o", "149") == ("done", 150, None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("point", ["taken", "working"])
 async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection, point: str
@@ -484,6 +486,7 @@ async def test_an_update_whose_handler_continues_as_new_is_refused(
     assert await run.result(SOON) == 1
 
 
+@pytest.mark.full
 async def test_update_with_start_starts_a_run_or_finds_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -658,6 +661,7 @@ async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
         await told.result(SOON)
 
 
+@pytest.mark.full
 async def test_a_fork_repeats_what_was_taken_and_answers_nobody(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -901,6 +905,7 @@ def test_an_update_that_is_not_in_the_mailbox_cannot_be_taken(
     flow.app.cancel("s")
 
 
+@pytest.mark.full
 async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_ended(
     aflow: AsyncHarness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:
@@ -932,6 +937,7 @@ async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_end
     assert await run.result(SOON) == ["late"]
 
 
+@pytest.mark.full
 async def test_what_was_asked_and_answered_can_be_redacted(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -1000,6 +1006,7 @@ async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ende
         await sent.result(SOON)
 
 
+@pytest.mark.full
 async def test_an_update_can_be_redacted_whatever_became_of_it(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

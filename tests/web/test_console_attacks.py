@@ -175,6 +175,7 @@ async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -
                 assert browser.last.headers["content-type"].startswith("text/plain")
 
 
+@pytest.mark.full
 async def test_an_address_may_say_more_than_a_page_asks(aflow: AsyncHarness) -> None:
     browser = Browser(aflow.app, ANN)
     for name in ("path", "request", "self", "said", "link", "mark", "principal", "root_path"):
@@ -182,6 +183,7 @@ async def test_an_address_may_say_more_than_a_page_asks(aflow: AsyncHarness) -> 
         assert is_harmless(page) == []
 
 
+@pytest.mark.full
 async def test_a_key_cannot_look_like_another(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key=HIDDEN), "o")
@@ -194,6 +196,7 @@ async def test_a_key_cannot_look_like_another(aflow: AsyncHarness) -> None:
     assert "invoice" in (await browser.get(link)).text  # and still leads to the run
 
 
+@pytest.mark.full
 async def test_every_answer_forbids_scripts_frames_and_keeping(aflow: AsyncHarness) -> None:
     browser = Browser(aflow.app, ANN)
     for path in (*PAGES, "/nowhere", "/run?key=none", "/run", "/static/../console.py"):
@@ -222,6 +225,7 @@ async def paused(aflow: AsyncHarness) -> None:
 CANCEL = address("/run/order", key="i", verb="cancel")
 
 
+@pytest.mark.full
 async def test_a_form_of_another_site_does_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -252,6 +256,7 @@ async def test_a_form_of_another_site_does_nothing(
     assert (await browser.send(form)).status_code == 303
 
 
+@pytest.mark.full
 async def test_a_mark_is_of_one_person_in_one_browser(aflow: AsyncHarness) -> None:
     await paused(aflow)
     secret = b"s" * 32

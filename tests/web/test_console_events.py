@@ -61,6 +61,7 @@ async def test_schedules_show_what_comes_next(
     assert await browser.status("/schedule") == 400
 
 
+@pytest.mark.full
 async def test_a_schedule_is_paused_resumed_and_triggered_by_a_name(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -101,6 +102,7 @@ async def test_a_schedule_is_paused_resumed_and_triggered_by_a_name(
     assert await browser.status(order_to("none", "pause")) == 404
 
 
+@pytest.mark.full
 async def test_slots_of_the_past_are_shown_before_they_are_backfilled(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -226,6 +228,7 @@ def relay_order(verb: str, **said: str) -> str:
     return address("/relay/order", name="mailer", verb=verb, **said)
 
 
+@pytest.mark.full
 async def test_a_relay_takes_orders_that_are_kept_with_who_gave_them(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -206,6 +206,7 @@ async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
         assert (await browser.send(form, keys=keys)).status_code == 400
 
 
+@pytest.mark.full
 async def test_a_signal_is_sent_with_a_name(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
     aflow.include(*FLOWS)
     run = await aflow.start(await_payment.options(key="i"), "o")
@@ -242,6 +243,7 @@ async def test_a_gate_is_approved_as_it_was_shown(
     assert await browser.status(path) == 410
 
 
+@pytest.mark.full
 async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     browser = Browser(aflow.app, GATES)
@@ -268,6 +270,7 @@ async def test_a_gate_is_approved_with_an_edit_in_fields_or_as_json(aflow: Async
     assert "qty=3" in await run.result(SOON)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("verdict", "values", "result"),
     [

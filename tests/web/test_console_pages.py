@@ -139,6 +139,7 @@ def seen_in(page: Any, *words: str) -> None:
         assert word in page.words, (word, page.words)
 
 
+@pytest.mark.full
 async def test_an_empty_database_says_what_to_do_next(aflow: AsyncHarness) -> None:
     browser = Browser(aflow.app, ANN)
     for path in PAGES:

@@ -109,6 +109,7 @@ def test_who_was_asleep_takes_nobody_for_dead(
         heart._close()
 
 
+@pytest.mark.full
 def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(
     dsn: str, conn: psycopg.Connection
 ) -> None:

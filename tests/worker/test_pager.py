@@ -85,6 +85,7 @@ async def stuck(aflow: AsyncHarness, conn: psycopg.Connection[Any], what: Any = 
 # ---------------------------------------------------------------- who is told what
 
 
+@pytest.mark.full
 async def test_an_effect_that_only_a_person_can_settle_is_told_once(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

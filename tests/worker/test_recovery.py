@@ -74,6 +74,7 @@ def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(
     assert set(bodies.values()) == {1}
 
 
+@pytest.mark.full
 def test_a_suspect_that_has_got_on_makes_room_for_the_next(
     dsn: str, conn: psycopg.Connection
 ) -> None:

@@ -36,6 +36,7 @@ def _closed() -> None:
     opened.clear()
 
 
+@pytest.mark.full
 def test_a_step_finds_what_was_opened_and_nothing_is_open_afterwards(dsn: str) -> None:
     app = App(dsn, include=[see])
 
@@ -107,6 +108,7 @@ def test_several_workers_of_a_loop_share_what_was_opened(dsn: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_start_that_fails_lets_no_worker_start(dsn: str, colour: str) -> None:
     app = App(dsn, include=[see])

@@ -628,6 +628,7 @@ def test_a_heart_goes_on_whatever_holds_up_the_loop(
         assert worker_of(app)._heart.is_beating
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", ["claims", "polls", "flushes", "commits"])
 def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(
     dsn: str, monkeypatch: pytest.MonkeyPatch, loop: str
@@ -743,6 +744,7 @@ def _hang() -> Iterator[None]:
     released.set()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("_hang")
 def test_threads_lost_to_bodies_that_hang_are_replaced_and_the_world_is_told(
     dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
@@ -793,6 +795,7 @@ def hanging_in_a_transaction(lock: int) -> int:
         return locking(lock)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("_hang")
 def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(dsn: str) -> None:
     count = WorkerOptions.transaction_connections + 1

@@ -291,6 +291,7 @@ async def test_a_version_may_go_once_no_run_from_its_time_is_open(
     )
 
 
+@pytest.mark.full
 def test_what_versions_and_patches_say_in_a_terminal(
     dsn: str, conn: psycopg.Connection, flow: Harness
 ) -> None:
@@ -383,6 +384,7 @@ async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once
     assert [name for name, _, _ in steps(conn, run.key)] == ["note", "note"]
 
 
+@pytest.mark.full
 async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -726,6 +728,7 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
     assert await run.result(SOON) == [1, 2, "late"]
 
 
+@pytest.mark.full
 async def test_a_child_under_a_new_name_is_the_same_child(aflow: AsyncHarness) -> None:
     is_new = [False]
 
@@ -858,6 +861,7 @@ async def test_effects_under_new_names_keep_their_keys(aflow: AsyncHarness) -> N
     ]
 
 
+@pytest.mark.full
 async def test_decisions_under_new_names_keep_their_keys(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -67,6 +67,7 @@ def test_words_of_one_program_are_not_read_as_a_line() -> None:
     assert classify([]).reach == "unknown"
 
 
+@pytest.mark.full
 def test_an_app_says_more_about_its_own_programs() -> None:
     rules = {"make": "files", "make deploy": "outside", "pytest": "unknown"}
     assert classify("make test", rules).reach == "files"  # type: ignore[arg-type]

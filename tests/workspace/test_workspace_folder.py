@@ -264,6 +264,7 @@ def test_the_variables_of_a_hook_do_not_lead_elsewhere(
     assert git(other, "for-each-ref", "refs/agent") == ""
 
 
+@pytest.mark.full
 def test_links_are_kept_as_links(ws: Workspace, folder: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("outside")
