@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests import steady
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
 
 TESTS = """
 from pathlib import Path
