@@ -179,6 +179,11 @@ class Enumeration:
         self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
         self.tally.planned.update(cut.side for cut in cuts)
         self.tally.missed = [str(cut) for cut in cuts if not await self._trial(cut)]
+        # A message may not come again in the same way. Of a share, some other of the path is cut.
+        for cut in plan(path, seen, self.seed) if self.percent < EVERY_CUT else ():
+            if self.tally.fired:
+                break
+            await self._trial(cut)
         pairs = len(cuts) * max(0, self.percent - EVERY_CUT) // EVERY_CUT
         for _ in range(pairs if path.may_be_cut_twice else 0):
             await self._trial(cut := self.rng.choice(cuts), self._another(cut))
