@@ -214,6 +214,10 @@ class Enumeration:
         await self._act("nothing")
         if any(what == "beat" for _, whats in self.stage.path.cuts.items() for what in whats):
             await self._act("nothing")
+        for _ in range(GOES):  # some messages come when they can, and not at every go
+            if plan(self.stage.path, dict(self.stage.proxy.messages), self.seed):
+                break
+            await self._act("nothing")
         return dict(self.stage.proxy.messages)
 
     def _drop_all(self) -> None:

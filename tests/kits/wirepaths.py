@@ -139,9 +139,9 @@ async def look(n: int) -> int:
 async def labour(key: str) -> int:
     """Says how far it is, twice."""
     pgflow.heartbeat(1)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)  # a body that ends first takes its beat along
     pgflow.heartbeat(2)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
     return await tell.fn(key, 0)
 
 
