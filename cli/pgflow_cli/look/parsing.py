@@ -8,7 +8,7 @@ import sys
 from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -83,6 +83,17 @@ def seconds_option(
         return seconds
 
     return typer.Option(name, parser=read, metavar="DURATION", help=about, show_default=shown)
+
+
+DeadAfter = Annotated[
+    float,
+    seconds_option(
+        "--dead-after",
+        "Time without a sign of life after which a worker is dead.",
+        shown="10s",
+        least=0.5,
+    ),
+]
 
 
 def parse_moment(text: str, what: str) -> datetime | timedelta:

@@ -7,7 +7,6 @@ folder, may be one of another database, so it is left alone unless that is asked
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from pgflow_cli.look.output import AsJson, choose_form, many, note, plain, print
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
 from pgflow_cli.runs.declared import WORKFLOW
-from pgflow_cli.runs.orders import Yes
+from pgflow_cli.runs.orders import Yes, confirm_removal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -221,12 +220,7 @@ class Look:
 def _ask(going: list[Item]) -> None:
     """Ask, as there is something to ask about."""
     what = _parts(_numbers(going))
-    if not sys.stdin.isatty():
-        raise Mistake(
-            f"{what} would be removed, and there is nobody to ask: pass --yes, or look with "
-            "--dry-run"
-        )
-    typer.confirm(f"Remove {what} of {many(len(going), 'run')}?", abort=True, err=True)
+    confirm_removal(what, f"Remove {what} of {many(len(going), 'run')}?")
 
 
 def _remove(look: Look, item: Item) -> Item:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +25,7 @@ from pgflow_cli.look.output import (
     print_rows,
 )
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.runs.orders import DryRun, Yes
+from pgflow_cli.runs.orders import DryRun, Yes, confirm_removal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -295,12 +294,7 @@ def _events(events: int, partitions: int) -> str:
 
 def _ask(events: int, partitions: int, older_than: str) -> None:
     what = f"{_events(events, partitions)}, older than {older_than}"
-    if not sys.stdin.isatty():
-        raise Mistake(
-            f"{what}, would be removed, and there is nobody to ask: pass --yes, or look with "
-            "--dry-run"
-        )
-    typer.confirm(f"Remove at least {what}?", abort=True, err=True)
+    confirm_removal(f"{what},", f"Remove at least {what}?")
 
 
 def _say(dsn: str | None, query: Query[Any]) -> Any:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.look.database import Dsn, database_now, fetch, opened
-from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import AsJson, choose_form, many, note, plain, print_one, when
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.runs.orders import DryRun, Yes
+from pgflow_cli.runs.orders import DryRun, Yes, confirm_removal
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -79,14 +78,8 @@ def _ask(runs: int, ended_before: datetime) -> None:
     """Asks, unless there is nothing to ask about."""
     if runs == 0:
         return
-    if not sys.stdin.isatty():
-        raise Mistake(
-            f"{many(runs, 'run')} would be removed, and there is nobody to ask: pass --yes, or "
-            "look with --dry-run"
-        )
-    typer.confirm(
-        f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?", abort=True, err=True
-    )
+    what = many(runs, "run")
+    confirm_removal(what, f"Remove {what} that ended before {when(ended_before)}?")
 
 
 def _drop_all(

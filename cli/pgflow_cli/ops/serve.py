@@ -11,7 +11,13 @@ import typer
 from pgflow_cli.files.declared import ProviderMap, SearchPath, check_search
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.output import LogFormat, LogLevel
-from pgflow_cli.look.parsing import parse_amounts, parse_pairs, refuse_no_folder, seconds_option
+from pgflow_cli.look.parsing import (
+    DeadAfter,
+    parse_amounts,
+    parse_pairs,
+    refuse_no_folder,
+    seconds_option,
+)
 
 
 def serve(
@@ -64,15 +70,7 @@ def serve(
         float,
         seconds_option("--grace", "How long running nodes may go on after SIGTERM.", shown="10s"),
     ] = 10.0,
-    dead_after: Annotated[
-        float,
-        seconds_option(
-            "--dead-after",
-            "Time without a sign of life after which a worker is dead.",
-            shown="10s",
-            least=0.5,
-        ),
-    ] = 10.0,
+    dead_after: DeadAfter = 10.0,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:

@@ -31,7 +31,7 @@ from pgflow_cli.look.output import (
     print_one,
     when,
 )
-from pgflow_cli.look.parsing import parse_amounts, parse_duration, seconds_option
+from pgflow_cli.look.parsing import DeadAfter, parse_amounts, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,15 +82,7 @@ def tick(
             "--queue", "-q", help="Queue to drain; may be given again. Else those of the workflows."
         ),
     ] = None,
-    dead_after: Annotated[
-        float,
-        seconds_option(
-            "--dead-after",
-            "Time without a sign of life after which a worker is dead.",
-            shown="10s",
-            least=0.5,
-        ),
-    ] = 10.0,
+    dead_after: DeadAfter = 10.0,
     log_level: LogLevel = "warning",
     log_format: LogFormat = "text",
     as_json: AsJson = None,

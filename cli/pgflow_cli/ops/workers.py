@@ -18,7 +18,7 @@ from pgflow_cli.look.output import (
     plain,
     print_rows,
 )
-from pgflow_cli.look.parsing import seconds_option
+from pgflow_cli.look.parsing import DeadAfter, seconds_option
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -78,15 +78,7 @@ def workers(
             help="How many @transactions may be open at once, on as many connections.",
         ),
     ] = 4,
-    dead_after: Annotated[
-        float,
-        seconds_option(
-            "--dead-after",
-            "Time without a sign of life after which a worker is dead.",
-            shown="10s",
-            least=0.5,
-        ),
-    ] = 10.0,
+    dead_after: DeadAfter = 10.0,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
     metrics_port: Annotated[

@@ -70,6 +70,20 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and do nothing.")]
 
 
+def confirm_removal(what: str, question: str) -> None:
+    """Ask before something is removed for good.
+
+    Raises:
+        Mistake: There is no terminal to ask at.
+    """
+    if not sys.stdin.isatty():
+        raise Mistake(
+            f"{what} would be removed, and there is nobody to ask: pass --yes, or look with "
+            "--dry-run"
+        )
+    typer.confirm(question, abort=True, err=True)
+
+
 @dataclass(frozen=True)
 class Order:
     """Order to a run, and the statuses that it fits; to a run of those in `asked` only if it is
