@@ -354,6 +354,7 @@ class Cast:
                 e.note("S", j.call, name, json.loads(payload))
             elif what == "z" and self._is_due(e):
                 self.world.fire("timer fired without a question")
+                self.world.model.seen_us[e.run_id, j.call] = self.world.mirror.now_us
                 e.note("T", j.call, None)
             elif what in "wvz":
                 return self._wait(e)
