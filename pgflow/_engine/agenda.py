@@ -96,6 +96,15 @@ class Agenda:
         """Return True if anybody still waits for it."""
         return self.open.get(call.number) is call
 
+    def close(self) -> None:
+        """The code is taken apart: an open call that led to it would keep the whole run until the
+        garbage collector passes.
+        """
+        for call in self.open.values():
+            call.let_go()
+        self.open.clear()
+        self.children.clear()
+
     def find(self, number: int) -> Call | None:
         """Return the open call of a number, or the effect that was accepted under it."""
         return self.open.get(number) or self.accepted.get(number)

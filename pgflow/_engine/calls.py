@@ -243,6 +243,10 @@ class Call:
             else:
                 waiter.set_exception(error)
 
+    def let_go(self) -> None:
+        """Forgets the code, which is taken apart."""
+        self.waiter = None
+
     @property
     def looked_at_us(self) -> int | None:
         """Time at which the database is worth a look, since it is due then; None if it has none."""
@@ -441,11 +445,15 @@ class StepCall(Call):
         return False
 
 
+def _nothing() -> None:
+    """A timer that nothing waits for."""
+
+
 @dataclass(eq=False)
 class TimerCall(Call):
     """A sleep or a time-out."""
 
-    fire: Callable[[], None] = lambda: None
+    fire: Callable[[], None] = _nothing
     started_seq: int = 0
     due_us: int = 0
 
@@ -460,6 +468,11 @@ class TimerCall(Call):
     def deliver(self, value: Any, error: Exception | None) -> None:  # noqa: ARG002 - it has neither
         """Fires."""
         self.fire()
+
+    def let_go(self) -> None:
+        """Forgets what it would fire too."""
+        super().let_go()
+        self.fire = _nothing
 
     @property
     def looked_at_us(self) -> int | None:

@@ -259,8 +259,8 @@ class ThreadDriver:
     ) -> None:
         self._spawn = spawn
         self._yield_control = yield_control
-        self._main = main
-        self._context = context
+        self._code: tuple[Callable[[], Any], contextvars.Context] | None = main, context
+        """Until its thread begins, or it is closed before: the context leads back here."""
         self._go = threading.Lock()  # free once the thread may go on
         self._go.acquire()
         self._awaited: Call | Race | None = None
@@ -278,10 +278,13 @@ class ThreadDriver:
 
     def _run(self) -> None:
         self._thread_id = threading.get_ident()
+        assert self._code is not None
+        main, context = self._code
+        self._code = None
         try:
             if self._cancelling:
                 raise asyncio.CancelledError  # noqa: TRY301 - cancelled before it began
-            result: tuple[Any, BaseException | None] = (self._context.run(self._main), None)
+            result: tuple[Any, BaseException | None] = (context.run(main), None)
         except BaseException as error:  # noqa: BLE001 - whatever it raised is its outcome
             result = (None, error)
         _close_loop_of_thread()
@@ -350,6 +353,8 @@ class ThreadDriver:
     def close(self) -> None:
         """The wait at which the thread stands, or its next, raises Unwind."""
         self._closing = True
+        if not self.busy:  # else its thread may be about to take it
+            self._code = None
         with contextlib.suppress(RuntimeError):
             # It has just been told to go on, and sees this then.
             self._go.release()  # whether it waits already or is about to

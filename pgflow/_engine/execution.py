@@ -35,6 +35,7 @@ therefore takes such neighbours as one group too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from pgflow._engine import mypyc_attr
@@ -441,6 +442,7 @@ class Execution:
         """Takes the code apart: the run goes on elsewhere or later, or has ended."""
         self.over = True
         self.code.close()
+        self.agenda.close()
         self.history.close()
         self.release.close()
         self.line.cut()
@@ -559,8 +561,7 @@ class Execution:
 
     def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
         """Starts a durable timer for the event loop; returns what gives it up."""
-        call = self.timers.start(delay_seconds, fire)
-        return lambda: self.cancel_call(call)
+        return partial(self.cancel_call, self.timers.start(delay_seconds, fire))
 
     # ============================================================== what the code asks of the whole
 

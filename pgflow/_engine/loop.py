@@ -29,6 +29,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from types import MethodType
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -101,6 +102,7 @@ class DurableTimerHandle(asyncio.TimerHandle):
         """Gives up the timer, in the journal too."""
         if not self.cancelled() and self.withdraw is not None:
             self.withdraw()
+            self.withdraw = None
         super().cancel()
 
 
@@ -337,6 +339,10 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             task.own_context.run(self._throw, coroutine)
         finally:
             asyncio.tasks._leave_task(self, task)
+        # It never counts as done, and what it awaited would hold it, and with it the whole run.
+        _forget_callbacks(task)
+        if (awaited := task._fut_waiter) is not None:  # type: ignore[attr-defined]
+            _forget_callbacks(awaited)
 
     def _throw(self, stack: Any) -> None:
         """Throws until the code ends; what swallows every throw is left behind, and counted."""
@@ -400,10 +406,13 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         if delay <= 0:
             self._ready.append(handle)
         elif delay < NEVER_SECONDS:
-            handle.withdraw = self.host.start_timer(
-                float(delay), lambda: self._ready.append(handle)
-            )
+            handle.withdraw = self.host.start_timer(float(delay), partial(self._fire, handle))
         return handle
+
+    def _fire(self, handle: DurableTimerHandle) -> None:
+        # What withdraws it leads to the run, and so back to the handle.
+        handle.withdraw = None
+        self._ready.append(handle)
 
     def call_at(
         self,
@@ -562,6 +571,11 @@ _Outside = tuple[asyncio.AbstractEventLoop | None, Any]
 def _leave(before: _Outside) -> None:
     sys.set_asyncgen_hooks(*before[1])
     asyncio._set_running_loop(before[0])
+
+
+def _forget_callbacks(future: asyncio.Future[Any]) -> None:
+    for callback, _ in list(future._callbacks or ()):
+        future.remove_done_callback(callback)
 
 
 def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
+from pgflow._engine.loop import Unwind
 from pgflow._flow.children import run_child
 from pgflow._flow.scope import async_scope
 from pgflow._flow.step import Step
@@ -68,6 +69,8 @@ async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> Map
         for index, item in waiting:
             try:
                 value = await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
+            except Unwind:
+                raise  # nobody counts any more, and its traceback would hold the whole run
             except BaseException as error:
                 finished.put_nowait((index, error, None))
                 if not isinstance(error, Exception):

@@ -113,6 +113,8 @@ class BodyCalls:
             outcome = await ended
         except asyncio.CancelledError:
             self._lost.left_behind(call, job)
+            if ended.done() and not ended.cancelled():  # it came while the step was given up
+                _close_if_coroutine(ended.result())
             raise
         if type(outcome) is _Raised:
             raise outcome.error
@@ -177,3 +179,11 @@ def _with_outcome(work: Callable[..., Any], *args: Any) -> Any:
 def _tell(ended: asyncio.Future[Any], outcome: Any) -> None:
     if not ended.done():
         ended.set_result(outcome)
+    else:
+        _close_if_coroutine(outcome)
+
+
+def _close_if_coroutine(outcome: Any) -> None:
+    """Close what nobody will await: Python would warn of it, at the next pass of the collector."""
+    if type(outcome) is CoroutineType:
+        outcome.close()

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -227,16 +228,15 @@ class SpareThreads:
     def run(self, work: Callable[[], None]) -> None:
         """Does work, which raises nothing, in a thread of its own until it returns."""
         try:
-            inbox = self._idle.pop()
+            self._idle.pop().put(work)
         except IndexError:
-            start_daemon(lambda: self._work(work), self._name)
-        else:
+            inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
             inbox.put(work)
+            start_daemon(partial(self._work, inbox), self._name)
 
-    def _work(self, work: Callable[[], None] | None) -> None:
-        inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    def _work(self, inbox: SimpleQueue[Callable[[], None] | None]) -> None:
         thread = threading.current_thread()
-        while work is not None:
+        while (work := inbox.get()) is not None:
             thread.name = self._name
             work()
             work = None  # what it holds must not wait for the next
@@ -246,7 +246,6 @@ class SpareThreads:
             self._idle.append(inbox)
             if self._closed:
                 self.close()
-            work = inbox.get()
 
     def close(self) -> None:
         """Keeps none any more."""

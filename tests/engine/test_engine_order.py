@@ -947,8 +947,9 @@ def start_loose(worker: Worker, run: Any) -> tuple[Execution, threading.Event]:
 
     def make(execution: Execution) -> Any:
         lockstep = make_driver(execution, run.workflow)
-        loose = ThreadDriver(lockstep._spawn, still.set, lockstep._main, lockstep._context)
-        _bind(lockstep._context, loose)
+        main, context = lockstep._code or pytest.fail("it has begun")
+        loose = ThreadDriver(lockstep._spawn, still.set, main, context)
+        _bind(context, loose)
         return loose
 
     journal = run.claim(0)
@@ -1004,8 +1005,9 @@ def test_nothing_fences_while_code_runs_in_its_thread(monkeypatch):
 
     def make_loose_driver(execution: Execution, flow: Any, errors: Any) -> Any:
         lockstep = make_driver(execution, flow, errors)
-        loose = ThreadDriver(lockstep._spawn, still.set, lockstep._main, lockstep._context)
-        _bind(lockstep._context, loose)
+        main, context = lockstep._code or pytest.fail("it has begun")
+        loose = ThreadDriver(lockstep._spawn, still.set, main, context)
+        _bind(context, loose)
         return loose
 
     store = Store(taking_the_first_write)

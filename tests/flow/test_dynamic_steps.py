@@ -5,6 +5,7 @@ and what a helper asks to know where it is.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import SOON, events, steps
+import servers
+from records import SOON, events, eventually, steps
 
 import pgflow
 from pgflow import (
@@ -458,3 +460,29 @@ async def test_bodies_of_steps_have_threads_inside_inline_too(aflow: AsyncHarnes
 
     aflow.include(agent)
     assert await (await aflow.start(agent)).result(SOON) is True
+
+
+async def test_a_coroutine_that_comes_after_the_time_out_is_closed(aflow: AsyncHarness) -> None:
+    given_up, made = threading.Event(), []
+
+    async def body() -> int:
+        return 1
+
+    def late() -> Any:
+        assert given_up.wait(servers.HANG_SECONDS)
+        made.append(body())
+        return made[0]
+
+    @workflow
+    async def agent() -> str:
+        try:
+            return str(await pgflow.call("late", late, retries=1, timeout=0.02))
+        except TimeoutError:
+            return "late"
+
+    aflow.include(agent)
+    assert await (await aflow.start(agent)).result(SOON) == "late"
+    given_up.set()
+    await eventually(
+        lambda: made and inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED, "it is closed"
+    )

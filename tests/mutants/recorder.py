@@ -41,6 +41,7 @@ class Recorder:
         self._seen: dict[int, CodeType] = {}
         self._numbers: dict[str, int] = {}
         self._file: int | None = None
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Listen to every thread from now on."""
@@ -67,18 +68,21 @@ class Recorder:
         return [name for code in list(self._seen.values()) if (name := name_of(code))]
 
     def write(self, test: str, names: Iterable[str], **more: Any) -> None:
-        """Add a line on a test."""
-        if self._file is None:
-            path = Path(self._folder) / f"{os.getpid()}.jsonl"
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        new = [name for name in dict.fromkeys(names) if name not in self._numbers]
-        self._numbers |= {name: len(self._numbers) + n for n, name in enumerate(new)}
-        called = [self._numbers[name] for name in dict.fromkeys(names)]
-        line = json.dumps({"test": test, "new": new, "called": called, **more}) + "\n"
-        os.write(self._file, line.encode())
+        """Add a line on a test. A number is the place of its name among all new ones, so the lines
+        of threads must not overtake each other.
+        """
+        with self._lock:
+            if self._file is None:
+                path = Path(self._folder) / f"{os.getpid()}.jsonl"
+                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            new = [name for name in dict.fromkeys(names) if name not in self._numbers]
+            self._numbers |= {name: len(self._numbers) + n for n, name in enumerate(new)}
+            called = [self._numbers[name] for name in dict.fromkeys(names)]
+            line = json.dumps({"test": test, "new": new, "called": called, **more}) + "\n"
+            os.write(self._file, line.encode())
 
     def _be_a_child(self) -> None:
-        self._is_direct, self._file = True, None
+        self._is_direct, self._file, self._lock = True, None, threading.Lock()
         self._numbers.clear()
         self.begin()
 
