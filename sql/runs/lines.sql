@@ -212,8 +212,9 @@ begin
   with gone as materialized (
     delete from pgflow.ready r where r.run_id = any(ids) returning r.*
   )
-  insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
-  select g.id, tokens[g.n], t, take_turns_.worker_id, -r.lane_id, r.last_seq, r.attempt + 1, r.priority, r.suspect
+  insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect, company)
+  select g.id, tokens[g.n], t, take_turns_.worker_id, -r.lane_id, r.last_seq, r.attempt + 1, r.priority, r.suspect,
+    r.company
   from unnest(ids) with ordinality as g (id, n) join gone r on r.run_id = g.id;
 end
 $$;
@@ -239,13 +240,13 @@ begin
         select w.run_id, w.lane_id, w.suspect, w.expires_at from pgflow.line_run w
         where w.queue = line_heads_.queue and w.is_fresh = fresh and w.key = line_heads_.key
         order by w.rank, w.run_id limit 1
-      ) h where h.lane_id = any(lanes) and h.suspect = 0 and (h.expires_at <= t) is not true
+      ) h where h.lane_id = any(lanes) and h.suspect < 2 and (h.expires_at <= t) is not true
     );
   else
     picked := array(
       select w.run_id from pgflow.line_run w
       where w.queue = line_heads_.queue and w.is_fresh = fresh and w.key = line_heads_.key and w.lane_id = any(lanes)
-        and w.suspect = 0 and (w.expires_at <= t) is not true
+        and w.suspect < 2 and (w.expires_at <= t) is not true
       order by w.rank, w.run_id limit max
     );
   end if;
@@ -291,6 +292,8 @@ declare
   room int;
   open_room int;
   heads bigint[];
+  suspect bigint;
+  company int;
   is_held_back boolean := false;
 begin
   select p.* into rules from pgflow.line p where p.queue = queue;
@@ -310,26 +313,24 @@ begin
     return taken;
   end if;
 
-  if may_suspect then
-    turn := array(
-      select r.run_id from pgflow.ready r
-      where r.lane_id + 0 < 0 and r.run_id = (
-        select w.run_id from pgflow.line_run w
-        where w.queue = queue and w.suspect > 0 and w.lane_id = any(lanes)
-          and (rules.max_per_key is null and not rules.is_fifo or coalesce(rules.max_per_key, 1) > (
-            select count(*) from pgflow.line_turn n where n.queue = queue and n.key = w.key
-              and exists (select from pgflow.lease e where e.run_id = n.run_id)
-          ))
-        order by w.rank, w.run_id limit 1
-      )
-      for update skip locked
-    );
-    if turn <> '{}' then
-      perform pgflow.take_turns_(queue, turn, worker_id, tokens, t);
-      taken := turn;
-      max := max - 1;
-    end if;
-  end if;
+  -- A group of suspects: as many as each of them may have in its company.
+  while may_suspect and max > 0 loop
+    select r.run_id, least(company, r.company) into suspect, company from pgflow.ready r
+    where r.lane_id + 0 < 0 and r.run_id = (
+      select w.run_id from pgflow.line_run w
+      where w.queue = queue and w.suspect > 1 and w.lane_id = any(lanes)
+        and (rules.max_per_key is null and not rules.is_fifo or coalesce(rules.max_per_key, 1) > (
+          select count(*) from pgflow.line_turn n where n.queue = queue and n.key = w.key
+            and exists (select from pgflow.lease e where e.run_id = n.run_id)
+        ))
+      order by w.suspect, w.rank, w.run_id limit 1
+    )
+    for update skip locked;
+    exit when not found or cardinality(taken) >= company;
+    perform pgflow.take_turns_(queue, array[suspect], worker_id, tokens[cardinality(taken) + 1:], t);
+    taken := taken || suspect;
+    max := max - 1;
+  end loop;
 
   -- First those that have begun, then those that have not, as far as the rate goes.
   loop
