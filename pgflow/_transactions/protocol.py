@@ -57,6 +57,19 @@ class Trouble(Exception):
         self.error = error
 
 
+class Unstorable(Exception):
+    """A body has returned what cannot be stored: that is its outcome, for it would return the like
+    again.
+
+    Attributes:
+        error: Error that the code gets.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Fencing(Protocol):
     """Interface of the engine and of another connection, as the protocol needs them; the driver
     calls it where it lives.

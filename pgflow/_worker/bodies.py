@@ -2,9 +2,10 @@
 
 An ``async def`` body is a task of the worker's loop, a ``def`` body a call in a thread. What it
 returns is encoded at once; what it raises is judged: an error of ``raises=`` or of the last try is
-the outcome, any other is a failed attempt with a delay. That goes for errors of the databases that
-a body has to do with, too. Only the connection that a transactional body is handed is ours: trouble
-with that is waited out, and never recorded.
+the outcome, any other is a failed attempt with a delay. A result that cannot be stored is an
+outcome at once: the body has done its work, and would do it again. Errors of the databases that a
+body has to do with are its own. Only the connection that a transactional body is handed is ours:
+trouble with that is waited out, and never recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pgflow._flow.step import Step
 from pgflow._model.decisions import Choice
 from pgflow._model.exceptions import clean, encode_error
 from pgflow._model.reasons import Unknown
-from pgflow._transactions.protocol import Trouble
+from pgflow._transactions.protocol import Trouble, Unstorable
 from pgflow._worker.body_calls import BodyCalls, as_raised
 from pgflow._worker.effect_bodies import Acts, unknown
 from pgflow._worker.lost_threads import LostThreads
@@ -39,7 +40,7 @@ from pgflow._worker.progress import Progress
 from pgflow._worker.runs import Runs
 from pgflow._worker.threads import DaemonThreads, Job, Posts
 from pgflow._worker.transaction_bodies import TransactionBodies
-from pgflow.errors import CodecError, LeaseLost, StepCommitted
+from pgflow.errors import CodecError, LeaseLost, NotStorable, StepCommitted
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
@@ -428,10 +429,15 @@ def _enter(call: StepCall, scope: StepScope) -> None:
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
     if call.spec.effect == "d" and not isinstance(value, Choice):
-        raise TypeError(
-            f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+        raise Unstorable(
+            TypeError(
+                f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+            )
         )
-    text = call.spec.result.encode(value, f"the result of step {call.name}")
+    try:
+        text = call.spec.result.encode(value, f"the result of step {call.name}")
+    except NotStorable as error:
+        raise Unstorable(error) from error
     if scope.emitted:
         scope.succeeded()
     return StepResult(call, text, None)
@@ -440,6 +446,8 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
 def _judge(call: StepCall, error: BaseException) -> StepResult:
     """A failed attempt with a delay, or the outcome."""
     is_final = isinstance(error, call.spec.raises) or not isinstance(error, Exception)
+    if isinstance(error, Unstorable):
+        error, is_final = error.error, True
     attempts = call.failed_attempts + 1
     is_last = attempts >= (call.max_attempts or call.spec.retries.max_attempts)
     delay = None if is_final or is_last else call.spec.retries.delay_seconds(attempts)
