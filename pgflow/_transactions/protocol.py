@@ -31,6 +31,7 @@ from pgflow._db.failures import (
     is_honoured,
     is_infrastructure,
     is_of_the_data,
+    is_our_trouble,
     sqlstate_of,
 )
 from pgflow._db.query import Query, run_by, run_on, run_on_async, run_through
@@ -132,7 +133,7 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
         text = encode(value)
         yield Op("flush")
     except Exception as error:
-        if is_infrastructure(error) and is_ours(error):
+        if is_our_trouble(error, is_ours):
             _raise_from_connection(call, error)
         raise
     flush: Flush | None = yield Op("turn", (call, text))

@@ -19,7 +19,12 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, TypeAlias
 
-from pgflow._db.failures import REFUSED_AFTER_SECONDS, is_passing, sqlstate_of
+from pgflow._db.failures import (
+    REFUSED_AFTER_SECONDS,
+    is_our_trouble,
+    is_passing,
+    sqlstate_of,
+)
 from pgflow._engine.calls import StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
@@ -197,8 +202,12 @@ class Bodies:
             return
         if isinstance(outcome, StepResult):
             self.returned(execution, outcome)
-            return
-        self._judge_raised(execution, call, as_raised(outcome))
+        elif is_our_trouble(outcome):
+            self._tasks[call] = self._loop.create_task(
+                self._run(execution, call, outcome), context=self._context.copy()
+            )
+        else:
+            self._judge_raised(execution, call, as_raised(outcome))
 
     async def _come_back(
         self,
@@ -220,15 +229,21 @@ class Bodies:
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
                 raise
-            self._judge_raised(execution, call, as_raised(error))
+            if is_our_trouble(error):
+                await self._run(execution, call, error)
+            else:
+                self._judge_raised(execution, call, as_raised(error))
         finally:
             self._tasks.pop(call, None)
 
     # ------------------------------------------------------------ one that needs more
 
-    async def _run(self, execution: Execution, call: StepCall) -> None:
+    async def _run(
+        self, execution: Execution, call: StepCall, trouble: BaseException | None = None
+    ) -> None:
+        """Runs a body until it is judged; again, if a first try met trouble of ours."""
         try:
-            await self._try_until_judged(execution, call)
+            await self._try_until_judged(execution, call, trouble)
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
                 raise
@@ -236,7 +251,9 @@ class Bodies:
         finally:
             self._tasks.pop(call, None)
 
-    async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
+    async def _try_until_judged(
+        self, execution: Execution, call: StepCall, trouble: BaseException | None
+    ) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
         scope = self._progress.scope_of(execution, call, attempt)
         _enter(call, scope)
@@ -245,29 +262,40 @@ class Bodies:
         if isinstance(call, EffectCall):
             await self._try_effect(execution, call, scope)
             return
-        tries, failing_since = 0, None
+        tries, failing_since = 0, time.monotonic()
         while True:
-            try:
-                await self._attempt(execution, call, scope)
-            except asyncio.CancelledError as error:
-                if self._is_stopped(execution, call, error):
-                    raise
-                self._body_raised(execution, call, asyncio.CancelledError())
-            except Trouble as trouble:
-                now = time.monotonic()
-                if failing_since is None:
-                    failing_since = now
-                elif not is_passing(trouble.error) and now - failing_since >= REFUSED_AFTER_SECONDS:
-                    _hold_refused(execution, call, trouble.error)
-                    return
+            if trouble is not None:
                 tries += 1
-                await self._calls.wait_out(execution, call, trouble.error, tries)
-                continue
-            except BaseException as error:  # whatever a body raises is its outcome
-                if self._is_the_end(call, error):
-                    raise
-                self._body_raised(execution, call, error)
-            return
+                await self._calls.wait_out(execution, call, trouble, tries)
+            trouble = await self._trouble_of(execution, call, scope)
+            if trouble is None:
+                return
+            now = time.monotonic()
+            if tries == 0:
+                failing_since = now
+            elif not is_passing(trouble) and now - failing_since >= REFUSED_AFTER_SECONDS:
+                _hold_refused(execution, call, trouble)
+                return
+
+    async def _trouble_of(
+        self, execution: Execution, call: StepCall, scope: StepScope
+    ) -> BaseException | None:
+        """Return the trouble of ours that an attempt met; None if it was judged."""
+        try:
+            await self._attempt(execution, call, scope)
+        except asyncio.CancelledError as error:
+            if self._is_stopped(execution, call, error):
+                raise
+            self._body_raised(execution, call, asyncio.CancelledError())
+        except Trouble as trouble:
+            return trouble.error
+        except BaseException as error:  # whatever a body raises is its outcome
+            if self._is_the_end(call, error):
+                raise
+            if call.spec.effect != "t" and is_our_trouble(error):
+                return error
+            self._body_raised(execution, call, error)
+        return None
 
     async def _attempt(self, execution: Execution, call: StepCall, scope: StepScope) -> None:
         step: Step[Any, Any] = call.spec.definition
