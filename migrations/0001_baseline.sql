@@ -629,7 +629,7 @@ create table pgflow.line_run (
 comment on table pgflow.line_run is 'Runs that stand in a line: ready, once their turn comes';
 comment on column pgflow.line_run.run_id is 'The run';
 comment on column pgflow.line_run.expires_at is 'Time from which it must not begin; null = none';
-comment on column pgflow.line_run.rank is 'Place among the runs of its key, before its number: priority, or time and priority';
+comment on column pgflow.line_run.rank is 'Place among the runs of its key, before its number: priority, or time and priority; -1 in order = an ancestor has the turn';
 comment on column pgflow.line_run.lane_id is 'Its queue, workflow and version';
 comment on column pgflow.line_run.suspect is 'Workers that died holding it without a new unit';
 comment on column pgflow.line_run.is_fresh is 'True if no worker ever held its chain: rates are for these, and they stand behind the others';

@@ -579,7 +579,7 @@ table pgflow.line_run, owner pgflow_owner
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The run
   expires_at timestamp with time zone -- Time from which it must not begin; null = none
-  rank bigint not null -- Place among the runs of its key, before its number: priority, or time and priority
+  rank bigint not null -- Place among the runs of its key, before its number: priority, or time and priority; -1 in order = an ancestor has the turn
   lane_id integer not null -- Its queue, workflow and version
   suspect smallint not null default 0 -- Workers that died holding it without a new unit
   is_fresh boolean not null -- True if no worker ever held its chain: rates are for these, and they stand behind the others
@@ -2844,7 +2844,7 @@ function pgflow.claim_line_(queue text, lanes integer[], max integer, worker_id 
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 c0d07cbc9cd8c953e469406710b951a6
+  md5 b39354a542714e8c350c18b5b4ee2c1a
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone, reason text, detail json), owner pgflow_owner
   -- Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease
@@ -3035,6 +3035,17 @@ function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, own
   -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.deadlocks() returns TABLE(key text, workflow text, queue text, what text, waits_for text), owner pgflow_owner
+  -- Runs that wait for each other for ever: what each waits for (child, lock, line, replacement or batch), and the run that it waits for. Cancel one of them
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c22b59e63eeff0e5a5caac53fb326f15
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.debounce_(me bigint, workflow text, lane integer, input json, labels jsonb, metadata jsonb, priority integer, start_id uuid, debounce_seconds double precision, max_wait_seconds double precision, timeout_seconds double precision, is_lined boolean) returns boolean, owner pgflow_owner
   -- Gives a run that has not begun the input and options of a later start, and puts it off; false if it has begun or is being cancelled. PF002: it is a run of another workflow
@@ -3743,6 +3754,12 @@ function pgflow.is_kept_by_(worker_id integer, t timestamp with time zone, OUT i
   set search_path=pg_catalog, pg_temp
   md5 b52cc4e1b64a3240a8de73fd1aa8525c
 
+function pgflow.is_kin_(parent bigint, queue text, key text) returns boolean, owner pgflow_owner
+  -- True if a parent, or an ancestor of it, has a turn of this key
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 e2efd9b9adf4b9f054b6016b339110ee
+
 function pgflow.is_of_file_(run_id bigint) returns boolean, owner pgflow_owner
   -- True for a run of a workflow file
   sql stable
@@ -3994,11 +4011,11 @@ function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::intege
   md5 6057688be391b1e51ac6ee05b22ad7e1
   grant execute to pgflow_operator
 
-function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone) returns bigint[], owner pgflow_owner
-  -- The first runs of a key, locked, save those that somebody is just pausing or cancelling. Its caller says what the planner may do
+function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone, passing boolean) returns bigint[], owner pgflow_owner
+  -- The first runs of a key, locked, save those that somebody is just pausing or cancelling; or the first that may pass those that have its turn. Its caller says what the planner may do
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 98e041b52b1427271dba6a43b20d6a0f
+  md5 04887660907921acf035fe9e6603cf03
 
 function pgflow.line_key_(expression text, tenant text, workflow text, labels jsonb, input json) returns text, owner pgflow_owner
   -- The key of a run by an expression such as `tenant, input.customer.id`; empty without one, as is what a run lacks
@@ -4031,7 +4048,7 @@ function pgflow.line_up_(ids bigint[]) returns void, owner pgflow_owner
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 5b00e669d94901c0498f8b4e79a245c2
+  md5 2b6cc79656011a751149d288085b2ff8
 
 function pgflow.line_use_(queue text, scope "char", keys text[], counts integer[], rate integer, seconds double precision, burst integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Counts runs that begin, by key
@@ -4131,6 +4148,12 @@ function pgflow.match_events_(max integer) returns boolean, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 f42f91097cfac241babaf19d036a5ae0
+
+function pgflow.may_pass_(id bigint, queue text, key text) returns boolean, owner pgflow_owner
+  -- True if all that have a turn of this key are ancestors of a run, and wait for it
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 dfa0e7c701e648d62363aa1131d92675
 
 function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
@@ -5877,6 +5900,13 @@ function pgflow.verify_runs(after bigint DEFAULT '-1'::integer, max integer DEFA
   md5 b2f1a5146800d188480da621e3951f2d
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+
+function pgflow.waits_of_(ids bigint[]) returns TABLE(run_id bigint, alternative text, waits_for bigint), owner pgflow_owner
+  -- For each of these runs that only other runs let go on: those, by alternative. It goes on with any alternative, and an alternative needs all of its own; null = what may come from outside
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 896b05ccb787ae58258ac9b90e0f1376
 
 function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Closes an obligation that need not be done, with who says so and why. PF001 if no open obligation has the key
