@@ -200,16 +200,19 @@ create table pgflow.ready (
   attempt int not null,
   priority smallint not null,
   suspect smallint not null default 0,
+  company smallint not null default 0,
   has_begun boolean,
   primary key (lane_id, priority, run_id)
 );
 comment on table pgflow.ready is 'Place: runnable now. The primary key is the order of claiming: started first, served first, however often it waited meanwhile';
 comment on column pgflow.ready.last_seq is 'Last unit of the run: 0 says that nothing has been recorded and nothing need be read';
 comment on column pgflow.ready.attempt is 'Claims so far since the run last made progress';
-comment on column pgflow.ready.suspect is 'Workers that died holding this run without a new unit; such runs are claimed one at a time';
+comment on column pgflow.ready.suspect is 'Workers that died holding this run without a new unit; from the second on a worker has one group of such runs at a time';
+comment on column pgflow.ready.company is 'Most runs of its group, itself included: half of those that were suspects with it when a worker last died; 0 = no matter';
 comment on column pgflow.ready.has_begun is 'True once a worker has held the run; null before, which takes no room in the rows of those that start';
--- A worker claims at most one suspect at a time: this finds the first without reading past the others.
-create index ready_suspect_idx on pgflow.ready (lane_id, priority, run_id) where suspect > 0;
+-- A worker claims one group of suspects at a time, the least suspicious first: this finds them without reading past
+-- the others.
+create index ready_suspect_idx on pgflow.ready (lane_id, suspect, priority, run_id) where suspect > 1;
 
 create table pgflow.lease (
   run_id bigint primary key,
@@ -220,7 +223,8 @@ create table pgflow.lease (
   last_seq int not null,
   attempt int not null,
   priority smallint not null,
-  suspect smallint not null
+  suspect smallint not null,
+  company smallint not null default 0
 );
 comment on table pgflow.lease is 'Place: a worker holds the run. Whoever writes for it must show this token; rows are immutable';
 comment on column pgflow.lease.last_seq is 'Last unit at the time of the claim: a higher one in the journal is progress';
@@ -625,14 +629,14 @@ create table pgflow.line_run (
 comment on table pgflow.line_run is 'Runs that stand in a line: ready, once their turn comes';
 comment on column pgflow.line_run.run_id is 'The run';
 comment on column pgflow.line_run.expires_at is 'Time from which it must not begin; null = none';
-comment on column pgflow.line_run.rank is 'Place among the runs of its key, before its number: priority, or time and priority';
+comment on column pgflow.line_run.rank is 'Place among the runs of its key, before its number: priority, or time and priority; -1 in order = an ancestor has the turn';
 comment on column pgflow.line_run.lane_id is 'Its queue, workflow and version';
 comment on column pgflow.line_run.suspect is 'Workers that died holding it without a new unit';
 comment on column pgflow.line_run.is_fresh is 'True if no worker ever held its chain: rates are for these, and they stand behind the others';
 comment on column pgflow.line_run.queue is 'Name of the queue';
 comment on column pgflow.line_run.key is 'Its key; empty = none';
 create index line_run_order_idx on pgflow.line_run (queue, is_fresh, key, rank, run_id);
-create index line_run_suspect_idx on pgflow.line_run (queue, rank, run_id) where suspect > 0;
+create index line_run_suspect_idx on pgflow.line_run (queue, suspect, rank, run_id) where suspect > 1;
 create index line_run_expires_idx on pgflow.line_run (expires_at) where expires_at is not null;
 
 create table pgflow.line_turn (

@@ -517,6 +517,7 @@ table pgflow.lease, owner pgflow_owner
   attempt integer not null -- Claims since the run last made progress, this one included
   priority smallint not null -- Lower numbers are claimed first, within their lane
   suspect smallint not null -- Workers that died holding this run without a new unit
+  company smallint not null default 0 -- Most suspects that its worker was to begin with it; see ready.company
   constraint lease_pkey PRIMARY KEY (run_id)
 
 table pgflow.line, owner pgflow_owner
@@ -578,7 +579,7 @@ table pgflow.line_run, owner pgflow_owner
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The run
   expires_at timestamp with time zone -- Time from which it must not begin; null = none
-  rank bigint not null -- Place among the runs of its key, before its number: priority, or time and priority
+  rank bigint not null -- Place among the runs of its key, before its number: priority, or time and priority; -1 in order = an ancestor has the turn
   lane_id integer not null -- Its queue, workflow and version
   suspect smallint not null default 0 -- Workers that died holding it without a new unit
   is_fresh boolean not null -- True if no worker ever held its chain: rates are for these, and they stand behind the others
@@ -587,7 +588,7 @@ table pgflow.line_run, owner pgflow_owner
   constraint line_run_pkey PRIMARY KEY (run_id)
   CREATE INDEX line_run_expires_idx ON pgflow.line_run USING btree (expires_at) WHERE (expires_at IS NOT NULL)
   CREATE INDEX line_run_order_idx ON pgflow.line_run USING btree (queue, is_fresh, key, rank, run_id)
-  CREATE INDEX line_run_suspect_idx ON pgflow.line_run USING btree (queue, rank, run_id) WHERE (suspect > 0)
+  CREATE INDEX line_run_suspect_idx ON pgflow.line_run USING btree (queue, suspect, rank, run_id) WHERE (suspect > 1)
 
 table pgflow.line_state, owner pgflow_owner
   -- Progress of lines, changed by claims under the lock of their queue
@@ -881,11 +882,12 @@ table pgflow.ready, owner pgflow_owner
   last_seq integer not null -- Last unit of the run: 0 says that nothing has been recorded and nothing need be read
   attempt integer not null -- Claims so far since the run last made progress
   priority smallint not null -- Lower numbers are claimed first, within their lane
-  suspect smallint not null default 0 -- Workers that died holding this run without a new unit; such runs are claimed one at a time
+  suspect smallint not null default 0 -- Workers that died holding this run without a new unit; from the second on a worker has one group of such runs at a time
+  company smallint not null default 0 -- Most runs of its group, itself included: half of those that were suspects with it when a worker last died; 0 = no matter
   has_begun boolean -- True once a worker has held the run; null before, which takes no room in the rows of those that start
   constraint ready_pkey PRIMARY KEY (lane_id, priority, run_id)
   constraint ready_run_id_key UNIQUE (run_id)
-  CREATE INDEX ready_suspect_idx ON pgflow.ready USING btree (lane_id, priority, run_id) WHERE (suspect > 0)
+  CREATE INDEX ready_suspect_idx ON pgflow.ready USING btree (lane_id, suspect, priority, run_id) WHERE (suspect > 1)
 
 table pgflow.relabelled, owner pgflow_owner
   -- Runs that have changed their labels, with those that they were started with
@@ -2828,10 +2830,10 @@ function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pg
   md5 fe9a8a72281066fe2daa37d051ce075f
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[]) returns bigint[], owner pgflow_owner
-  -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
+  -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one group of suspects
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9507e0d88dc325fe451b894d1281ae81
+  md5 fd1dc024021c3b8b469b293849c98bfe
 
 function pgflow.claim_line_(queue text, lanes integer[], max integer, worker_id integer, tokens bigint[], may_suspect boolean, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of a line, key by key, for a worker that serves these lanes of the queue. The queue is locked
@@ -2842,7 +2844,7 @@ function pgflow.claim_line_(queue text, lanes integer[], max integer, worker_id 
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 0db3aa86ae70520bc213a9ba9dcc060f
+  md5 b39354a542714e8c350c18b5b4ee2c1a
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone, reason text, detail json), owner pgflow_owner
   -- Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease
@@ -3033,6 +3035,17 @@ function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, own
   -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.deadlocks() returns TABLE(key text, workflow text, queue text, what text, waits_for text), owner pgflow_owner
+  -- Runs that wait for each other for ever: what each waits for (child, lock, line, replacement or batch), and the run that it waits for. Cancel one of them
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c22b59e63eeff0e5a5caac53fb326f15
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.debounce_(me bigint, workflow text, lane integer, input json, labels jsonb, metadata jsonb, priority integer, start_id uuid, debounce_seconds double precision, max_wait_seconds double precision, timeout_seconds double precision, is_lined boolean) returns boolean, owner pgflow_owner
   -- Gives a run that has not begun the input and options of a later start, and puts it off; false if it has begun or is being cancelled. PF002: it is a run of another workflow
@@ -3741,6 +3754,12 @@ function pgflow.is_kept_by_(worker_id integer, t timestamp with time zone, OUT i
   set search_path=pg_catalog, pg_temp
   md5 b52cc4e1b64a3240a8de73fd1aa8525c
 
+function pgflow.is_kin_(parent bigint, queue text, key text) returns boolean, owner pgflow_owner
+  -- True if a parent, or an ancestor of it, has a turn of this key
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 e2efd9b9adf4b9f054b6016b339110ee
+
 function pgflow.is_of_file_(run_id bigint) returns boolean, owner pgflow_owner
   -- True for a run of a workflow file
   sql stable
@@ -3992,11 +4011,11 @@ function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::intege
   md5 6057688be391b1e51ac6ee05b22ad7e1
   grant execute to pgflow_operator
 
-function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone) returns bigint[], owner pgflow_owner
-  -- The first runs of a key, locked, save those that somebody is just pausing or cancelling. Its caller says what the planner may do
+function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone, passing boolean) returns bigint[], owner pgflow_owner
+  -- The first runs of a key, locked, save those that somebody is just pausing or cancelling; or the first that may pass those that have its turn. Its caller says what the planner may do
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 13879c7f158036f8ef27d2972283c5cc
+  md5 04887660907921acf035fe9e6603cf03
 
 function pgflow.line_key_(expression text, tenant text, workflow text, labels jsonb, input json) returns text, owner pgflow_owner
   -- The key of a run by an expression such as `tenant, input.customer.id`; empty without one, as is what a run lacks
@@ -4029,7 +4048,7 @@ function pgflow.line_up_(ids bigint[]) returns void, owner pgflow_owner
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 5b00e669d94901c0498f8b4e79a245c2
+  md5 2b6cc79656011a751149d288085b2ff8
 
 function pgflow.line_use_(queue text, scope "char", keys text[], counts integer[], rate integer, seconds double precision, burst integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Counts runs that begin, by key
@@ -4129,6 +4148,12 @@ function pgflow.match_events_(max integer) returns boolean, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 f42f91097cfac241babaf19d036a5ae0
+
+function pgflow.may_pass_(id bigint, queue text, key text) returns boolean, owner pgflow_owner
+  -- True if all that have a turn of this key are ancestors of a run, and wait for it
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 dfa0e7c701e648d62363aa1131d92675
 
 function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
@@ -4570,12 +4595,12 @@ function pgflow.periods_of_(names text[], t timestamp with time zone) returns ti
   md5 ae961494ef93788f19ba4629ba28fb8d
 
 function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, after bigint[]) returns tid[], owner pgflow_owner
-  -- First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked
+  -- First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked. Or their suspects, those with the fewest deaths first
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set enable_bitmapscan=off
-  md5 226cfc80e04476619767ebfba4b348a6
+  md5 88c4730022934ed3986c578db0d09146
 
 function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq integer, lane_id integer), owner pgflow_owner
   -- The place of every open run
@@ -4800,7 +4825,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 39fc3788fe3183129228db0b51c74800
+  md5 7abde42206d17008b2b9a43d42118fc2
   grant execute to pgflow_worker
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
@@ -4962,7 +4987,7 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 3dbb71025a595529f46227a2f8e41097
+  md5 9fc3f26b3c4d50080c0ce4b29e7c763c
   grant execute to pgflow_worker
 
 function pgflow.release_strays(worker_id integer, known bigint[], min_age_seconds double precision DEFAULT 5) returns integer, owner pgflow_owner
@@ -5559,12 +5584,12 @@ function pgflow.take_events(name text, token bigint, lease_seconds double precis
   grant execute to pgflow_worker
 
 function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[], after bigint[] DEFAULT NULL::bigint[]) returns bigint[], owner pgflow_owner
-  -- Moves up to max rows of `ready` to `lease`
+  -- Moves up to max rows of `ready` to `lease`, or one group of suspects
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 da0f88073d9ac31f9885cdae7fe24c50
+  md5 5bf94aa6d233eeccb52bf2ded6006ba7
 
 function pgflow.take_in_saga_(chain bigint, generation integer, carried jsonb) returns void, owner pgflow_owner
   -- Takes in what an imported generation had from those before it, which are imported already
@@ -5626,7 +5651,7 @@ function pgflow.take_turns_(queue text, ids bigint[], worker_id integer, tokens 
   -- In a line -> lease, for runs whose ready rows are locked
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 818b817b5f6fc17a65e9244277e0a2b4
+  md5 044d7c5d4de84b794035b08180949cbc
 
 function pgflow.take_update(names text[], passed_over bigint[] DEFAULT '{}'::bigint[]) returns TABLE(mail_id bigint, name text, key text, update text, args text, expect bigint, sent_by text, idempotency_key text), owner pgflow_owner
   -- Takes the oldest update of an entity whose code is at hand, save those passed over, to be made in this transaction
@@ -5875,6 +5900,13 @@ function pgflow.verify_runs(after bigint DEFAULT '-1'::integer, max integer DEFA
   md5 b2f1a5146800d188480da621e3951f2d
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+
+function pgflow.waits_of_(ids bigint[]) returns TABLE(run_id bigint, alternative text, waits_for bigint), owner pgflow_owner
+  -- For each of these runs that only other runs let go on: those, by alternative. It goes on with any alternative, and an alternative needs all of its own; null = what may come from outside
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 896b05ccb787ae58258ac9b90e0f1376
 
 function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Closes an obligation that need not be done, with who says so and why. PF001 if no open obligation has the key

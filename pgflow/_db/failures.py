@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psycopg
 
@@ -91,6 +93,37 @@ def is_infrastructure(error: BaseException) -> bool:
             or type(cause) is psycopg.DatabaseError
         )
     return _INFRASTRUCTURE.match(cause.sqlstate) is not None
+
+
+_OURS = "_pgflow_ours"
+
+
+@contextmanager
+def ours() -> Iterator[None]:
+    """Marks what a call of pgflow's raises, so that it is known inside a body: whose connection it
+    was is not in the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        error.__dict__[_OURS] = True
+        raise
+
+
+def is_our_trouble(
+    error: BaseException, is_on_ours: Callable[[BaseException], bool] = lambda _: False
+) -> bool:
+    """Return True if what a body has raised is trouble of pgflow's, and no error of the body's: it
+    is tried again, and nothing is recorded.
+
+    Args:
+        error: Error that the body has raised.
+        is_on_ours: Tells of one that a statement of the body's own has met whether that went over a
+            connection of pgflow's.
+    """
+    return is_infrastructure(error) and (
+        any(_OURS in one.__dict__ for one in causes(error)) or is_on_ours(error)
+    )
 
 
 def is_of_the_data(error: BaseException) -> bool:

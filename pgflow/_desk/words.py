@@ -163,7 +163,7 @@ WHY_NOBODY_TAKES_IT = {
         "Workers serve its queue, and none of them has this workflow. Start one that includes it."
     ),
     "no_version": "No worker has the version of the code that it is pinned to. Start one.",
-    "suspect": "Workers died while they held it. It is tried again, one at a time.",
+    "suspect": "Workers died while they held it. It is tried again, in ever smaller groups.",
 }
 
 

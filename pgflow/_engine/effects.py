@@ -24,7 +24,12 @@ from pgflow._model.reasons import Unknown, reason_of
 from pgflow._model.units import EFFECT_MARKS, EFFECT_OUTCOMES, FIRST_ADOPTED, Unit
 from pgflow.errors import NotStorable
 
-FORGETFUL = (Unknown.KEY_EXPIRED, Unknown.PRECONDITION_FAILED, Unknown.EXPECTATION_FAILED)
+FORGETFUL = (
+    Unknown.KEY_EXPIRED,
+    Unknown.PRECONDITION_FAILED,
+    Unknown.EXPECTATION_FAILED,
+    Unknown.MISFIT,
+)
 """After these the same key is not sent again: the counterparty may have forgotten it, or what it
 was for has changed.
 """

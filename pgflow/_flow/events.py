@@ -18,6 +18,7 @@ from typing import Any, cast
 import psycopg
 
 from pgflow._db.calls import outbox as calls
+from pgflow._db.failures import ours
 from pgflow._db.query import OnAsyncConnection, Query, run_by, run_on_async, run_through
 from pgflow._engine.events import EventCall
 from pgflow._flow.scope import StepScope, WorkflowScope, async_scope, current, sync_scope
@@ -116,7 +117,8 @@ async def publish(topic: str, payload: Any, *, key: str | None = None) -> int:
         raise WrongColourError(
             "pgflow.publish() is for async code: in this body, call pgflow.sync.publish()"
         )
-    return await run_by(scope.transaction.execute, query)
+    with ours():
+        return await run_by(scope.transaction.execute, query)
 
 
 def publish_sync(topic: str, payload: Any, key: str | None) -> int:
@@ -129,7 +131,8 @@ def publish_sync(topic: str, payload: Any, key: str | None) -> int:
         raise WrongColourError(
             "pgflow.sync.publish() is for sync code: in this body, await pgflow.publish()"
         )
-    return run_through(scope.transaction.execute, query)
+    with ours():
+        return run_through(scope.transaction.execute, query)
 
 
 # ================================================================ waiting

@@ -173,6 +173,12 @@ class Claim:
     """The pool that it draws on; None = none."""
     is_pool_hard: bool = False
     """True if each of its steps asks that pool."""
+
+    @property
+    def is_suspect(self) -> bool:
+        """True if more than one worker has died over it. One death makes nobody wait."""
+        return self.suspect > 1
+
     envelopes: Envelopes | None = None
     """Seals the values that are recorded of it; None where the app has no codec."""
 

@@ -31,6 +31,7 @@ from pgflow._db.failures import (
     is_honoured,
     is_infrastructure,
     is_of_the_data,
+    is_our_trouble,
     sqlstate_of,
 )
 from pgflow._db.query import Query, run_by, run_on, run_on_async, run_through
@@ -53,6 +54,19 @@ class Trouble(Exception):
     """
 
     def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Unstorable(Exception):
+    """A body has returned what cannot be stored: that is its outcome, for it would return the like
+    again.
+
+    Attributes:
+        error: Error that the code gets.
+    """
+
+    def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -119,7 +133,7 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
         text = encode(value)
         yield Op("flush")
     except Exception as error:
-        if is_infrastructure(error) and is_ours(error):
+        if is_our_trouble(error, is_ours):
             _raise_from_connection(call, error)
         raise
     flush: Flush | None = yield Op("turn", (call, text))

@@ -2,9 +2,10 @@
 
 An ``async def`` body is a task of the worker's loop, a ``def`` body a call in a thread. What it
 returns is encoded at once; what it raises is judged: an error of ``raises=`` or of the last try is
-the outcome, any other is a failed attempt with a delay. That goes for errors of the databases that
-a body has to do with, too. Only the connection that a transactional body is handed is ours: trouble
-with that is waited out, and never recorded.
+the outcome, any other is a failed attempt with a delay. A result that cannot be stored is an
+outcome at once: the body has done its work, and would do it again. Errors of the databases that a
+body has to do with are its own. Only the connection that a transactional body is handed is ours:
+trouble with that is waited out, and never recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, TypeAlias
 
-from pgflow._db.failures import REFUSED_AFTER_SECONDS, is_passing, sqlstate_of
+from pgflow._db.failures import (
+    REFUSED_AFTER_SECONDS,
+    is_our_trouble,
+    is_passing,
+    sqlstate_of,
+)
 from pgflow._engine.calls import StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
@@ -30,7 +36,7 @@ from pgflow._flow.step import Step
 from pgflow._model.decisions import Choice
 from pgflow._model.exceptions import clean, encode_error
 from pgflow._model.reasons import Unknown
-from pgflow._transactions.protocol import Trouble
+from pgflow._transactions.protocol import Trouble, Unstorable
 from pgflow._worker.body_calls import BodyCalls, as_raised
 from pgflow._worker.effect_bodies import Acts, unknown
 from pgflow._worker.lost_threads import LostThreads
@@ -39,7 +45,7 @@ from pgflow._worker.progress import Progress
 from pgflow._worker.runs import Runs
 from pgflow._worker.threads import DaemonThreads, Job, Posts
 from pgflow._worker.transaction_bodies import TransactionBodies
-from pgflow.errors import CodecError, LeaseLost, StepCommitted
+from pgflow.errors import CodecError, LeaseLost, NotStorable, StepCommitted
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
@@ -196,8 +202,12 @@ class Bodies:
             return
         if isinstance(outcome, StepResult):
             self.returned(execution, outcome)
-            return
-        self._judge_raised(execution, call, as_raised(outcome))
+        elif is_our_trouble(outcome):
+            self._tasks[call] = self._loop.create_task(
+                self._run(execution, call, outcome), context=self._context.copy()
+            )
+        else:
+            self._judge_raised(execution, call, as_raised(outcome))
 
     async def _come_back(
         self,
@@ -219,15 +229,21 @@ class Bodies:
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
                 raise
-            self._judge_raised(execution, call, as_raised(error))
+            if is_our_trouble(error):
+                await self._run(execution, call, error)
+            else:
+                self._judge_raised(execution, call, as_raised(error))
         finally:
             self._tasks.pop(call, None)
 
     # ------------------------------------------------------------ one that needs more
 
-    async def _run(self, execution: Execution, call: StepCall) -> None:
+    async def _run(
+        self, execution: Execution, call: StepCall, trouble: BaseException | None = None
+    ) -> None:
+        """Runs a body until it is judged; again, if a first try met trouble of ours."""
         try:
-            await self._try_until_judged(execution, call)
+            await self._try_until_judged(execution, call, trouble)
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
                 raise
@@ -235,7 +251,9 @@ class Bodies:
         finally:
             self._tasks.pop(call, None)
 
-    async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
+    async def _try_until_judged(
+        self, execution: Execution, call: StepCall, trouble: BaseException | None
+    ) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
         scope = self._progress.scope_of(execution, call, attempt)
         _enter(call, scope)
@@ -244,29 +262,40 @@ class Bodies:
         if isinstance(call, EffectCall):
             await self._try_effect(execution, call, scope)
             return
-        tries, failing_since = 0, None
+        tries, failing_since = 0, time.monotonic()
         while True:
-            try:
-                await self._attempt(execution, call, scope)
-            except asyncio.CancelledError as error:
-                if self._is_stopped(execution, call, error):
-                    raise
-                self._body_raised(execution, call, asyncio.CancelledError())
-            except Trouble as trouble:
-                now = time.monotonic()
-                if failing_since is None:
-                    failing_since = now
-                elif not is_passing(trouble.error) and now - failing_since >= REFUSED_AFTER_SECONDS:
-                    _hold_refused(execution, call, trouble.error)
-                    return
+            if trouble is not None:
                 tries += 1
-                await self._calls.wait_out(execution, call, trouble.error, tries)
-                continue
-            except BaseException as error:  # whatever a body raises is its outcome
-                if self._is_the_end(call, error):
-                    raise
-                self._body_raised(execution, call, error)
-            return
+                await self._calls.wait_out(execution, call, trouble, tries)
+            trouble = await self._trouble_of(execution, call, scope)
+            if trouble is None:
+                return
+            now = time.monotonic()
+            if tries == 0:
+                failing_since = now
+            elif not is_passing(trouble) and now - failing_since >= REFUSED_AFTER_SECONDS:
+                _hold_refused(execution, call, trouble)
+                return
+
+    async def _trouble_of(
+        self, execution: Execution, call: StepCall, scope: StepScope
+    ) -> BaseException | None:
+        """Return the trouble of ours that an attempt met; None if it was judged."""
+        try:
+            await self._attempt(execution, call, scope)
+        except asyncio.CancelledError as error:
+            if self._is_stopped(execution, call, error):
+                raise
+            self._body_raised(execution, call, asyncio.CancelledError())
+        except Trouble as trouble:
+            return trouble.error
+        except BaseException as error:  # whatever a body raises is its outcome
+            if self._is_the_end(call, error):
+                raise
+            if call.spec.effect != "t" and is_our_trouble(error):
+                return error
+            self._body_raised(execution, call, error)
+        return None
 
     async def _attempt(self, execution: Execution, call: StepCall, scope: StepScope) -> None:
         step: Step[Any, Any] = call.spec.definition
@@ -428,10 +457,15 @@ def _enter(call: StepCall, scope: StepScope) -> None:
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
     if call.spec.effect == "d" and not isinstance(value, Choice):
-        raise TypeError(
-            f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+        raise Unstorable(
+            TypeError(
+                f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+            )
         )
-    text = call.spec.result.encode(value, f"the result of step {call.name}")
+    try:
+        text = call.spec.result.encode(value, f"the result of step {call.name}")
+    except NotStorable as error:
+        raise Unstorable(error) from error
     if scope.emitted:
         scope.succeeded()
     return StepResult(call, text, None)
@@ -440,6 +474,8 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
 def _judge(call: StepCall, error: BaseException) -> StepResult:
     """A failed attempt with a delay, or the outcome."""
     is_final = isinstance(error, call.spec.raises) or not isinstance(error, Exception)
+    if isinstance(error, Unstorable):
+        error, is_final = error.error, True
     attempts = call.failed_attempts + 1
     is_last = attempts >= (call.max_attempts or call.spec.retries.max_attempts)
     delay = None if is_final or is_last else call.spec.retries.delay_seconds(attempts)

@@ -52,7 +52,8 @@ class ClaimCursor:
             return
         # Suspects are picked wherever they stand.
         last = max(
-            ((claim.priority, claim.run_id) for claim in claims if not claim.suspect), default=None
+            ((claim.priority, claim.run_id) for claim in claims if not claim.is_suspect),
+            default=None,
         )
         if request.after is None:
             self._last = last

@@ -229,7 +229,7 @@ class Claims(Loop):
             claim.workflow = self._lanes.served[claim.lane_id].workflow
             if self._meter is not None:
                 self._meter.run_claimed(claim.workflow)
-            if claim.suspect:
+            if claim.is_suspect:
                 self._suspects.claimed(claim)
             if self._life.is_stopping:
                 self._runs.release_soon(claim)

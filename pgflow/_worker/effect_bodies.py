@@ -22,7 +22,7 @@ from pgflow._model.fingerprints import fingerprint
 from pgflow._model.names import is_name
 from pgflow._model.reasons import NOT_BEGUN, Unknown
 from pgflow._worker.body_calls import BodyCalls
-from pgflow.errors import Diverged, Stale
+from pgflow.errors import Diverged, NotStorable, Stale
 
 BEGIN_WITHIN = 0.5
 """Share of the time between the end of an attempt and when "absent" is believed, by which an act
@@ -124,9 +124,7 @@ class Acts:
             call, step.verifier, (value,)
         ):
             return unknown(call, Unknown.NOT_VERIFIED)
-        return EffectResult(
-            call, "confirmed", call.spec.result.encode(value, f"the result of effect {call.name}")
-        )
+        return _confirmed(call, value, f"the result of effect {call.name}")
 
     async def inquire(self, call: EffectCall) -> EffectResult:
         """Asks the counterparty what became of the attempts so far."""
@@ -137,11 +135,7 @@ class Acts:
             # It was taken on, and its confirmation is to come.
             return accepted(call, answer.value)
         if isinstance(answer, Confirmed):
-            return EffectResult(
-                call,
-                "confirmed",
-                call.spec.result.encode(answer.value, f"what settling effect {call.name} brought"),
-            )
+            return _confirmed(call, answer.value, f"what settling effect {call.name} brought")
         if isinstance(answer, Absent):
             return EffectResult(call, "absent")
         if isinstance(answer, StillUnknown):
@@ -150,6 +144,13 @@ class Acts:
             f"settle of effect {call.name} must return Confirmed, Absent or StillUnknown, not "
             f"{type(answer).__name__}"
         )
+
+
+def _confirmed(call: EffectCall, value: Any, what: str) -> EffectResult:
+    try:
+        return EffectResult(call, "confirmed", call.spec.result.encode(value, what))
+    except NotStorable as error:  # it was done, and would return the like if it were done again
+        return unknown(call, Unknown.MISFIT, error)
 
 
 def accepted(call: EffectCall, value: Accepted) -> EffectResult:

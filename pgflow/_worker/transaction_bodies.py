@@ -30,6 +30,7 @@ from pgflow._worker.open_transactions import OpenTransactions
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.threads import Posts
 from pgflow._worker.wakes import Wakes
+from pgflow.errors import NotStorable
 
 LONGEST_TIMEOUT_MS = 2**31 - 1
 """The longest that a setting of the server can say, 24 days."""
@@ -92,12 +93,15 @@ class TransactionBodies:
 
         def encode(value: Any) -> str:
             what = f"the result of step {call.name}"
-            text = call.spec.result.encode(value, what)
-            if (envelopes := execution.claim.envelopes) is not None:
-                call.stored = seal_result(call, text, envelopes)
-                text = open_text(envelopes, call.stored, what)
-            # What the workflow could not read must not be committed.
-            call.spec.result.decode(text, what)
+            try:
+                text = call.spec.result.encode(value, what)
+                if (envelopes := execution.claim.envelopes) is not None:
+                    call.stored = seal_result(call, text, envelopes)
+                    text = open_text(envelopes, call.stored, what)
+                # What the workflow could not read must not be committed.
+                call.spec.result.decode(text, what)
+            except NotStorable as error:
+                raise transactions.Unstorable(error) from error
             scope.succeeded()
             return text
 

@@ -139,7 +139,7 @@ class Worker:
         )
         scheduler = self._scheduler = Scheduler(tasks, control, life, definitions, news, poller)
         wakes = Wakes(control, tasks, runs, news, poller)
-        suspects = Suspects(want_claims.set)
+        suspects = Suspects(want_claims.set, rhythm.dead_after)
         turns = Turns(runs, suspects, acknowledged, control)
 
         # Bodies.

@@ -144,6 +144,9 @@ class AsyncApp(AsyncPoolClient):
         await asyncio.sleep(0)
         await self._wake_noted()
 
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
         async with lent_async(pool) as connection:

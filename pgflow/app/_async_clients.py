@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar
 
 import psycopg
@@ -18,7 +19,7 @@ from pgflow._client.locks import AsyncHeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._async_pool import lent_async
 from pgflow._db.calls import mail, result, start
-from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow._db.failures import is_ambiguous, is_answer, is_infrastructure, is_passing, ours
 from pgflow._db.query import (
     OnAsyncConnection,
     Query,
@@ -37,6 +38,8 @@ from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+TRIES = 5
+"""Times that something is sent, if it meets trouble with the server or the way to it."""
 CONFLICTS = 20
 """Times that a transaction is tried again which the server rolled back for the sake of another."""
 ROLLED_BACK = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
@@ -54,6 +57,9 @@ class AsyncPoolClient(AppBase, AsyncClient):
     """
 
     async def _open(self) -> AsyncConnectionPool[Any]:
+        raise NotImplementedError
+
+    async def _pause(self, seconds: float) -> None:
         raise NotImplementedError
 
     async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
@@ -104,18 +110,26 @@ class AsyncPoolClient(AppBase, AsyncClient):
         *,
         once: bool = False,
     ) -> T:
-        """Sends something on a connection, and if that was lost, again (then with True) on another;
-        but not what must be sent once.
+        """Sends something on a connection, and if that met trouble, again (then with True) on
+        another; but not what must be sent once, and may have been.
         """
-        pool = await self._open()
-        try:
-            async with lent_async(pool) as connection:
-                return await send(connection, False)
-        except psycopg.Error as error:
-            if once or not is_infrastructure(error):
-                raise
-            async with lent_async(pool) as connection:  # the other may have died while it was idle
-                return await send(connection, True)
+        with ours():
+            pool = await self._open()
+            tries = 0
+            while True:
+                try:
+                    async with lent_async(pool) as connection:
+                        return await send(connection, tries > 0)
+                except psycopg.Error as error:
+                    tries += 1
+                    is_worth_it = tries == 1 or (tries < TRIES and is_answer(error))
+                    if (once and is_ambiguous(error)) or not (
+                        is_infrastructure(error) and is_worth_it
+                    ):
+                        raise
+                # The other may have died while it was idle: the next is tried at once.
+                if tries > 1:
+                    await self._pause(random.uniform(0.5, 1) * 0.01 * 2**tries)  # noqa: S311
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         answer = await self._send(
@@ -228,14 +242,20 @@ class AsyncBoundClient(AsyncClient):
 
     async def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
-        return await run_steps_async(self._adapted.executor, make(0))  # type: ignore[arg-type]
+        with self._judged():
+            return await run_steps_async(self._adapted.executor, make(0))  # type: ignore[arg-type]
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction
-        answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
+        with self._judged():
+            answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer
+
+    def _judged(self) -> AbstractContextManager[None]:
+        """Of a body's own transaction, trouble is ours."""
+        return contextlib.nullcontext() if step_scope_of(self._connection) is None else ours()
 
     def _session(self) -> AsyncSession:
         return self._app

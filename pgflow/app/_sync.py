@@ -186,6 +186,9 @@ class App(PoolClient):
     def _nudge_soon(self) -> None:
         self.nudge()
 
+    def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def _wake(self, chains: list[int], lanes: set[int]) -> None:
         with lent(self._open()) as connection:
             wake_and_tell(connection, chains, lanes)

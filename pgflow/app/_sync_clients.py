@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from pgflow._client.locks import HeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
 from pgflow._db.calls import mail, result, start
-from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow._db.failures import is_ambiguous, is_answer, is_infrastructure, is_passing, ours
 from pgflow._db.query import OnConnection, Query, Steps, run, run_all, run_on, run_steps
 from pgflow._flow.scope import step_scope_of
 from pgflow._flow.workflow import Workflow
@@ -30,6 +31,8 @@ from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+TRIES = 5
+"""Times that something is sent, if it meets trouble with the server or the way to it."""
 CONFLICTS = 20
 """Times that a transaction is tried again which the server rolled back for the sake of another."""
 ROLLED_BACK = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
@@ -47,6 +50,9 @@ class PoolClient(AppBase, Client):
     """
 
     def _open(self) -> ConnectionPool[Any]:
+        raise NotImplementedError
+
+    def _pause(self, seconds: float) -> None:
         raise NotImplementedError
 
     def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
@@ -97,18 +103,26 @@ class PoolClient(AppBase, Client):
         *,
         once: bool = False,
     ) -> T:
-        """Sends something on a connection, and if that was lost, again (then with True) on another;
-        but not what must be sent once.
+        """Sends something on a connection, and if that met trouble, again (then with True) on
+        another; but not what must be sent once, and may have been.
         """
-        pool = self._open()
-        try:
-            with lent(pool) as connection:
-                return send(connection, False)
-        except psycopg.Error as error:
-            if once or not is_infrastructure(error):
-                raise
-            with lent(pool) as connection:  # the other may have died while it was idle
-                return send(connection, True)
+        with ours():
+            pool = self._open()
+            tries = 0
+            while True:
+                try:
+                    with lent(pool) as connection:
+                        return send(connection, tries > 0)
+                except psycopg.Error as error:
+                    tries += 1
+                    is_worth_it = tries == 1 or (tries < TRIES and is_answer(error))
+                    if (once and is_ambiguous(error)) or not (
+                        is_infrastructure(error) and is_worth_it
+                    ):
+                        raise
+                # The other may have died while it was idle: the next is tried at once.
+                if tries > 1:
+                    self._pause(random.uniform(0.5, 1) * 0.01 * 2**tries)  # noqa: S311
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         answer = self._send(lambda connection, _: run(connection, query), once=wakes or once)
@@ -219,14 +233,20 @@ class BoundClient(Client):
 
     def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
-        return run_steps(self._adapted.executor, make(0))  # type: ignore[arg-type]
+        with self._judged():
+            return run_steps(self._adapted.executor, make(0))  # type: ignore[arg-type]
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction
-        answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
+        with self._judged():
+            answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer
+
+    def _judged(self) -> AbstractContextManager[None]:
+        """Of a body's own transaction, trouble is ours."""
+        return contextlib.nullcontext() if step_scope_of(self._connection) is None else ours()
 
     def _session(self) -> Session:
         return self._app

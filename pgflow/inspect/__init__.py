@@ -43,6 +43,7 @@ from pgflow.inspect.gates import (
     read_shape,
 )
 from pgflow.inspect.health import (
+    Deadlock,
     LargePartition,
     LeftMessages,
     LossRow,
@@ -56,6 +57,7 @@ from pgflow.inspect.health import (
     check_workers,
     count_left_messages,
     count_stuck,
+    list_deadlocks,
     list_large_partitions,
     list_losses,
     list_stray_leases,
@@ -224,6 +226,7 @@ __all__ = [
     "ChargeRow",
     "ChargesBy",
     "ChildRow",
+    "Deadlock",
     "DecidedRow",
     "DecisionRow",
     "DeliveryRow",
@@ -328,6 +331,7 @@ __all__ = [
     "list_charges",
     "list_child_chains",
     "list_children",
+    "list_deadlocks",
     "list_debts",
     "list_decided",
     "list_decisions",

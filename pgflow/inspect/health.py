@@ -208,6 +208,36 @@ def count_stuck() -> Question[list[StuckRuns]]:
     return once(Query(_STUCK, (), lambda rows: [StuckRuns(*row) for row in rows]))
 
 
+@dataclass(frozen=True)
+class Deadlock:
+    """A run that waits for ever, and one that it waits for, which waits for ever too.
+
+    Attributes:
+        key: Key of the run.
+        workflow: Name of its workflow.
+        queue: Name of its queue.
+        what: ``child``, ``lock``, ``line``, ``replacement`` or ``batch``.
+        waits_for: Key of the run that it waits for: its child, or one that has the lock, that has
+            the turn in its line, that it replaces, or that is of its batch.
+    """
+
+    key: str
+    workflow: str
+    queue: str
+    what: str
+    waits_for: str
+
+
+def list_deadlocks(*, limit: int | None = 100) -> Question[list[Deadlock]]:
+    """Ask for runs that wait for each other, and go on no more until one of them is ended.
+
+    Args:
+        limit: Most rows; None for all.
+    """
+    sql = "select key, workflow, queue, what, waits_for from pgflow.deadlocks() limit %s"
+    return once(Query(sql, (limit,), lambda rows: [Deadlock(*row) for row in rows]))
+
+
 def count_left_messages() -> Question[list[LeftMessages]]:
     """Ask for the number of signals that runs could not take, or that came after their end."""
     return once(Query(_MESSAGES, (), lambda rows: [LeftMessages(*row) for row in rows]))

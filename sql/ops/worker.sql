@@ -6,6 +6,14 @@
 -- Batches of runs that go on or end share an advisory lock of their worker (`pgflow.worker` and its number), and nobody
 -- waits for them. `reap_worker` takes it alone, and takes no run if it cannot have it at once; leases it locks with
 -- SKIP LOCKED. `release_runs` takes it alone too, and waits for it and for the leases.
+--
+-- Which of a dead worker's runs has killed it? Those that have recorded something since their claim are out of it. The
+-- others are suspects, and a death is counted for each (`suspect`). A first death is mostly that of a machine, so they
+-- go on at once like all others. From the second on they go in groups: a worker has one at a time, and of the group in
+-- which a worker dies none has more than half as many with it next time (`company`). So a run that kills is alone
+-- after a logarithm of deaths, while other groups go on. Only a run that was alone among its like is ever stuck:
+-- `max_deaths` counts deaths, and the last of them must be its own. A worker takes the next group once the bodies of
+-- one have returned, or have lived on for long (`pgflow/_worker/suspects.py`).
 
 create or replace function pgflow.register_worker(
   host text, pid int, queues text[], concurrency int, version text, stamp text default null
@@ -144,17 +152,28 @@ begin
   t := pgflow.now_();
   with gone as (
     delete from pgflow.lease e where e.run_id = any(ids) returning e.*
-  ), judged as (
-    select g.*, n.newest, case when n.newest > g.last_seq then 0 else g.suspect + 1 end as deaths, q.max_deaths
+  ), seen as (
+    select g.*, n.newest, n.newest = g.last_seq as is_suspect, q.max_deaths
     from gone g
     cross join lateral (select coalesce(max(u.seq), 0) as newest from pgflow.unit u where u.run_id = g.run_id) n
     join pgflow.lane l on l.lane_id = g.lane_id
     join pgflow.queue q on q.queue = l.queue
+  ), counted as (
+    select s.*, count(*) filter (where s.is_suspect) over () as of_first,
+      count(*) filter (where s.is_suspect and s.suspect > 0) over () as of_second,
+      count(*) filter (where s.is_suspect and s.suspect > 1) over () as of_later
+    from seen s
+  ), judged as (
+    select c.*, case when c.is_suspect then least(c.suspect + 1, 32767) else 0 end as deaths,
+      case when c.is_suspect and c.suspect > 0
+        then (least(nullif(c.company, 0), c.of_second, 32766) + 1) / 2 else 0 end as half,
+      c.is_suspect and case c.suspect when 0 then c.of_first when 1 then c.of_second else c.of_later end = 1 as is_alone
+    from counted c
   ), back as (
-    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, has_begun)
+    insert into pgflow.ready as r (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, company, has_begun)
     select j.run_id, t, j.lane_id, j.newest, case when j.deaths = 0 then 0 else j.attempt end, j.priority,
-      j.deaths, true
-    from judged j where j.deaths < j.max_deaths order by j.run_id
+      j.deaths, j.half, true
+    from judged j where j.deaths < j.max_deaths or not j.is_alone order by j.run_id
     returning r.lane_id
   ), kept as (
     insert into pgflow.held as h (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason,
@@ -162,7 +181,7 @@ begin
     select j.run_id, t, j.lane_id, j.newest, j.attempt, j.priority, true, 'stuck', 'poison', 'pgflow',
       jsonb_build_object('deaths', j.deaths,
         'message', format('%s workers died holding this run and it recorded nothing', j.deaths))
-    from judged j where j.deaths >= j.max_deaths order by j.run_id
+    from judged j where j.deaths >= j.max_deaths and j.is_alone order by j.run_id
     returning h.run_id
   )
   select (select count(*) from back), coalesce((select array_agg(k.run_id) from kept k), '{}'),

@@ -65,15 +65,15 @@ begin
     select array_agg(h.ctid) into picked from (
       select r.ctid from unnest(lanes) as l (id)
       cross join lateral (
-        select ctid, priority, run_id from pgflow.ready
-        where lane_id = l.id and suspect > 0 order by priority, run_id limit max
+        select ctid, suspect, priority, run_id from pgflow.ready
+        where lane_id = l.id and suspect > 1 order by suspect, priority, run_id limit max
       ) r
-      order by r.priority, r.run_id limit max
+      order by r.suspect, r.priority, r.run_id limit max
     ) h;
   elsif cardinality(lanes) = 1 then
     select array_agg(h.ctid) into picked from (
       select ctid from pgflow.ready
-      where lane_id = lanes[1] and suspect = 0 and (priority, run_id) > (last_priority, last_run_id)
+      where lane_id = lanes[1] and suspect < 2 and (priority, run_id) > (last_priority, last_run_id)
       order by priority, run_id limit max
       for update skip locked
     ) h;
@@ -82,7 +82,7 @@ begin
       select r.ctid from unnest(lanes) as l (id)
       cross join lateral (
         select ctid, priority, run_id from pgflow.ready
-        where lane_id = l.id and suspect = 0 and (priority, run_id) > (last_priority, last_run_id)
+        where lane_id = l.id and suspect < 2 and (priority, run_id) > (last_priority, last_run_id)
         order by priority, run_id limit max
       ) r
       order by r.priority, r.run_id limit max
@@ -92,7 +92,8 @@ begin
 end
 $$;
 comment on function pgflow.pick_heads_(int[], int, boolean, bigint[])
-  is 'First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked';
+  is 'First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked. Or '
+     'their suspects, those with the fewest deaths first';
 
 create or replace function pgflow.take_heads_(
   lanes int[], max int, suspects boolean, worker_id int, tokens bigint[], after bigint[] default null
@@ -106,14 +107,24 @@ set plan_cache_mode = force_generic_plan -- else all is planned anew for each cl
 as $$
 #variable_conflict use_variable
 declare
-  heads tid[] := pgflow.pick_heads_(lanes, max, suspects, after);
+  heads tid[] := pgflow.pick_heads_(lanes, case when suspects then 4 * max else max end, suspects, after);
   locked tid[];
   ids bigint[];
 begin
   if heads is null then
     return null;
   end if;
-  if cardinality(lanes) = 1 and not suspects then
+  if suspects then
+    -- As many as each of them may have in its company.
+    select array_agg(g.ctid) into locked from (
+      select k.ctid, row_number() over least_first as n, min(k.company) over least_first as most
+      from (
+        select r.ctid, r.suspect, r.company, r.priority, r.run_id from pgflow.ready r
+        where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
+      ) k
+      window least_first as (order by k.suspect, k.priority, k.run_id)
+    ) g where g.n <= least(max, g.most);
+  elsif cardinality(lanes) = 1 then
     locked := heads; -- as they were picked
   else
     -- By address alone; the sum keeps the planner from reading a whole lane that its statistics take for short.
@@ -121,7 +132,7 @@ begin
       select r.ctid from pgflow.ready r where r.ctid = any(heads) and r.lane_id + 0 = any(lanes) for update skip locked
     ) k;
   end if;
-  if coalesce(cardinality(locked), 0) < cardinality(heads) and cardinality(lanes) > 1 then
+  if not suspects and coalesce(cardinality(locked), 0) < cardinality(heads) and cardinality(lanes) > 1 then
     -- Another worker stands at the same heads: look further down, still without waiting.
     heads := pgflow.pick_heads_(lanes, 4 * max, suspects, after);
     select (array_agg(k.ctid order by k.priority, k.run_id))[1:max] into locked from (
@@ -135,9 +146,10 @@ begin
   with taken as (
     delete from pgflow.ready r where r.ctid = any(locked) returning r.*
   ), leased as (
-    insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
+    insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect,
+      company)
     select n.run_id, tokens[n.rank], pgflow.now_(), worker_id, n.lane_id, n.last_seq, n.attempt + 1,
-      n.priority, n.suspect
+      n.priority, n.suspect, n.company
     from (select t.*, row_number() over (order by t.priority, t.run_id) as rank from taken t) n
     returning run_id
   )
@@ -146,7 +158,7 @@ begin
 end
 $$;
 comment on function pgflow.take_heads_(int[], int, boolean, int, bigint[], bigint[])
-  is 'Moves up to max rows of `ready` to `lease`';
+  is 'Moves up to max rows of `ready` to `lease`, or one group of suspects';
 
 create or replace function pgflow.claim_(
   worker_id int, lanes int[], max int, tokens bigint[], take_suspect boolean, after bigint[]
@@ -174,7 +186,7 @@ begin
          exists (select from pgflow.worker w where w.worker_id = worker_id),
          take_suspect and coalesce(
            bool_or(q.is_lined or exists (
-             select from pgflow.ready r where r.lane_id = l.lane_id and r.suspect > 0 offset 0)), false)
+             select from pgflow.ready r where r.lane_id = l.lane_id and r.suspect > 1 offset 0)), false)
   into free_lanes, limited, is_known, take_suspect
   from pgflow.lane l join pgflow.queue q on q.queue = l.queue
   where l.lane_id = any(lanes) and l.paused_at is null and q.paused_at is null;
@@ -200,12 +212,12 @@ begin
         take_suspect, pgflow.now_());
       taken := taken || more;
       take_suspect := take_suspect and not exists (
-        select from pgflow.lease e where e.run_id = any(more) and e.suspect > 0);
+        select from pgflow.lease e where e.run_id = any(more) and e.suspect > 1);
       continue;
     end if;
     if quota > 0 and take_suspect then
       -- First, as below: behind a backlog that fills the limit its turn would never come.
-      more := pgflow.take_heads_(queue_lanes, 1, true, worker_id, tokens[cardinality(taken) + 1:]);
+      more := pgflow.take_heads_(queue_lanes, quota, true, worker_id, tokens[cardinality(taken) + 1:]);
       taken := taken || coalesce(more, '{}');
       take_suspect := more is null;
       quota := quota - coalesce(cardinality(more), 0);
@@ -217,7 +229,7 @@ begin
   end loop;
 
   if free_lanes is not null and take_suspect and cardinality(taken) < max then
-    more := pgflow.take_heads_(free_lanes, 1, true, worker_id, tokens[cardinality(taken) + 1:]);
+    more := pgflow.take_heads_(free_lanes, max - cardinality(taken), true, worker_id, tokens[cardinality(taken) + 1:]);
     taken := taken || coalesce(more, '{}');
   end if;
   if free_lanes is not null and cardinality(taken) < max then
@@ -230,7 +242,7 @@ end
 $$;
 comment on function pgflow.claim_(int, int[], int, bigint[], boolean, bigint[])
   is 'Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one '
-     'suspect';
+     'group of suspects';
 
 create or replace function pgflow.heritage_(run_id bigint, heritage jsonb)
 returns jsonb
@@ -408,10 +420,11 @@ begin
     from gone g
     cross join lateral (select coalesce(max(u.seq), 0) as newest from pgflow.unit u where u.run_id = g.run_id) n
   ), back as (
-    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, has_begun)
+    insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, company, has_begun)
     select j.run_id, pgflow.now_(), j.lane_id, j.newest, case when j.progressed then 0
       else greatest(j.attempt - 1, 0) end,
-      j.priority, case when j.progressed then 0 else j.suspect end, true
+      j.priority, case when j.progressed then 0 else j.suspect end, case when j.progressed then 0 else j.company end,
+      true
     from judged j order by j.run_id
     returning run_id
   )
@@ -509,3 +522,4 @@ comment on column pgflow.lease.lane_id is 'Its queue, workflow and version';
 comment on column pgflow.lease.attempt is 'Claims since the run last made progress, this one included';
 comment on column pgflow.lease.priority is 'Lower numbers are claimed first, within their lane';
 comment on column pgflow.lease.suspect is 'Workers that died holding this run without a new unit';
+comment on column pgflow.lease.company is 'Most suspects that its worker was to begin with it; see ready.company';

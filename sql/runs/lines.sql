@@ -16,7 +16,9 @@
 -- rate holds them back.
 --
 -- In order (`is_fifo`) a run begins only once all of its key that began before it have ended, however long they wait,
--- sleep or are stuck. `line_turn` knows these. It is cleared of those that are over by later turns of their key.
+-- sleep or are stuck. `line_turn` knows these. It is cleared of those that are over by later turns of their key. A run
+-- whose ancestor has the turn stands apart (rank -1), and passes while that waits for it: both would wait for ever.
+-- Other circles that lines are a part of are found by `pgflow.deadlocks` (`sql/ops/deadlocks.sql`).
 --
 -- A rate counts runs that begin. Windows are counted in hundredths, and one hundredth more is looked back on than the
 -- window has: so no window has too many, and 99 % of the rate is used. A bucket gains its rate, up to its size.
@@ -42,6 +44,50 @@ $$;
 comment on function pgflow.line_key_(text, text, text, jsonb, json)
   is 'The key of a run by an expression such as `tenant, input.customer.id`; empty without one, as is what a run lacks';
 
+create or replace function pgflow.is_kin_(parent bigint, queue text, key text)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  with recursive up as (
+    select r.chain_id, r.parent_run_id from pgflow.run r where r.run_id = parent
+    union all
+    select r.chain_id, r.parent_run_id from up u join pgflow.run r on r.run_id = u.parent_run_id
+  )
+  select exists (
+    select from up u join pgflow.line_turn n on n.chain_id = u.chain_id
+    where n.queue = is_kin_.queue and n.key = is_kin_.key
+  )
+$$;
+comment on function pgflow.is_kin_(bigint, text, text)
+  is 'True if a parent, or an ancestor of it, has a turn of this key';
+
+create or replace function pgflow.may_pass_(id bigint, queue text, key text)
+returns boolean
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  with recursive up as (
+    select r.run_id, r.chain_id, r.parent_run_id, r.parent_call from pgflow.run r where r.run_id = id
+    union all
+    select r.run_id, r.chain_id, r.parent_run_id, r.parent_call
+    from up u join pgflow.run r on r.run_id = u.parent_run_id
+    where exists (
+      select from pgflow.wait w join pgflow.parked p on p.run_id = w.run_id
+      where w.run_id = u.parent_run_id and u.parent_call = any(w.calls)
+    )
+  )
+  select not exists (
+    select from pgflow.line_turn n
+    where n.queue = may_pass_.queue and n.key = may_pass_.key and n.chain_id not in (select u.chain_id from up u)
+      and (exists (select from pgflow.lease e where e.run_id = n.run_id) or pgflow.is_chain_open_(n.chain_id, n.run_id))
+  )
+$$;
+comment on function pgflow.may_pass_(bigint, text, text)
+  is 'True if all that have a turn of this key are ancestors of a run, and wait for it';
+
 create or replace function pgflow.line_up_(ids bigint[])
 returns void
 language plpgsql
@@ -56,7 +102,7 @@ begin
   with stood as materialized (
     update pgflow.ready r set lane_id = -r.lane_id where r.run_id = any(ids) and r.lane_id + 0 > 0 returning r.*
   ), facts as materialized (
-    select s.*, r.generation, r.created_at, r.tenant, r.labels, r.input, l.queue, l.workflow
+    select s.*, r.generation, r.created_at, r.parent_run_id, r.tenant, r.labels, r.input, l.queue, l.workflow
     from stood s
     cross join lateral (select n.* from pgflow.run n where n.run_id = s.run_id offset 0) r
     cross join lateral (select n.* from pgflow.lane n where n.lane_id = -s.lane_id offset 0) l
@@ -64,14 +110,17 @@ begin
   insert into pgflow.line_run (run_id, expires_at, rank, lane_id, suspect, is_fresh, queue, key)
   select f.run_id, case when f.has_begun is null and f.generation = 1
       then f.ready_at + p.expires_seconds * interval '1 second' end, case
-      when p.is_fifo then 0
+      when p.is_fifo then case when f.parent_run_id is not null and pgflow.is_kin_(f.parent_run_id, f.queue, k.key)
+        then -1 else 0 end
       when p.ageing_seconds is not null
         then pgflow.micros_(f.created_at) + (f.priority * p.ageing_seconds * 1000000)::bigint
       else f.priority
-    end, -f.lane_id, f.suspect, f.has_begun is null and f.generation = 1, f.queue,
-    pgflow.line_key_(p.key, f.tenant, f.workflow, f.labels, f.input)
+    end, -f.lane_id, f.suspect, f.has_begun is null and f.generation = 1, f.queue, k.key
   from facts f
-  cross join lateral (select n.* from pgflow.line n where n.queue = f.queue offset 0) p;
+  cross join lateral (select n.* from pgflow.line n where n.queue = f.queue offset 0) p
+  cross join lateral (
+    select pgflow.line_key_(p.key, f.tenant, f.workflow, f.labels, f.input) as key offset 0
+  ) k;
 end
 $$;
 comment on function pgflow.line_up_(bigint[])
@@ -212,8 +261,9 @@ begin
   with gone as materialized (
     delete from pgflow.ready r where r.run_id = any(ids) returning r.*
   )
-  insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
-  select g.id, tokens[g.n], t, take_turns_.worker_id, -r.lane_id, r.last_seq, r.attempt + 1, r.priority, r.suspect
+  insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect, company)
+  select g.id, tokens[g.n], t, take_turns_.worker_id, -r.lane_id, r.last_seq, r.attempt + 1, r.priority, r.suspect,
+    r.company
   from unnest(ids) with ordinality as g (id, n) join gone r on r.run_id = g.id;
 end
 $$;
@@ -221,7 +271,7 @@ comment on function pgflow.take_turns_(text, bigint[], int, bigint[], timestampt
   is 'In a line -> lease, for runs whose ready rows are locked';
 
 create or replace function pgflow.line_heads_(
-  queue text, fresh boolean, key text, lanes int[], in_order boolean, max int, t timestamptz
+  queue text, fresh boolean, key text, lanes int[], in_order boolean, max int, t timestamptz, passing boolean
 )
 returns bigint[]
 language plpgsql
@@ -230,22 +280,39 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
+  head pgflow.line_run;
+  other pgflow.line_run;
   picked bigint[];
 begin
-  -- In order the first is the only one, whoever may take it.
-  if in_order then
+  if passing then
     picked := array(
-      select h.run_id from (
-        select w.run_id, w.lane_id, w.suspect, w.expires_at from pgflow.line_run w
-        where w.queue = line_heads_.queue and w.is_fresh = fresh and w.key = line_heads_.key
-        order by w.rank, w.run_id limit 1
-      ) h where h.lane_id = any(lanes) and h.suspect = 0 and (h.expires_at <= t) is not true
+      select w.run_id from pgflow.line_run w
+      where w.queue = line_heads_.queue and w.is_fresh = fresh and w.key = line_heads_.key and w.rank < 0
+        and w.lane_id = any(lanes) and w.suspect < 2 and (w.expires_at <= t) is not true
+        and pgflow.may_pass_(w.run_id, line_heads_.queue, line_heads_.key)
+      order by w.rank, w.run_id limit 1
     );
+  elsif in_order then
+    -- The first is the only one, whoever may take it.
+    select w.* into head from pgflow.line_run w
+    where w.queue = line_heads_.queue and w.is_fresh = fresh and w.key = line_heads_.key
+    order by w.rank, w.run_id limit 1;
+    if head.rank < 0 then
+      select w.* into other from pgflow.line_run w
+      where w.queue = line_heads_.queue and w.is_fresh = fresh and w.key = line_heads_.key and w.rank >= 0
+      order by w.rank, w.run_id limit 1;
+      if other.run_id < head.run_id then
+        head := other;
+      end if;
+    end if;
+    if head.lane_id = any(lanes) and head.suspect < 2 and (head.expires_at <= t) is not true then
+      picked := array[head.run_id];
+    end if;
   else
     picked := array(
       select w.run_id from pgflow.line_run w
       where w.queue = line_heads_.queue and w.is_fresh = fresh and w.key = line_heads_.key and w.lane_id = any(lanes)
-        and w.suspect = 0 and (w.expires_at <= t) is not true
+        and w.suspect < 2 and (w.expires_at <= t) is not true
       order by w.rank, w.run_id limit max
     );
   end if;
@@ -255,9 +322,9 @@ begin
   );
 end
 $$;
-comment on function pgflow.line_heads_(text, boolean, text, int[], boolean, int, timestamptz)
-  is 'The first runs of a key, locked, save those that somebody is just pausing or cancelling. Its caller says what '
-     'the planner may do';
+comment on function pgflow.line_heads_(text, boolean, text, int[], boolean, int, timestamptz, boolean)
+  is 'The first runs of a key, locked, save those that somebody is just pausing or cancelling; or the first that may '
+     'pass those that have its turn. Its caller says what the planner may do';
 
 create or replace function pgflow.claim_line_(
   queue text, lanes int[], max int, worker_id int, tokens bigint[], may_suspect boolean, t timestamptz
@@ -291,6 +358,9 @@ declare
   room int;
   open_room int;
   heads bigint[];
+  suspect bigint;
+  company int;
+  is_taken boolean;
   is_held_back boolean := false;
 begin
   select p.* into rules from pgflow.line p where p.queue = queue;
@@ -310,26 +380,24 @@ begin
     return taken;
   end if;
 
-  if may_suspect then
-    turn := array(
-      select r.run_id from pgflow.ready r
-      where r.lane_id + 0 < 0 and r.run_id = (
-        select w.run_id from pgflow.line_run w
-        where w.queue = queue and w.suspect > 0 and w.lane_id = any(lanes)
-          and (rules.max_per_key is null and not rules.is_fifo or coalesce(rules.max_per_key, 1) > (
-            select count(*) from pgflow.line_turn n where n.queue = queue and n.key = w.key
-              and exists (select from pgflow.lease e where e.run_id = n.run_id)
-          ))
-        order by w.rank, w.run_id limit 1
-      )
-      for update skip locked
-    );
-    if turn <> '{}' then
-      perform pgflow.take_turns_(queue, turn, worker_id, tokens, t);
-      taken := turn;
-      max := max - 1;
-    end if;
-  end if;
+  -- A group of suspects: as many as each of them may have in its company.
+  while may_suspect and max > 0 loop
+    select r.run_id, least(company, r.company) into suspect, company from pgflow.ready r
+    where r.lane_id + 0 < 0 and r.run_id = (
+      select w.run_id from pgflow.line_run w
+      where w.queue = queue and w.suspect > 1 and w.lane_id = any(lanes)
+        and (rules.max_per_key is null and not rules.is_fifo or coalesce(rules.max_per_key, 1) > (
+          select count(*) from pgflow.line_turn n where n.queue = queue and n.key = w.key
+            and exists (select from pgflow.lease e where e.run_id = n.run_id)
+        ))
+      order by w.suspect, w.rank, w.run_id limit 1
+    )
+    for update skip locked;
+    exit when not found or cardinality(taken) >= company;
+    perform pgflow.take_turns_(queue, array[suspect], worker_id, tokens[cardinality(taken) + 1:], t);
+    taken := taken || suspect;
+    max := max - 1;
+  end loop;
 
   -- First those that have begun, then those that have not, as far as the rate goes.
   loop
@@ -365,13 +433,14 @@ begin
 
         open_room := share * coalesce((rules.weights->>next_key)::int, 1);
         room := least(max, open_room);
-        if rules.is_fifo and fresh then
-          if exists (select from pgflow.line_turn n where n.queue = queue and n.key = next_key
-              and (exists (select from pgflow.lease e where e.run_id = n.run_id)
-                or pgflow.is_chain_open_(n.chain_id, n.run_id))) then
-            continue;
-          end if;
-        elsif rules.max_per_key is not null or rules.is_fifo then
+        is_taken := rules.is_fifo and fresh and exists (
+          select from pgflow.line_turn n where n.queue = queue and n.key = next_key
+            and (exists (select from pgflow.lease e where e.run_id = n.run_id)
+              or pgflow.is_chain_open_(n.chain_id, n.run_id)));
+        continue when is_taken and not exists (
+          select from pgflow.line_run w
+          where w.queue = queue and w.is_fresh and w.key = next_key and w.rank < 0);
+        if (rules.max_per_key is not null or rules.is_fifo) and (is_taken or not (rules.is_fifo and fresh)) then
           room := least(room, coalesce(rules.max_per_key, 1) - (
             select count(*) from pgflow.line_turn n where n.queue = queue and n.key = next_key
               and exists (select from pgflow.lease e where e.run_id = n.run_id)
@@ -384,7 +453,7 @@ begin
           is_held_back := is_held_back or room <= 0;
         end if;
         continue when room <= 0;
-        heads := pgflow.line_heads_(queue, fresh, next_key, lanes, rules.is_fifo, room, t);
+        heads := pgflow.line_heads_(queue, fresh, next_key, lanes, rules.is_fifo, room, t, is_taken);
         continue when heads = '{}';
         turn := turn || heads;
         max := max - cardinality(heads);

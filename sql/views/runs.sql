@@ -69,11 +69,11 @@ select r.key, p.status, l.workflow, l.queue,
       else p.code end as reason_code,
   p.detail as reason_detail
 from (
-  select run_id, 'queued' as status, case when suspect > 0 then format('suspect: %s deaths', suspect) end as reason,
+  select run_id, 'queued' as status, case when suspect > 1 then format('suspect: %s deaths', suspect) end as reason,
     ready_at as since,
     null::timestamptz as finished_at, attempt, null::int as worker_id, null::json as output, null::json as error,
-    case when suspect > 0 then 'suspect' end as code,
-      case when suspect > 0 then json_build_object('deaths', suspect) end as detail
+    case when suspect > 1 then 'suspect' end as code,
+      case when suspect > 1 then json_build_object('deaths', suspect) end as detail
   from pgflow.ready
   union all
   select run_id, 'running', null, claimed_at, null, attempt, worker_id, null, null, null, null from pgflow.lease

@@ -5,6 +5,7 @@ often.
 from __future__ import annotations
 
 import signal
+from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -212,13 +213,13 @@ class Heart:
 
 WAITING = """
 select run_id from pgflow.lease where run_id = any(%(ids)s) and token = any(%(tokens)s)
-union select run_id from pgflow.ready where run_id = any(%(ids)s) and suspect = 0
+union select run_id from pgflow.ready where run_id = any(%(ids)s) and suspect < 2
 """
 
 
 def watch(conn: psycopg.Connection[Any], held: dict[int, int], heart: Heart) -> list[int]:
-    """Return the beats until each run went on. Runs that have become suspect are left out: they are
-    tried one at a time.
+    """Return the beats until each run went on. Runs that two workers died over are left out: they
+    are tried in groups.
     """
     waiting, found = set(held), list[int]()
     suspects: set[int] = set()
@@ -233,7 +234,7 @@ def watch(conn: psycopg.Connection[Any], held: dict[int, int], heart: Heart) -> 
         suspects.update(
             run
             for (run,) in conn.execute(
-                "select run_id from pgflow.ready where suspect > 0 and run_id = any(%s)",
+                "select run_id from pgflow.ready where suspect > 1 and run_id = any(%s)",
                 (list(waiting),),
             )
         )
@@ -298,8 +299,10 @@ def _kill_holder(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
 def poison(ground: Ground) -> list[Evidence]:
     """Runs that end the process of whoever works on them, among others that do not."""
     count = ground.scaled(1, 20)
-    # Each kills twice before it is suspected: its neighbours must be allowed as many deaths.
-    deaths_allowed = 3 if count == 1 else 2 * count + 1
+    deaths_allowed = 3
+    # Its licence to begin is progress: the first death is not counted against it. Neighbours that
+    # die with it twice, before they have recorded anything, are told from it in groups that halve.
+    most_tries = count * (deaths_allowed + 1 + ceil(log2(20 + count)))
     ended = 0
     with ground.database() as (dsn, conn):
         conn.execute("select pgflow.limit_queue('default', null, %s)", (deaths_allowed,))
@@ -323,10 +326,7 @@ def poison(ground: Ground) -> list[Evidence]:
         wrong = [
             f"{key} is {reasons.get(key)}" for key in bad if reasons.get(key) != "stuck poison"
         ]
-        # Its licence to begin is progress: the first death is not counted against it.
-        wrong += [
-            f"{key} was tried {n} times" for key, n in tries.items() if n > deaths_allowed + 1
-        ]
+        wrong += [f"{key} was tried {n} times" for key, n in tries.items() if n > most_tries]
         wrong += [*not_completed(conn, healthy), *audit(conn)]
     ground.happened("workers ended by a poisonous step (G16)", sum(tries.values()), 2 * count)
     return [

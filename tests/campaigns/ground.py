@@ -142,14 +142,14 @@ def start_bookings(
 
 
 CLAIMABLE = """
-select count(*) from (select lane_id from pgflow.ready where suspect = 0 union all select lane_id from pgflow.lease where suspect = 0) p
+select count(*) from (select lane_id from pgflow.ready where suspect < 2 union all select lane_id from pgflow.lease where suspect < 2) p
 join pgflow.lane using (lane_id) where queue = %s
 """
 
 
 class Feed:
     """Keeps so many runs open that workers never have nothing to do, however fast they are.
-    Suspects go one at a time and do not count.
+    Suspects go in groups and do not count.
     """
 
     def __init__(

@@ -65,6 +65,74 @@ def test_less_than_one_try_is_refused_by_the_name_of_its_parameter() -> None:
         Retries(backoff=0.5)
 
 
+@pytest.mark.parametrize("of", ["step", "read", "transaction", "call"])
+@pytest.mark.parametrize(
+    ("is_async", "returned"), [(True, object()), (False, "x" * 1_100_000)], ids=["async", "sync"]
+)
+async def test_a_body_whose_result_cannot_be_stored_has_done_its_work_and_runs_once(
+    aflow: AsyncHarness, conn: psycopg.Connection, of: str, is_async: bool, returned: Any
+) -> None:
+    bodies = []
+
+    async def act() -> Any:
+        bodies.append(1)
+        return returned
+
+    def act_sync() -> Any:
+        bodies.append(1)
+        return returned
+
+    async def act_there(conn: psycopg.AsyncConnection[Any]) -> Any:
+        return await act()
+
+    def act_sync_there(conn: psycopg.Connection[Any]) -> Any:
+        return act_sync()
+
+    declare = {"step": step, "read": read, "transaction": transaction, "call": lambda fn: fn}[of]
+    if of == "transaction":
+        declared = declare(act_there if is_async else act_sync_there)
+    else:
+        declared = declare(act if is_async else act_sync)
+
+    @workflow
+    async def work() -> str:
+        try:
+            if of == "call":
+                await pgflow.call("act", declared, retries=3)
+            else:
+                await (declared() if is_async else declared.aio())
+        except NotStorable as error:
+            return str(error)
+        return "stored"
+
+    aflow.include(work)
+    run = await aflow.start(work)
+    assert "the result of step act" in await run.result(SOON)
+    assert bodies == [1]
+    assert conn.execute("select count(*) from pgflow.unit where kind = 'a'").fetchone() == (0,)
+
+
+async def test_what_a_body_itself_cannot_store_is_an_error_like_any_other(
+    aflow: AsyncHarness,
+) -> None:
+    bodies = []
+
+    @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
+    async def act() -> int:
+        bodies.append(1)
+        raise NotStorable("of something else")
+
+    @workflow
+    async def work() -> int:
+        return await act()
+
+    aflow.include(work)
+    run = await aflow.start(work)
+    with pytest.raises(RunFailed, match="of something else"):
+        await run.result(SOON)
+    assert len(bodies) == 2
+
+
 async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_record(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

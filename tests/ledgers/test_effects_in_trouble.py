@@ -194,6 +194,30 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
     ]
 
 
+async def test_an_effect_whose_result_cannot_be_stored_was_done_and_its_key_is_not_sent_again(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    done = []
+
+    @effect(risk="compensable", dedup_window=HOUR, settle_retries=SLOWLY)
+    async def buy() -> Any:
+        done.append(pgflow.idempotency_key())
+        return object()
+
+    @workflow
+    async def shop() -> Any:
+        return await buy()
+
+    aflow.include(shop)
+    run = await aflow.start(shop)
+    await aflow.until_idle()
+    assert len(done) == 1
+    assert run_row(conn, run.key, "status, reason") == ("stuck", "effect")
+    await aflow.app.settle_effect(done[0], "confirmed", "bought", by="ada")
+    assert await run.result(SOON) == "bought"
+    assert len(done) == 1
+
+
 @pytest.mark.full
 async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank

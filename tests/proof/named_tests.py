@@ -31,14 +31,15 @@ TESTS = {
     "G10": (
         (
             "functions missing or forbidden, time-outs, pools without room, databases of bodies' own, "
-            "closed connections, odd settings"
+            "closed connections, odd settings; calls in bodies, by SQLSTATE"
         ),
         [
+            "tests/transactions/test_trouble_in_bodies.py",
             "tests/db/test_infrastructure.py",
             "tests/db/test_settings.py",
             "tests/transactions/test_sqlalchemy.py",
             "-k",
-            "test_infrastructure or test_settings or refuses or in_time",
+            "test_trouble_in_bodies or test_infrastructure or test_settings or refuses or in_time",
         ],
     ),
     "G13": (
@@ -53,6 +54,10 @@ TESTS = {
             "-k",
             "lane or pinned or takes_it or refuse",
         ],
+    ),
+    "G16": (
+        "one that kills among 1 to 1,000 runs, by deaths and rounds; several; limits and lines",
+        ["tests/sql/test_sql_suspects.py"],
     ),
     "G17": (
         "priorities and runs that come back among fresh ones",

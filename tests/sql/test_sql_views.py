@@ -137,21 +137,6 @@ def test_a_run_that_waits_for_several_things_names_them(db: Conn) -> None:
     )
 
 
-def test_a_suspect_says_so(db: Conn) -> None:
-    start(db)
-    run = claim_one(db)
-    db.execute("select pgflow.reap_worker(%s, 0)", (run.worker,))
-    assert one(db, "select status, reason, attempt from pgflow.runs") == (
-        "queued",
-        "suspect: 1 deaths",
-        1,
-    )
-    assert one(db, "select reason_code, reason_detail from pgflow.runs") == (
-        "suspect",
-        {"deaths": 1},
-    )
-
-
 def tables_read(conn: Conn, query: str) -> set[str]:
     """Tables of the schema that the plan of a query reads."""
     found: set[str] = set()

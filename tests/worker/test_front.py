@@ -118,12 +118,12 @@ def test_claims_that_overtake_each_other_move_it_on_and_never_back() -> None:
 
 def test_a_suspect_which_may_stand_anywhere_does_not_move_it() -> None:
     seen = ClaimCursor(Clock())
-    ask(seen, claimed(99, took_seconds=1, suspect=1) + claimed(1))
+    ask(seen, claimed(99, took_seconds=1, suspect=2) + claimed(1))
     assert seen.position() == (0, 1)
-    seen.answered(request(1, (0, 1)), claimed(99, suspect=1))
+    seen.answered(request(1, (0, 1)), claimed(99, suspect=2))
     assert seen.position() == (0, 1)
     alone = ClaimCursor(Clock())
-    ask(alone, claimed(99, took_seconds=1, suspect=1))
+    ask(alone, claimed(99, took_seconds=1, suspect=2))
     assert alone.position() is None
 
 

@@ -74,9 +74,43 @@ def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(
     assert set(bodies.values()) == {1}
 
 
+@pytest.mark.parametrize("of", ["code", "read", "step"])
+def test_runs_of_a_worker_that_died_go_on_together(
+    dsn: str, conn: psycopg.Connection, of: str
+) -> None:
+    """None of them is there until all are: one after the other they would wait for ever."""
+    count_of_runs = 12
+    together = threading.Barrier(count_of_runs, timeout=HANG_SECONDS)
+
+    @step
+    def meet() -> None:
+        together.wait()
+
+    @read
+    def look() -> None:
+        together.wait()
+
+    bodies = {"code": None, "read": look, "step": meet}
+
+    @workflow
+    async def work(n: int) -> int:
+        if (body := bodies[of]) is not None:
+            await body.aio()
+        await meet.aio()
+        return n
+
+    with App(dsn, include=[work]) as app:
+        runs = app.start_many(work, [(n,) for n in range(count_of_runs)])
+    conn.execute(CLAIMED_BY_A_GHOST, (count_of_runs, count_of_runs))
+    conn.execute("select pgflow.reap_worker(worker_id, 0) from pgflow.worker")
+    with fleet(dsn, work, size=1) as app:
+        assert [app.get(run.key, work).result(SOON) for run in runs] == list(range(count_of_runs))
+
+
 @pytest.mark.full
-def test_a_suspect_that_has_got_on_makes_room_for_the_next(
-    dsn: str, conn: psycopg.Connection
+@pytest.mark.parametrize("gets_on", ["by what it records", "by living on"])
+def test_a_group_of_suspects_that_has_got_on_makes_room_for_the_next(
+    dsn: str, conn: psycopg.Connection, gets_on: str
 ) -> None:
     count_of_runs = 12
     together = threading.Barrier(count_of_runs, timeout=HANG_SECONDS)
@@ -91,13 +125,17 @@ def test_a_suspect_that_has_got_on_makes_room_for_the_next(
 
     @workflow
     async def work(n: int) -> int:
-        await (book(n) if n % 2 else add(n, 0))
+        if gets_on == "by what it records":
+            await (book(n) if n % 2 else add(n, 0))
         await meet.aio()
         return n
 
     with App(dsn, include=[work]) as app:
         runs = app.start_many(work, [(n,) for n in range(count_of_runs)])
-    conn.execute(CLAIMED_BY_A_GHOST, (count_of_runs, count_of_runs))
+    for _ in range(3):
+        conn.execute(CLAIMED_BY_A_GHOST, (count_of_runs, count_of_runs))
+        conn.execute("select pgflow.reap_worker(worker_id, 0) from pgflow.worker")
+    assert conn.execute("select min(suspect), min(company) from pgflow.ready").fetchone() == (2, 3)
     with fleet(dsn, work, size=1) as app:
         assert [app.get(run.key, work).result(SOON) for run in runs] == list(range(count_of_runs))
 

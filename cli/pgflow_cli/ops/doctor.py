@@ -35,6 +35,7 @@ from pgflow_cli.ops.checks.server import (
 )
 from pgflow_cli.ops.checks.work import (
     check_books,
+    check_deadlocks,
     check_journal,
     check_losses,
     check_messages,
@@ -59,7 +60,8 @@ SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
 }  # fmt: skip
 WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers,
-    "queues": check_queues, "stuck runs": check_stuck, "messages": check_messages,
+    "queues": check_queues, "stuck runs": check_stuck, "deadlocks": check_deadlocks,
+    "messages": check_messages,
     "losses": check_losses, "journal": check_journal, "seals": check_seals,
     "schedules": check_schedules, "relays": check_relays, "triggers": check_triggers,
     "compiling": check_compiling,

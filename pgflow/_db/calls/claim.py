@@ -67,7 +67,7 @@ class ClaimRequest(NamedTuple):
         worker_id: The worker.
         lanes: Those that it serves.
         max_runs: Most runs to claim.
-        take_suspect: True if one of them may be a suspect.
+        take_suspect: True if a group of suspects may be among them.
         after: Only runs behind this one; None = from the head of the lanes.
         replaces: Number of its own runs that end in the same commit,
             whose places the new ones take.

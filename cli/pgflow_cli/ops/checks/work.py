@@ -108,6 +108,34 @@ def check_stuck(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "no run is stuck")
 
 
+_WAITS = {
+    "child": "its child {}",
+    "lock": "a lock of {}",
+    "line": "its turn, which {} has",
+    "replacement": "the end of {}, which it replaces",
+    "batch": "{}, which is of its batch",
+}
+MOST_NAMED = 4
+
+
+def check_deadlocks(patient: Patient) -> Iterator[Finding]:
+    """Runs that wait for each other for ever."""
+    from pgflow.inspect import health
+
+    found = patient.ask(health.list_deadlocks(limit=None))
+    if not found:
+        yield Finding("ok", "no runs wait for each other")
+        return
+    told = [f"{one.key} waits for {_WAITS[one.what].format(one.waits_for)}" for one in found]
+    rest = [f"and {len(told) - MOST_NAMED} more"] if len(told) > MOST_NAMED else []
+    yield Finding(
+        "warn",
+        f"{count_of(len({one.key for one in found}), 'run')} wait for each other for ever: "
+        + "; ".join(told[:MOST_NAMED] + rest),
+        f"pgflow cancel {found[0].key}, or another of them; then take locks and turns in one order",
+    )
+
+
 _LEFT = {
     "refused": ("that the code of its run could not take", "--replace, --drop or --requeue"),
     "ended": ("for a run that had ended", "--drop or --requeue"),
