@@ -2504,6 +2504,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 2105af6f93e9cd8ebd8b5143ee4ae767
+  grant execute to pgflow_auditor
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner

@@ -95,6 +95,8 @@ class Desk:
         logs: Address at which the logs of a run are found, with ``{trace_id}`` or ``{key}`` in it;
             empty for none.
         graphs: Drawers of graphs by the name of the workflow.
+        auditor_dsn: Connection string by which people's own statements are run; None if none was
+            given.
     """
 
     def __init__(self, app: App | AsyncApp) -> None:
@@ -102,6 +104,7 @@ class Desk:
         self._kept: dict[str, _Kept] = {}
         self.tenant = ""
         self.logs = ""
+        self.auditor_dsn: str | None = None
         self.graphs: Mapping[str, GraphDrawer] = {}
 
     @property

@@ -137,6 +137,7 @@ def asgi(
     secret: bytes | None = None,
     logs: str = "",
     graphs: Mapping[str, GraphDrawer] | None = None,
+    auditor_dsn: str | None = None,
 ) -> Guard:
     """Return the console of an app, as an ASGI application. Mount it anywhere.
 
@@ -154,6 +155,9 @@ def asgi(
             a run leads there.
         graphs: Drawers of graphs by the name of the workflow, for the pages of its runs:
             ``pgflow.declare.GRAPHS`` draws workflows from files.
+        auditor_dsn: The database of the app by a login that is a member of ``pgflow_auditor`` and
+            of nothing else. It runs what people write on the page *SQL*. Else
+            ``PGFLOW_AUDITOR_DSN``.
 
     Returns:
         The application. Its ``close()`` ends the live pages, which a server may wait for when it
@@ -176,6 +180,7 @@ def asgi(
         hosts = LOCAL_HOSTS
     desk = Desk(app)
     desk.logs, desk.graphs = checked_logs(logs), graphs or {}
+    desk.auditor_dsn = auditor_dsn
     console = _Console(desk, auth)
     return Guard(console.pages(), auth, hosts, secret, console.live.close)
 
