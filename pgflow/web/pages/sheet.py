@@ -63,7 +63,7 @@ def _page(desk: Desk, request: Request, text: str, *, status: int = 200, **said:
         "may": principal_of(request).may("admin"),
         **said,
     }
-    return Page("sheet", "SQL", values, "psql", status)
+    return Page("sheet", "SQL", values, "pgflow sql", status)
 
 
 async def show_behind(desk: Desk, request: Request, handlers: Handlers) -> Page:
