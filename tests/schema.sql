@@ -1613,6 +1613,19 @@ view pgflow.gates, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.lane_reasons, owner pgflow_owner
+  -- Each lane, and why nobody takes its runs: lanes without the number that are queued, which costs more to ask
+  lane_id integer -- Number of the lane
+  queue text -- Name of the queue
+  workflow text -- Name of the workflow
+  version text -- Version of the code that its runs need; empty = any
+  why text -- Reason why no worker takes queued runs; null = one does
+  why_code text -- That reason as a code: queue_paused, no_worker, no_workflow or no_version
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.lanes, owner pgflow_owner
   -- Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why nobody takes it
   queue text -- Name of the queue
@@ -2408,6 +2421,12 @@ function pgflow.book_obligations_(units jsonb, t timestamp with time zone) retur
   set enable_seqscan=off
   md5 de4cf85936056b124ca22ddd941382c4
 
+function pgflow.bound_names_(workflow text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a new name that no worker has ever had, where too many are there: they are kept for ever
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 1ea8652f43a5036f1bd2c448638d06d7
+
 function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
   -- Takes a lock from whoever holds it, and records who did so and why; answers how many held it. A run learns of it at its next durable call in the block, as LockLost. For operators
   plpgsql volatile security definer
@@ -2506,6 +2525,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 2105af6f93e9cd8ebd8b5143ee4ae767
+  grant execute to pgflow_auditor
   grant execute to pgflow_operator
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
@@ -3668,7 +3688,7 @@ function pgflow.insert_run_(tenant text, key text, workflow text, queue text, ve
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 da7932a7dcee1c28e3d1a9f8781c026a
+  md5 063acd30d1c16e9175818e715b7e7cc3
 
 function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
@@ -3676,11 +3696,11 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   set search_path=pg_catalog, pg_temp
   md5 c33eceb23fd34bc01cfae41069dbdc76
 
-function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
-  -- The lane of (queue, workflow, version), made if it is new
+function pgflow.intern_lane_(queue text, workflow text, version text, is_start boolean DEFAULT false) returns integer, owner pgflow_owner
+  -- The lane of (queue, workflow, version), made if it is new; for a start, refused (PF003) if names that no worker knows are too many
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fb306ba29e518ac7f7de88a2f1a59bd6
+  md5 9afabb25a826a34f122a49648f7aadb8
 
 function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflow_owner
   -- True if a worker has said that a workflow had this name before
@@ -5500,7 +5520,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 281ef8a02dbf7449fa6b52db6b91b37e
+  md5 dd533d00a8312e7fbd0e9c5142d5056d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -191,7 +191,7 @@ _QUESTIONS = (
     ),
     (
         "what was filed",
-        'pgflow sql "select day, liquidity_ratio from treasury.report order by day"',
+        "pgflow sql \"select key, output from runs where key like '{name}/%' order by key\"",
     ),
     ("the books once more, after you have changed a cent", "pgflow demo --prove"),
 )

@@ -72,6 +72,9 @@ may have switched off.
 BEGIN: LiteralString = "begin isolation level read committed read write"
 """Before each call of the engine's, where that is not the default."""
 
+BEGIN_READING: LiteralString = "begin isolation level read committed read only"
+"""Before a question that the server may give up."""
+
 _AS_OURS: LiteralString = """
 select current_setting('default_transaction_isolation') = 'read committed'
     and current_setting('default_transaction_read_only') = 'off',

@@ -14,7 +14,7 @@ from typing import Any, Generic, LiteralString, Protocol, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgflow._db.connect import BEGIN, isolates
+from pgflow._db.connect import BEGIN, BEGIN_READING, isolates
 from pgflow._db.failures import raise_ours
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ class Query(Generic[T]):
     sql: LiteralString
     params: Sequence[Any]
     read: Callable[[list[Row]], T]
+    seconds: float | None = None
+    """Time after which the server gives it up; it only reads then. None: it is not given up."""
 
 
 def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
@@ -45,7 +47,7 @@ def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
     try:
         rows = (
             _isolated(conn, query)
-            if isolates(conn)
+            if query.seconds is not None or isolates(conn)
             else conn.execute(query.sql, query.params).fetchall()
         )
     except (psycopg.Error, UnicodeEncodeError) as error:
@@ -58,7 +60,9 @@ async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
     """As :func:`run`, for an async connection."""
     try:
         rows = await (
-            _isolated_async(conn, query) if isolates(conn) else _fetched_async(conn, query)
+            _isolated_async(conn, query)
+            if query.seconds is not None or isolates(conn)
+            else _fetched_async(conn, query)
         )
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
@@ -70,14 +74,25 @@ async def _fetched_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) ->
     return await (await conn.execute(query.sql, query.params)).fetchall()
 
 
+def _begun(query: Query[Any]) -> tuple[str, int]:
+    """Return a query as a transaction of its own, and the number of statements before it."""
+    if query.seconds is None:
+        return f"{BEGIN}; {query.sql}; commit", 1
+    milliseconds = max(1, round(query.seconds * 1000))
+    limit = f"set local statement_timeout = {milliseconds}"
+    return f"{BEGIN_READING}; {limit}; {query.sql}; commit", 2
+
+
 def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
     """A transaction that says its level, in one message: whoever is frozen holds no lock between a
     call and its COMMIT.
     """
     try:
         with psycopg.ClientCursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(f"{BEGIN}; {query.sql}; commit", query.params)
-            cursor.nextset()
+            text, before = _begun(query)
+            cursor.execute(text.encode(), query.params)
+            for _ in range(before):
+                cursor.nextset()
             return cursor.fetchall()
     except psycopg.Error:
         if not conn.closed:
@@ -89,8 +104,10 @@ async def _isolated_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -
     """As :func:`_isolated`, for an async connection."""
     try:
         async with psycopg.AsyncClientCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(f"{BEGIN}; {query.sql}; commit", query.params)
-            cursor.nextset()
+            text, before = _begun(query)
+            await cursor.execute(text.encode(), query.params)
+            for _ in range(before):
+                cursor.nextset()
             return await cursor.fetchall()
     except psycopg.Error:
         if not conn.closed:

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -61,8 +61,43 @@ def watched() -> Iterator[Seen]:
         _seen.reset(token)
 
 
+PAGE_SECONDS = 10.0
+"""Time that the database has for all that a page asks. What takes longer is asked in SQL."""
+LEAST_SECONDS = 0.1
+
+_until: ContextVar[float | None] = ContextVar("until", default=None)
+
+
+@contextlib.contextmanager
+def hurried() -> Iterator[None]:
+    """Give all that is asked while the context is open the time of one page."""
+    token = _until.set(time.monotonic() + PAGE_SECONDS)
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def _in_time(query: Query[Any]) -> Query[Any]:
+    """Return a query that the server gives up in time."""
+    until = _until.get()
+    if until is None:
+        return query
+    return replace(query, seconds=max(LEAST_SECONDS, until - time.monotonic()))
+
+
 def _kept(question: Question[T], statements: list[Query[Any]]) -> Steps[T]:
     """Ask a question, and keep its statements."""
+
+    def keep(query: Query[Any]) -> Query[Any]:
+        statements.append(query)
+        return query
+
+    return _each(question, keep)
+
+
+def _each(question: Question[T], change: Callable[[Query[Any]], Query[Any]]) -> Steps[T]:
+    """Ask a question by other queries in place of its own."""
     steps = iter(question)
     advance: Callable[[], Query[Any]] = partial(next, steps)
     while True:
@@ -71,9 +106,8 @@ def _kept(question: Question[T], statements: list[Query[Any]]) -> Steps[T]:
         except StopIteration as end:
             result: T = end.value
             return result
-        statements.append(query)
         try:
-            advance = partial(steps.send, (yield query))
+            advance = partial(steps.send, (yield change(query)))
         except (psycopg.Error, PgflowError) as error:
             advance = partial(steps.throw, error)
 
@@ -95,6 +129,8 @@ class Desk:
         logs: Address at which the logs of a run are found, with ``{trace_id}`` or ``{key}`` in it;
             empty for none.
         graphs: Drawers of graphs by the name of the workflow.
+        auditor_dsn: Connection string by which people's own statements are run; None if none was
+            given.
     """
 
     def __init__(self, app: App | AsyncApp) -> None:
@@ -102,6 +138,7 @@ class Desk:
         self._kept: dict[str, _Kept] = {}
         self.tenant = ""
         self.logs = ""
+        self.auditor_dsn: str | None = None
         self.graphs: Mapping[str, GraphDrawer] = {}
 
     @property
@@ -143,6 +180,7 @@ class Desk:
         return found
 
     async def _ask(self, question: Question[T]) -> T:
+        question = Question(partial(_each, question, _in_time))
         if isinstance(self._app, App):
             return await asyncio.to_thread(ask, self._app, question)
         return await ask_async(self._app, question)

@@ -288,8 +288,14 @@ async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[N
             "Start a worker that has it",
             "queues",
         )
-        for lane in await desk.ask(list_unserved_lanes(LATE_SECONDS))
+        for lane in await desk.ask(list_unserved_lanes(LATE_SECONDS, limit=MOST_ROWS + 1))
     ]
+    return _cut(needs, "queues") + _cut(_late(queues, now), "queues")
+
+
+def _late(queues: list[QueueRow], now: datetime) -> list[Need]:
+    """Return the queues whose oldest run waits for too long."""
+    needs = []
     for queue in queues:
         oldest = queue.oldest_queued_at
         if oldest is None or (now - oldest).total_seconds() < LATE_SECONDS:

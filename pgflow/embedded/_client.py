@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import psycopg
 from psycopg import sql
@@ -247,6 +247,21 @@ def _have_database(state: State) -> None:
             == 0
         ):
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
+        _have_auditor(connection)
+
+
+def _have_auditor(connection: psycopg.Connection[Any]) -> None:
+    """Let pgflow_auditor log in: it runs the statements that people write, and can be nobody else.
+
+    The socket, which this user alone can reach, asks for no password. By TCP it has none.
+    """
+    found = connection.execute(
+        "select rolcanlogin from pg_catalog.pg_roles where rolname = 'pgflow_auditor'"
+    ).fetchone()
+    if found is None:
+        connection.execute("create role pgflow_auditor login")
+    elif not found[0]:
+        connection.execute("alter role pgflow_auditor login")
 
 
 def launch_supervisor(folder: Folder) -> None:

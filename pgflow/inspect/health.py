@@ -170,7 +170,7 @@ from pgflow.lanes l join pgflow.queues q on q.queue = l.queue
 where l.queued > 0 and l.why is not null and q.paused_at is null
   and l.oldest_queued_at < clock_timestamp() - %s * interval '1 second'
   and exists (select from pgflow.workers w where l.queue = any(w.queues))
-order by l.queue, l.workflow, l.version
+order by l.queue, l.workflow, l.version limit %s
 """
 _STUCK: LiteralString = """
 select reason, count(*) as runs, min(key) as example
@@ -192,15 +192,17 @@ def list_waiting_queues() -> Question[list[WaitingQueue]]:
     return once(Query(_WAITING_QUEUES, (), lambda rows: [WaitingQueue(*row) for row in rows]))
 
 
-def list_unserved_lanes(seconds: float) -> Question[list[UnservedLane]]:
+def list_unserved_lanes(
+    seconds: float, *, limit: int | None = None
+) -> Question[list[UnservedLane]]:
     """Ask for workflows of queues that are served, whose runs nobody takes all the same.
 
     Args:
         seconds: Time for which the oldest of them must have been ready.
+        limit: Most rows; None for all.
     """
-    return once(
-        Query(_UNSERVED_LANES, (seconds,), lambda rows: [UnservedLane(*row) for row in rows])
-    )
+    params = (seconds, limit)
+    return once(Query(_UNSERVED_LANES, params, lambda rows: [UnservedLane(*row) for row in rows]))
 
 
 def count_stuck() -> Question[list[StuckRuns]]:

@@ -153,18 +153,39 @@ def unknown_queues(names: Sequence[str]) -> Question[list[str]]:
     return once(Query(sql, (list(names),), lambda rows: [row[0] for row in rows]))
 
 
+_LANES: LiteralString = """
+select queue, workflow, version, queued, oldest_queued_at, why, why_code, lane_id
+from pgflow.lanes
+where %s::text is null or queue = %s order by queue, workflow, version
+"""
+_QUEUED_LANES: LiteralString = """
+select queue, workflow, version, queued, oldest_queued_at, why, why_code, lane_id
+from pgflow.lanes
+where (%s::text is null or queue = %s) and queued > 0
+order by oldest_queued_at, queue, workflow, version limit %s
+"""
+
+
 def list_lanes(queue: str | None = None) -> Question[list[LaneRow]]:
     """Ask for all lanes by queue, workflow and version. It counts every queued run.
 
     Args:
         queue: Name of the only queue to ask for; None for all.
     """
-    sql = """
-      select queue, workflow, version, queued, oldest_queued_at, why, why_code, lane_id
-      from pgflow.lanes
-      where %s::text is null or queue = %s order by queue, workflow, version
+    return once(Query(_LANES, (queue, queue), lambda rows: [LaneRow(*row) for row in rows]))
+
+
+def list_queued_lanes(
+    queue: str | None = None, *, limit: int | None = 50
+) -> Question[list[LaneRow]]:
+    """Ask for the lanes in which runs are queued: those that wait longest first.
+
+    Args:
+        queue: Name of the only queue to ask for; None for all.
+        limit: Most rows; None for all.
     """
-    return once(Query(sql, (queue, queue), lambda rows: [LaneRow(*row) for row in rows]))
+    params = (queue, queue, limit)
+    return once(Query(_QUEUED_LANES, params, lambda rows: [LaneRow(*row) for row in rows]))
 
 
 def is_served(queue: str) -> Question[bool]:
@@ -178,7 +199,7 @@ def why_unserved(queue: str, workflow: str, version: str = "") -> Question[str |
     pinned to, from a queue; None if somebody does.
     """
     sql = (
-        "select why from pgflow.lanes "
+        "select why from pgflow.lane_reasons "
         "where queue = %s and workflow = %s and version = %s and why is not null"
     )
     names = (queue, workflow, version)

@@ -1,28 +1,38 @@
-"""Sheets: the answer to a statement that somebody has written, read as an auditor who only reads.
+"""Sheets: the answer to a statement that somebody has written, read by an auditor's own login.
 
-Several walls stand one behind the other, since whoever writes the statement may mean ill. Its text
-is read here first. It is one select with no comment, no text with escapes and no call of a function
-that is not on a list: none of those could change the role, wait, or read a file. The server gets it
-as a part of a statement of ours that has a parameter, and so takes no second one. The transaction
-is read only, has the role ``pgflow_auditor``, and ends soon. Whatever that role may not read stays
-unread.
+Whoever writes the statement may mean ill, so their rights come from a role and not from reading the
+text. The connection *is* an auditor: its login may do what ``pgflow_auditor`` may, and can become
+nobody else. A superuser, or a member of anything more, is refused before the statement is sent.
 
-Values come as their texts, as they are stored: what is encoded stays encoded, and what was redacted
-is gone.
+Every login of a database may call functions that its owner has left open to PUBLIC. So the server
+says what the statement means before any of it is run: it keeps the statement as a temporary view,
+as a tree of what each name has been resolved to. Whatever of that is neither pgflow's nor Postgres'
+own is refused, and so is a function of Postgres that is more than a reader. Then the transaction
+becomes read only, and that very view is read. It is gone with the transaction.
+
+Only one thing runs while a statement is being resolved: the input function of a type, for a literal
+of that type, and for one of an application's it may be code of the application's. So a text that
+names another schema is not even sent. Its search path has none.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ExecStatus
 from psycopg.sql import Literal
 
-from pgflow._db.connect import ConnectOptions, connect_async
+from pgflow._db.connect import PATIENCE_SECONDS, Connection, ConnectOptions, connect
+from pgflow._db.dsn import resolve_dsn
 from pgflow._db.query import Query
 from pgflow.errors import InvalidArgument, NotAllowed, SetupError
 
@@ -32,34 +42,8 @@ MOST_CHARS = 2_000
 MOST_SECONDS = 5.0
 MOST_STATEMENT_CHARS = 20_000
 
-FUNCTIONS = frozenset({
-    "abs", "age", "array_agg", "array_length", "array_position", "array_remove",
-    "array_to_string", "avg", "bool_and", "bool_or", "cardinality", "ceil", "clock_timestamp",
-    "coalesce", "concat", "concat_ws", "count", "current_database", "current_setting",
-    "date_part", "date_trunc", "dense_rank", "extract", "first_value", "floor", "format",
-    "greatest", "has_function_privilege", "has_table_privilege", "json_agg",
-    "json_array_elements", "json_array_length", "json_build_object", "json_each",
-    "json_each_text", "json_strip_nulls", "json_typeof", "jsonb_agg", "jsonb_array_elements",
-    "jsonb_array_elements_text", "jsonb_array_length", "jsonb_build_object", "jsonb_each",
-    "jsonb_each_text", "jsonb_strip_nulls", "jsonb_typeof", "lag", "last_value", "lead",
-    "least", "left", "length", "lower", "make_interval", "max", "min", "mode", "now", "nullif",
-    "num_nonnulls", "percentile_cont", "percentile_disc", "pg_backend_pid", "pg_database_size",
-    "pg_has_role", "pg_is_in_recovery", "pg_size_pretty", "pg_total_relation_size", "rank",
-    "regexp_replace", "replace", "right", "round", "row_number", "row_to_json", "split_part",
-    "starts_with", "string_agg", "string_to_array", "substr", "substring", "sum", "to_char",
-    "to_jsonb", "to_regclass", "to_regnamespace", "to_timestamp", "trim", "unnest", "upper",
-})  # fmt: skip
-"""Functions that a statement may call, beside those of the schema, which the role decides about."""
-WORDS = frozenset({
-    "all", "and", "any", "array", "as", "between", "by", "case", "cast", "char", "cross", "cube",
-    "distinct", "else", "end", "except", "exists", "filter", "from", "group", "grouping", "having",
-    "ilike", "in", "intersect", "interval", "is", "join", "lateral", "like", "limit",
-    "materialized", "not", "numeric", "offset", "on", "or", "over", "partition", "recursive",
-    "rollup", "select", "sets", "some", "then", "timestamp", "timestamptz", "union", "using",
-    "values", "varchar", "when", "where", "with", "within",
-})  # fmt: skip
-"""Words and types of the language that may stand before a parenthesis."""
-OURS = "pgflow"
+AUDITOR = "pgflow_auditor"
+VARIABLE = "PGFLOW_AUDITOR_DSN"
 
 EXAMPLES = (
     "select workflow, status, count(*) from pgflow.runs group by workflow, status order by 3 desc",
@@ -68,30 +52,88 @@ EXAMPLES = (
 )
 """Statements to begin with."""
 
-_PART = re.compile(
-    r"""(?P<space>\s+) | (?P<text>'(?:[^']|'')*') | (?P<quoted>"(?:[^"]|"")*")
-    | (?P<word>[A-Za-z_][A-Za-z0-9_]*) | (?P<number>[0-9][0-9.]*) | (?P<sign>.)""",
-    re.VERBOSE | re.DOTALL,
-)
-_FORBIDDEN = (
-    ("--", "a comment"), ("/*", "a comment"), ("$", "a dollar sign"),
-    ("\0", "a character that Postgres cannot store"),
-)  # fmt: skip
-
-_BEGIN: LiteralString = "begin transaction read only"
+_BEGIN: LiteralString = "begin isolation level read committed read write"
 _LIMITS: LiteralString = """
 select set_config('search_path', 'pg_catalog, pgflow', true),
   set_config('statement_timeout', %s, true), set_config('lock_timeout', '1s', true),
   set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true),
   set_config('standard_conforming_strings', 'on', true)
 """
-_ROLE: LiteralString = "set local role pgflow_auditor"
-_HEAD: LiteralString = """
-select array(select e.key from json_each_text(s.line) e),
-  array(select left(e.value, %s) from json_each_text(s.line) e)
-from (select row_to_json(q) as line from (
+
+_LOGIN: LiteralString = """
+with recursive reach (oid) as (
+  select r.oid from pg_catalog.pg_roles r where r.rolname = session_user
+  union
+  select m.roleid from reach join pg_catalog.pg_auth_members m on m.member = reach.oid
+)
+select session_user::text, exists (select from pg_catalog.pg_roles where rolname = 'pgflow_auditor'),
+  coalesce(bool_or(r.rolname = 'pgflow_auditor'), false),
+  array_agg(r.rolname::text order by r.rolname) filter (where r.rolname not in (session_user, 'pgflow_auditor')),
+  bool_or(r.rolsuper), bool_or(r.rolcreaterole or r.rolcreatedb or r.rolreplication or r.rolbypassrls)
+from reach join pg_catalog.pg_roles r using (oid)
+"""  # noqa: E501
+"""The login of a session, and every role that it is or could become."""
+
+_OTHER_SCHEMAS: LiteralString = """
+select nspname::text from pg_catalog.pg_namespace
+where nspname = any (%s::text[]::name[]) and nspname not in ('pgflow', 'pg_catalog')
+order by 1 limit 1
 """
-_TAIL: LiteralString = "\n) q limit %s) s"
+
+_VIEW = sql.Identifier("pg_temp", "pgflow_sheet")
+_HEAD: LiteralString = "select * from (\n"
+_TAIL: LiteralString = "\n) q"
+
+_JUDGE: LiteralString = """
+with kept as (
+  select r.oid, r.ev_action::text as tree from pg_catalog.pg_rewrite r
+  where r.ev_class = 'pg_temp.pgflow_sheet'::regclass
+), named as (
+  select d.refclassid, d.refobjid, d.refobjsubid from kept
+  join pg_catalog.pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = kept.oid
+  where d.refobjid <> 'pg_temp.pgflow_sheet'::regclass
+), called as (
+  select distinct found[1]::oid as oid
+  from kept, regexp_matches(kept.tree, ':(?:funcid|opfuncid|aggfnoid|winfnoid|tsmhandler) (\\d+)', 'g') as found
+)
+select pg_catalog.pg_describe_object(n.refclassid, n.refobjid, 0)
+  || ' is neither of pgflow nor of Postgres'
+from named n, pg_catalog.pg_identify_object(n.refclassid, n.refobjid, 0) as o
+where o.schema is distinct from 'pgflow'
+  and not (o.schema = 'pg_catalog' and n.refobjid < 16384)
+union all
+select p.oid::regprocedure || ' is none of the functions that only read'
+from called join pg_catalog.pg_proc p using (oid)
+where p.pronamespace = 'pg_catalog'::regnamespace
+  and (p.provolatile = 'v' and p.proname <> all (%s)
+    or p.proname ~ %s
+    or p.proargtypes::oid[] && '{cstring,internal}'::regtype[]::oid[])
+union all
+select p.oid::regprocedure || ' is neither of pgflow nor of Postgres'
+from called join pg_catalog.pg_proc p using (oid)
+where p.pronamespace <> all (array['pgflow'::regnamespace, 'pg_catalog'::regnamespace])
+  or p.pronamespace = 'pg_catalog'::regnamespace and p.oid >= 16384
+limit 1
+"""  # noqa: E501
+"""Things that a statement must not have, as the server has understood it. Objects below 16384 were
+made by initdb."""
+
+_READERS = [
+    "clock_timestamp", "gen_random_uuid", "pg_database_size", "pg_indexes_size",
+    "pg_is_in_recovery", "pg_relation_size", "pg_table_size", "pg_total_relation_size", "random",
+    "timeofday",
+]  # fmt: skip
+"""Functions of Postgres that are volatile and still change nothing."""
+_BY_TEXT = r"^((query|cursor|table|schema|database)_to_xml|pg_input_)"
+"""Functions of Postgres that run a statement, read a relation or make a value of a type that they
+are given by name, behind the back of whoever has looked at the tree."""
+
+_PART = re.compile(
+    r"""(?P<space>\s+ | --[^\r\n]*) | (?P<opened>/\*) | (?P<text>'(?:[^']|'')*')
+    | (?P<quoted>"(?:[^"]|"")*") | (?P<word>[A-Za-z_][A-Za-z0-9_]*) | (?P<sign>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_COMMENT_SIGN = re.compile(r"/\*|\*/")
 
 
 @dataclass(frozen=True)
@@ -99,82 +141,316 @@ class Sheet:
     """The answer to a statement.
 
     Attributes:
-        columns: Names of the columns; empty if there is no row.
-        rows: Texts of the values of each row; None for null.
+        columns: Names of the columns.
+        rows: Values of each row; None for null.
         has_more: True if there are more rows than these.
         seconds: Time that it took.
     """
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[str | None, ...], ...]
+    rows: tuple[tuple[Any, ...], ...]
     has_more: bool
     seconds: float
 
 
-def check_statement(text: str) -> None:
-    """Refuse whatever is not one select that only reads.
+def read_sheet(
+    dsn: str,
+    text: str,
+    *,
+    auditor_dsn: str | None = None,
+    most_rows: int | None = MOST_ROWS,
+    most_chars: int | None = MOST_CHARS,
+    seconds: float = MOST_SECONDS,
+) -> Sheet:
+    """Run a statement that somebody has written, by a login that is an auditor and nobody else.
+
+    Args:
+        dsn: The database. Its own login is used if it is no more than an auditor, else the login
+            ``pgflow_auditor`` at the same place, if the server takes it.
+        text: The statement: one select.
+        auditor_dsn: The same database by an auditor's login; see :func:`find_auditor_dsn`.
+        most_rows: Most rows that are read; None for all.
+        most_chars: Values are texts of at most so many characters; None for values as they are.
+        seconds: Time after which it is given up.
 
     Raises:
-        InvalidArgument: It is something else, or calls a function that is not on the list.
+        InvalidArgument: It is no statement that may be run here, or the server does not take it.
+        NotAllowed: The login may do more than an auditor, or there is none.
+        SetupError: The server cannot say what a statement means: it is a standby, or the login may
+            make no temporary view.
+        psycopg.errors.QueryCanceled: It took too long.
+    """
+    cleaned, names = read_text(text)
+    with _connect_auditor(dsn, auditor_dsn) as connection:
+        try:
+            return _ask(connection, cleaned, names, most_rows, most_chars, seconds)
+        except psycopg.errors.QueryCanceled:
+            raise
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] not in _REFUSALS:
+                raise
+            raise InvalidArgument(_refusal(error)) from error
+
+
+_REFUSALS = ("0A", "21", "22", "25", "2B", "3F", "42", "54", "XX")
+"""Classes of errors that are about a statement."""
+
+
+def _refusal(error: psycopg.Error) -> str:
+    hint = f". {error.diag.message_hint}" if error.diag.message_hint else ""
+    return f"{error.diag.message_primary}{_near(error)}{hint}"
+
+
+def _near(error: psycopg.Error) -> str:
+    """Return the place of an error: the server draws a line of the statement, and a mark below."""
+    drawn = re.search(r"^LINE \d+: (.*)\n( *)\^", str(error), re.MULTILINE)
+    if drawn is None:
+        return ""
+    start = len(drawn[2]) - (drawn.start(1) - drawn.start())
+    return f" (at: {' '.join(drawn[1][max(start, 0) :].split())[:30]})"
+
+
+# ---------------------------------------------------------------- the text
+
+
+def read_text(text: str) -> tuple[str, set[str]]:
+    """Return a statement without its comments, and the names in it that stand before a dot.
+
+    Only what can be read in one way is let through: outside of quotation marks nothing that is not
+    ASCII, no text with escapes and no dollar sign.
+
+    Raises:
+        InvalidArgument: It is no single select, or cannot be read so.
     """
     if not text.strip() or len(text) > MOST_STATEMENT_CHARS:
         raise InvalidArgument(f"a statement has 1 to {MOST_STATEMENT_CHARS:,} characters")
-    for sign, what in _FORBIDDEN:
-        if sign in text:
-            raise InvalidArgument(f"this statement has {what} ({sign!r}): write it without")
-    first = re.match(r"[\s(]*(\w*)", text)
-    if first is None or first[1].lower() not in ("select", "with", "values", "table"):
-        raise InvalidArgument("a statement begins with select, with, values or table")
-    depth, before = 0, ["", "", ""]
-    for kind, part in _parts(text):
-        _check_part(kind, part, before)
-        depth += {"(": 1, ")": -1}.get(part, 0)
-        if depth < 0:
-            break
-        before = [*before[1:], part]
-    if depth:
-        raise InvalidArgument("a parenthesis of this statement has no other end")
+    if "\0" in text:
+        raise InvalidArgument("this statement has a character that Postgres cannot store")
+    parts = list(_parts(text))
+    while parts and parts[-1][1] in (" ", ";"):
+        parts.pop()
+    names: set[str] = set()
+    solid = [part for part in parts if part[1] != " "]
+    for number, (kind, part) in enumerate(parts):
+        _check_part(kind, part, parts[number - 1] if number else ("", " "))
+    for (kind, part), (_, after) in itertools.pairwise(solid):
+        if after == "." and kind == "word":
+            names.add(part.lower())
+        elif after == "." and kind == "quoted":
+            names.add(part[1:-1].replace('""', '"'))
+    first = next((part.lower() for _, part in solid if part != "("), "")
+    if first not in ("select", "with", "values", "table"):
+        raise InvalidArgument(
+            "a statement begins with select, with, values or table: psql does the rest"
+        )
+    return "".join(part for _, part in parts), names
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each part of a statement, without the space between them."""
-    for found in _PART.finditer(text):
-        if found.lastgroup is not None and found.lastgroup != "space":
-            yield found.lastgroup, found.group()
+    """Yield kind and text of each part of a statement; space and comments as one space."""
+    at = 0
+    while at < len(text):
+        found = _PART.match(text, at)
+        assert found is not None
+        kind, part, at = str(found.lastgroup), found.group(), found.end()
+        if kind == "opened":
+            at = _end_of_comment(text, at)
+        yield (kind, part) if kind not in ("opened", "space") else ("space", " ")
 
 
-def _check_part(kind: str, part: str, before: list[str]) -> None:
-    """Refuse a part that means more than it seems to; ``before`` are the three before it."""
+def _end_of_comment(text: str, at: int) -> int:
+    """Return the place behind a comment, in which others may be."""
+    depth = 1
+    for sign in _COMMENT_SIGN.finditer(text, at):
+        depth += 1 if sign.group() == "/*" else -1
+        if depth == 0:
+            return sign.end()
+    raise InvalidArgument("a comment of this statement has no end")
+
+
+def _check_part(kind: str, part: str, before: tuple[str, str]) -> None:
+    """Refuse a part that the server may read in another way."""
     if part == ";":
         raise InvalidArgument("one statement at a time: this one has a semicolon")
     if part in ("'", '"'):
         raise InvalidArgument("a quotation mark of this statement has no other end")
-    if part == "\\":
-        raise InvalidArgument("this statement has a backslash that is in no text")
-    if kind == "text" and before[-1].lower() in ("e", "u", "b", "x", "n", "&"):
-        raise InvalidArgument("write texts as 'text', without a letter before them")
-    if kind == "quoted" and before[-1] == "&":
-        raise InvalidArgument("write names without escapes")
-    if part == "(":
-        _check_call(before)
-
-
-def _check_call(before: list[str]) -> None:
-    """Refuse a call of a function that is not on the list; ``before`` are the three parts before
-    its parenthesis.
-    """
-    name = before[-1]
-    is_quoted = name.startswith('"')
-    if not is_quoted and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        return
-    if before[-2] == "." and before[-3].lower() == OURS and not is_quoted:
-        return
-    plain = name.lower()
-    is_listed = plain in FUNCTIONS and (before[-2] != "." or before[-3].lower() == "pg_catalog")
-    if is_quoted or not (is_listed or (plain in WORDS and before[-2] != ".")):
+    if kind == "sign" and (not part.isascii() or part in "\\$"):
         raise InvalidArgument(
-            f"{name}() is not on the list of functions that a statement may call here"
+            f"this statement has {part!r} outside of quotation marks: write texts as 'text' and "
+            'names as "name"'
         )
+    if kind == "text" and before[0] == "word":
+        raise InvalidArgument("write texts as 'text', without a letter before them")
+    if kind in ("text", "quoted") and before[1] == "&":
+        raise InvalidArgument("write texts and names without escapes")
+
+
+# ---------------------------------------------------------------- the login
+
+
+def find_auditor_dsn() -> str | None:
+    """Return the connection string of an auditor's login that ``PGFLOW_AUDITOR_DSN`` names.
+
+    Raises:
+        InvalidArgument: It is set and empty, or no connection string.
+    """
+    named = os.environ.get(VARIABLE)
+    if named is not None and not named.strip():
+        raise InvalidArgument(f"{VARIABLE} is set and empty: name an auditor's login, or unset it")
+    return None if named is None else resolve_dsn(named)
+
+
+def _connect_auditor(dsn: str, auditor_dsn: str | None) -> Connection:
+    """Return a connection of an auditor in a transaction of its own."""
+    if auditor_dsn is not None:
+        return _begin(_open(auditor_dsn))
+    connection = _open(dsn)
+    try:
+        return _begin(connection)
+    except NotAllowed:
+        try:
+            connection = _open(_as_auditor(dsn))
+        except psycopg.OperationalError:
+            pass  # The server does not take this login: what its own may do too much, is said.
+        else:
+            return _begin(connection)
+        raise
+
+
+def _open(dsn: str) -> Connection:
+    return connect(ConnectOptions(dsn, None), "pgflow sql", PATIENCE_SECONDS)
+
+
+def _as_auditor(dsn: str) -> str:
+    """Return the same database with the login of the role itself, and no password."""
+    said = {name: value for name, value in conninfo_to_dict(dsn).items() if name not in _OF_A_LOGIN}
+    return make_conninfo("", **{**said, "user": AUDITOR})
+
+
+_OF_A_LOGIN = ("user", "password", "sslcert", "sslkey", "sslpassword", "options")
+
+
+def _begin(connection: Connection) -> Connection:
+    """Begin the transaction, and make sure who its login is."""
+    try:
+        connection.execute(_BEGIN)
+        row = connection.execute(_LOGIN).fetchone()
+        assert row is not None
+        _check_login(*row)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_login(
+    login: str, has_role: bool, is_auditor: bool, others: list[str] | None, *may: bool
+) -> None:
+    """Refuse a login that is not an auditor and nobody else."""
+    is_superuser, may_make = may
+    if not has_role:
+        raise SetupError("there is no role pgflow_auditor: pgflow migrate prints how it is made")
+    if is_superuser:
+        why = f"{login} is a superuser"
+    elif others:
+        why = f"{login} is a member of {others[0]}"
+    elif may_make:
+        why = f"{login} may make roles, databases or copies, or read past row security"
+    elif not is_auditor:
+        why = f"{login} is no member of pgflow_auditor"
+    else:
+        return
+    raise NotAllowed(
+        f"statements are run by a login that is an auditor and nobody else, and {why}: let an "
+        "administrator run `create role pgflow_reader login password '...' in role "
+        f"pgflow_auditor`, and name its connection string in {VARIABLE}"
+    )
+
+
+# ---------------------------------------------------------------- asking
+
+
+def _ask(
+    connection: Connection,
+    text: str,
+    names: set[str],
+    most_rows: int | None,
+    most_chars: int | None,
+    seconds: float,
+) -> Sheet:
+    """Have the server resolve a statement, judge what it has found, and read that."""
+    connection.execute(_LIMITS, (f"{seconds * 1000:.0f}",))
+    began = time.perf_counter()
+    _refuse_schemas(connection, names)
+    columns = _describe(connection, text)
+    _keep(connection, text, len(columns))
+    refused = connection.execute(_JUDGE, (_READERS, _BY_TEXT)).fetchone()
+    if refused is not None:
+        raise InvalidArgument(f"a statement may not use this: {refused[0]}")
+    connection.execute("set transaction read only")
+    limit = None if most_rows is None else most_rows + 1
+    found = connection.execute(_reading(len(columns), most_chars, limit)).fetchall()
+    took = time.perf_counter() - began
+    connection.execute("rollback")
+    rows = tuple(tuple(row) for row in found[:most_rows])
+    return Sheet(columns, rows, len(found) > len(rows), took)
+
+
+def _refuse_schemas(connection: Connection, names: set[str]) -> None:
+    """Refuse a statement with a name that could be that of a schema of somebody else."""
+    row = connection.execute(_OTHER_SCHEMAS, (sorted(names),)).fetchone()
+    other = row[0] if row is not None else next((n for n in names if n.startswith("pg_temp")), None)
+    if other is not None:
+        raise InvalidArgument(
+            f"{other} is a schema, and a statement reads pgflow and pg_catalog only: psql does the "
+            "rest"
+        )
+
+
+def _describe(connection: Connection, text: str) -> tuple[str, ...]:
+    """Return the names of the columns of a statement, which the server only reads for that."""
+    pgconn = connection.pgconn
+    encoding = connection.info.encoding
+    for answer in (
+        pgconn.prepare(b"", f"{_HEAD}{text}{_TAIL}".encode()),
+        pgconn.describe_prepared(b""),
+    ):
+        if answer.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(answer, encoding=encoding)
+    names = [answer.fname(number) or b"" for number in range(answer.nfields)]
+    if not names:
+        raise InvalidArgument("a statement has at least one column")
+    return tuple(name.decode() for name in names)
+
+
+def _keep(connection: Connection, text: str, count: int) -> None:
+    """Have the server keep what it understands by a statement: one alone, as this protocol has it.
+
+    Its columns have names of ours, since two of one name make no view.
+    """
+    columns = sql.SQL(", ").join(sql.Identifier(f"c{number}") for number in range(count))
+    made = sql.SQL("create temporary view {} ({}) as ").format(_VIEW, columns)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(made.as_bytes() + f"{_HEAD}{text}{_TAIL}".encode(), binary=True)
+    except psycopg.errors.InsufficientPrivilege as error:
+        if "temporary" not in str(error):
+            raise
+        info = connection.info
+        raise SetupError(
+            f"{info.user} may make no temporary view, by which the server says what a statement "
+            f"means: grant temporary on database {info.dbname} to {info.user}"
+        ) from error
+    except psycopg.errors.ReadOnlySqlTransaction as error:
+        raise SetupError("a standby cannot say what a statement means: name the primary") from error
+
+
+def _reading(count: int, most_chars: int | None, limit: int | None) -> sql.Composed:
+    """Return the statement that reads what was judged."""
+    columns: list[sql.Composable] = [sql.Identifier(f"c{number}") for number in range(count)]
+    if most_chars is not None:
+        columns = [sql.SQL("left({}::text, {})").format(one, most_chars) for one in columns]
+    return sql.SQL("select {} from {} limit {}").format(sql.SQL(", ").join(columns), _VIEW, limit)
 
 
 def shown_statement(query: Query[object]) -> str:
@@ -185,55 +461,3 @@ def shown_statement(query: Query[object]) -> str:
     lines = text.replace("%%", "%").strip("\n").splitlines()
     indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     return "\n".join(line[indent:].rstrip() for line in lines)
-
-
-async def read_sheet(
-    dsn: str, text: str, *, most_rows: int = MOST_ROWS, seconds: float = MOST_SECONDS
-) -> Sheet:
-    """Run a statement that somebody has written, as an auditor who only reads.
-
-    Args:
-        dsn: The database. Its role must be a member of ``pgflow_auditor``, or a superuser.
-        text: The statement.
-        most_rows: Most rows that are read.
-        seconds: Time after which it is given up.
-
-    Raises:
-        InvalidArgument: It is no statement that may be run here.
-        NotAllowed: The role of the connection cannot become an auditor.
-        SetupError: There is no role ``pgflow_auditor``.
-        psycopg.Error: The server refuses it.
-    """
-    check_statement(text)
-    connection = await connect_async(ConnectOptions(dsn, None), "pgflow console")
-    try:
-        await connection.execute(_BEGIN)
-        await connection.execute(_LIMITS, (f"{seconds * 1000:.0f}",))
-        await _become_auditor(connection)
-        # A statement of ours with a parameter: the server takes no second one behind it.
-        sql = f"{_HEAD}{text.replace('%', '%%')}{_TAIL}".encode()
-        began = time.perf_counter()
-        async with psycopg.AsyncCursor(connection) as cursor:
-            await cursor.execute(sql, (MOST_CHARS, most_rows + 1))
-            found = await cursor.fetchall()
-        took = time.perf_counter() - began
-        await connection.execute("rollback")
-    finally:
-        await connection.close()
-    columns = tuple(found[0][0]) if found else ()
-    rows = tuple(tuple(row[1]) for row in found[:most_rows])
-    return Sheet(columns, rows, len(found) > most_rows, took)
-
-
-async def _become_auditor(connection: psycopg.AsyncConnection[object]) -> None:
-    try:
-        await connection.execute(_ROLE)
-    except psycopg.errors.InsufficientPrivilege:
-        raise NotAllowed(
-            "the role of this console's connection is no member of pgflow_auditor: "
-            f"grant pgflow_auditor to {connection.info.user}"
-        ) from None
-    except psycopg.errors.InvalidParameterValue:
-        raise SetupError(
-            "there is no role pgflow_auditor: pgflow migrate prints how it is made"
-        ) from None

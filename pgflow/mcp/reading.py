@@ -62,7 +62,7 @@ class Reading:
             gates=await self._rows(list_gates(limit=MOST_ROWS)),
             unknown_effects=await self._rows(list_obligations(state="unknown", limit=MOST_ROWS)),
             breached=await self._rows(list_obligations(state="breached", limit=MOST_ROWS)),
-            unserved=await self._rows(list_unserved_lanes(LATE_SECONDS)),
+            unserved=await self._rows(list_unserved_lanes(LATE_SECONDS, limit=MOST_ROWS)),
             failed=await self._rows(list_runs(recent, limit=MOST_ROWS)),
         )
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from pgflow import __version__
 from pgflow._desk import words
-from pgflow._desk.desk import Desk, Unreachable, watched
+from pgflow._desk.desk import Desk, Unreachable, hurried, watched
 from pgflow._desk.graphs import GraphDrawer
 from pgflow._desk.traces import checked_logs
 from pgflow.app import App, AsyncApp
@@ -36,7 +36,7 @@ from pgflow.errors import (
 )
 from pgflow.logs import redacted
 from pgflow.texts import printable
-from pgflow.web.guard import Guard, TooLong, refusal
+from pgflow.web.guard import Guard, TooLong, TooSlow, refusal
 from pgflow.web.live import LIVE_PATHS, Live, wants_stream
 from pgflow.web.logins import Handler, login_routes
 from pgflow.web.news import News
@@ -63,6 +63,7 @@ from pgflow.web.pages import (
     workflows,
 )
 from pgflow.web.principals import LOCAL_HOSTS, MIN_SECRET_BYTES, Auth, Local, Login
+from pgflow.web.proxies import read_proxies
 
 log = logging.getLogger("pgflow")
 
@@ -137,6 +138,8 @@ def asgi(
     secret: bytes | None = None,
     logs: str = "",
     graphs: Mapping[str, GraphDrawer] | None = None,
+    auditor_dsn: str | None = None,
+    behind_proxy: Sequence[str] = (),
 ) -> Guard:
     """Return the console of an app, as an ASGI application. Mount it anywhere.
 
@@ -154,13 +157,19 @@ def asgi(
             a run leads there.
         graphs: Drawers of graphs by the name of the workflow, for the pages of its runs:
             ``pgflow.declare.GRAPHS`` draws workflows from files.
+        auditor_dsn: The database of the app by a login that is a member of ``pgflow_auditor`` and
+            of nothing else. It runs what people write on the page *SQL*. Else
+            ``PGFLOW_AUDITOR_DSN``.
+        behind_proxy: Addresses, or networks, of the proxies that end TLS before it. What they say
+            in ``X-Forwarded-For`` and ``X-Forwarded-Proto`` is believed, and nobody else's word.
 
     Returns:
         The application. Its ``close()`` ends the live pages, which a server may wait for when it
         stops.
 
     Raises:
-        InvalidArgument: The secret is too short, or the address of logs is none.
+        InvalidArgument: The secret is too short, an address is none, or :class:`Local` is to be
+            behind a proxy.
 
     Example::
 
@@ -172,12 +181,18 @@ def asgi(
     """
     if secret is not None and len(secret) < MIN_SECRET_BYTES:
         raise InvalidArgument(f"secret= of a console has at least {MIN_SECRET_BYTES} bytes")
+    proxies = read_proxies(behind_proxy)
+    if proxies and isinstance(auth, Local):
+        raise InvalidArgument(
+            "behind a proxy nobody sits at this machine: say who may by Tokens or Oidc"
+        )
     if hosts is None and isinstance(auth, Local):
         hosts = LOCAL_HOSTS
     desk = Desk(app)
     desk.logs, desk.graphs = checked_logs(logs), graphs or {}
+    desk.auditor_dsn = auditor_dsn
     console = _Console(desk, auth)
-    return Guard(console.pages(), auth, hosts, secret, console.live.close)
+    return Guard(console.pages(), auth, hosts, secret, console.live.close, proxies)
 
 
 class _Console:
@@ -217,12 +232,15 @@ class _Console:
             found = await self._made(handler, request)
         except TooLong:
             return refusal(413, "This form is too long.")
+        except TooSlow:
+            return refusal(408, "This form did not come in time.")
         return self._render(request, found, mark) if isinstance(found, Page) else found
 
     async def _made(self, handler: Handler, request: Request) -> Page | Response:
         """Return the page of a request, or the page that says why there is none."""
         try:
-            return await handler(self._desk, request)
+            with hurried():
+                return await handler(self._desk, request)
         except (PgflowError, psycopg.Error, *Unreachable) as error:
             return self._explain(error)
 
@@ -276,7 +294,7 @@ class _Console:
             "principal": request.scope.get("pgflow.principal"),
             "mark": request.scope.get("pgflow.mark", ""),
             "version": __version__,
-            "can_leave": isinstance(self._auth, Login),
+            "can_leave": isinstance(self._auth, Login) and not isinstance(self._auth, Local),
             "live_mark": mark if can_live else "",
             "can_live": can_live,
             "is_live": is_live,

@@ -9,6 +9,7 @@ this browser.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
@@ -22,10 +23,13 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pgflow.web.principals import Auth, Login, Principal, host_of
+from pgflow.web.proxies import Network, through
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """A form may bring a value of a run, which has at most 1 MiB and is encoded for its way."""
 MAX_QUERY_BYTES = 16_384
+BODY_SECONDS = 30.0
+"""Time that a form may be on its way."""
 
 MARK_COOKIE = "pgflow_mark"
 MARK_FIELD = "mark"
@@ -61,6 +65,7 @@ class Guard:
         hosts: Names by which this server may be called; any if not given.
         secret: Key of the marks of forms; the same in all processes that serve one host.
         close: Function that ends the live pages.
+        proxies: Networks of the proxies before it.
     """
 
     def __init__(
@@ -70,8 +75,11 @@ class Guard:
         hosts: Sequence[str] | None,
         secret: bytes | None,
         close: Callable[[], None],
+        proxies: Sequence[Network] = (),
     ) -> None:
         self._pages = pages
+        self._proxies = proxies
+        self._is_secure = isinstance(auth, Login) and auth.is_secure
         self._auth = auth
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
         self._secret = secret or secrets.token_bytes(32)
@@ -83,6 +91,9 @@ class Guard:
         if scope["type"] != "http":
             await self._pages(scope, receive, send)
             return
+        scope = through(scope, self._proxies)
+        if self._is_secure:
+            scope = {**scope, "scheme": "https"}
         request = Request(scope)
         nonce = request.cookies.get(MARK_COOKIE, "")
         is_new = not _is_nonce(nonce)
@@ -185,18 +196,28 @@ def _path(request: Request) -> str:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """A receiver that takes no more of a body than a form may have."""
-    seen = 0
+    """A receiver that takes no more of a body than a form may have, and waits no longer for it."""
+    seen, is_whole = 0, False
+    until = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def bounded() -> Any:
-        nonlocal seen
-        message = await receive()
+        nonlocal seen, is_whole
+        try:
+            async with asyncio.timeout_at(None if is_whole else until):
+                message = await receive()
+        except TimeoutError:
+            raise TooSlow from None
+        is_whole = not message.get("more_body", False)
         seen += len(message.get("body", b""))
         if seen > MAX_BODY_BYTES:
             raise TooLong
         return message
 
     return bounded
+
+
+class TooSlow(Exception):
+    """The body of a request did not come in time."""
 
 
 class TooLong(Exception):

@@ -13,9 +13,12 @@ from pgflow.web.guard import cookie
 from pgflow.web.oidc import LOGIN_SECONDS, LoginRefused, Oidc
 from pgflow.web.page import Page, link, read_form
 from pgflow.web.principals import (
+    DEVICE_COOKIE,
+    DEVICE_SECONDS,
     SESSION_COOKIE,
     SESSION_SECONDS,
     Auth,
+    Local,
     Login,
     Tokens,
     TooManyTokens,
@@ -27,6 +30,8 @@ Handler = Callable[[Desk, Request], Awaitable[Page | Response]]
 
 def login_routes(auth: Auth) -> list[tuple[str, str, Handler]]:
     """Return path, method and handler of each page by which somebody logs in or leaves."""
+    if isinstance(auth, Local):
+        return [("/login", "GET", _ByLink(auth).show)]
     if isinstance(auth, Tokens):
         pages = _ByToken(auth)
         return [
@@ -53,6 +58,25 @@ async def leave(desk: Desk, request: Request) -> Response:
     return _leave_for(request, "/login", cookie(request, SESSION_COOKIE, "", seconds=0))
 
 
+class _ByLink:
+    """The page that whoever has the link of this machine opens."""
+
+    def __init__(self, auth: Local) -> None:
+        self._auth = auth
+
+    async def show(self, desk: Desk, request: Request) -> Page | Response:
+        """Let in a browser that has the link; say to others where it is."""
+        del desk
+        token = request.query_params.get("token", "")
+        session = self._auth.session(token) if self._auth.is_here(request) else None
+        if session is None:
+            said = "This link is of a console that has ended, or of another one." if token else ""
+            return _page(request, said, 401, is_link=True)
+        name = self._auth.cookie_of(request)
+        said = cookie(request, name, session, seconds=SESSION_SECONDS)
+        return _leave_for(request, _back(request), said)
+
+
 class _ByToken:
     """Pages by which somebody says a token."""
 
@@ -69,14 +93,19 @@ class _ByToken:
         del desk
         form = await read_form(request)
         address = request.client.host if request.client is not None else ""
+        device = request.cookies.get(DEVICE_COOKIE, "")
         try:
-            session = self._auth.session(form.get("token", ""), address)
+            found = self._auth.session(form.get("token", ""), address, device)
         except TooManyTokens:
             return _page(request, "Too many wrong tokens. Wait a minute.", 429)
-        if session is None:
+        if found is None:
             return _page(request, "Nobody has this token.", 401)
-        said = cookie(request, SESSION_COOKIE, session, seconds=SESSION_SECONDS)
-        return _leave_for(request, _back(request), said)
+        return _leave_for(
+            request,
+            _back(request),
+            cookie(request, SESSION_COOKIE, found[0], seconds=SESSION_SECONDS),
+            cookie(request, DEVICE_COOKIE, found[1], seconds=DEVICE_SECONDS),
+        )
 
 
 class _ByProvider:
@@ -127,8 +156,20 @@ class _ByProvider:
         return answer
 
 
-def _page(request: Request, trouble: str = "", status: int = 200, *, provider: str = "") -> Page:
-    values = {"trouble": trouble, "back": _back(request), "provider": provider}
+def _page(
+    request: Request,
+    trouble: str = "",
+    status: int = 200,
+    *,
+    provider: str = "",
+    is_link: bool = False,
+) -> Page:
+    values = {
+        "trouble": trouble,
+        "back": _back(request),
+        "provider": provider,
+        "is_link": is_link,
+    }
     return Page("login", "Who are you?", values, status=status)
 
 
@@ -139,6 +180,8 @@ def _back(request: Request) -> str:
     return said if is_ours and said.isprintable() and said.isascii() else "/"
 
 
-def _leave_for(request: Request, path: str, set_cookie: str) -> Response:
-    headers = {"location": link(request, path), "set-cookie": set_cookie}
-    return Response(status_code=303, headers=headers)
+def _leave_for(request: Request, path: str, *cookies: str) -> Response:
+    answer = Response(status_code=303, headers={"location": link(request, path)})
+    for said in cookies:
+        answer.headers.append("set-cookie", said)
+    return answer

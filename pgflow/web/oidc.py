@@ -116,6 +116,11 @@ class Oidc(Login):
         self._used: dict[str, float] = {}
 
     @property
+    def is_secure(self) -> bool:  # type: ignore[override]
+        """True if browsers call the console by https."""
+        return self._back.startswith("https:")
+
+    @property
     def host(self) -> str:
         """Name of the provider's host, for the button."""
         return urlsplit(self._issuer).netloc

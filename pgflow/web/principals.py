@@ -1,9 +1,9 @@
 """Principals: who looks, and what they may do.
 
 The console never decides who somebody is. A host that mounts it knows its users, and says so by a
-function. Where nobody does there are ways of its own: :class:`Local` trusts whoever sits at the
-machine, :class:`Tokens` asks for a token, and :class:`pgflow.web.Oidc` asks a provider. Both keep
-the answer in a signed cookie.
+function. Where nobody does there are ways of its own: :class:`Local` trusts whoever has its link at
+this machine, :class:`Tokens` asks for a token, and :class:`pgflow.web.Oidc` asks a provider. They
+keep the answer in a signed cookie.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import base64
 import getpass
 import hashlib
 import hmac
+import ipaddress
 import json
 import secrets
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -33,20 +34,21 @@ ROLES: tuple[str, ...] = get_args(Role)
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 LOOPBACK = ("127.0.0.1", "::1")
-FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-"""Headers by which a proxy says that somebody else is asking."""
 
 MIN_TOKEN_CHARS = 16
 MIN_SECRET_BYTES = 32
 SESSION_SECONDS = 12 * 3600
 MAX_FAILURES = 5
-"""Wrong tokens from one address, and..."""
-MAX_FAILURES_OF_ALL = 50
-"""...from all of them, after which no token is looked at until..."""
+"""Wrong tokens from one place, after which no token from there is looked at until..."""
 FAILURE_SECONDS = 60.0
 """...so long after the first of them."""
+MOST_PLACES = 10_000
+"""Places whose failures are kept."""
+DEVICE_SECONDS = 180 * 24 * 3600
 
 SESSION_COOKIE = "pgflow_session"
+DEVICE_COOKIE = "pgflow_device"
+"""Mark of a browser in which a token was right once: wrong ones of others do not lock it out."""
 
 
 @dataclass(frozen=True)
@@ -88,43 +90,6 @@ Auth: TypeAlias = Callable[[HTTPConnection], "Principal | Awaitable[Principal | 
 """Function of a host: who sends a request; None for somebody who may not even look."""
 
 
-class Local:
-    """Trusts whoever asks from this machine, by its own name and not through a proxy.
-
-    Another page in the same browser cannot pass for them: its requests come from another origin, or
-    under a name that is not this machine's.
-
-    Args:
-        name: Their name; whoever is logged in if not given.
-        roles: Their roles.
-        acts_as: Roles that gates ask for.
-    """
-
-    def __init__(
-        self,
-        name: str | None = None,
-        *,
-        roles: Iterable[str] = ("operate", "approve", "admin"),
-        acts_as: Iterable[str] = (),
-    ) -> None:
-        self.principal = Principal(name or _whoever(), roles, acts_as)
-
-    def __call__(self, request: HTTPConnection) -> Principal | None:
-        """Return the principal, if the request is from here."""
-        if request.client is None or request.client.host not in LOOPBACK:
-            return None
-        if any(name in request.headers for name in FORWARDED):
-            return None
-        return self.principal if host_of(request) in LOCAL_HOSTS else None
-
-
-def _whoever() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "somebody"
-
-
 def host_of(request: HTTPConnection) -> str:
     """Return the name by which a request calls this server, in lower case and without a port."""
     said = request.headers.get("host", "").lower()
@@ -134,7 +99,13 @@ def host_of(request: HTTPConnection) -> str:
 
 
 class Login:
-    """Base of those that ask who somebody is by pages of the console's own."""
+    """Base of those that ask who somebody is by pages of the console's own.
+
+    Attributes:
+        is_secure: True if browsers call the console by https, whatever a proxy says.
+    """
+
+    is_secure = False
 
     def __call__(self, request: HTTPConnection) -> Principal | None:
         """Return the principal of a session."""
@@ -166,11 +137,72 @@ class Signer:
         return hmac.new(self._secret, signed, hashlib.sha256).hexdigest()
 
 
+class Local(Login):
+    """Trusts whoever sits at this machine and has the link that the console has printed there.
+
+    The request comes from this machine, by its own name, and from a browser in which the link was
+    opened. A proxy on this machine that lets others through, another user of it, and a page of
+    another site in the same browser have all but the link. Behind a proxy that was declared there
+    is no local principal at all.
+
+    Args:
+        name: Their name; whoever is logged in if not given.
+        roles: Their roles.
+        acts_as: Roles that gates ask for.
+
+    Attributes:
+        token: Secret of this process: ``/login?token=`` with it lets a browser in.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        roles: Iterable[str] = ("operate", "approve", "admin"),
+        acts_as: Iterable[str] = (),
+    ) -> None:
+        self.principal = Principal(name or _whoever(), roles, acts_as)
+        self.token = secrets.token_urlsafe(32)
+        self._signer = Signer(secrets.token_bytes(32))
+
+    def __call__(self, request: HTTPConnection) -> Principal | None:
+        """Return the principal of a session, if the request is from here."""
+        if not self.is_here(request):
+            return None
+        session = request.cookies.get(self.cookie_of(request), "")
+        return self.principal if self._signer.read("local", session) is not None else None
+
+    def is_here(self, request: HTTPConnection) -> bool:
+        """Return True if a request comes from this machine, by its own name."""
+        is_ours = request.client is not None and request.client.host in LOOPBACK
+        return is_ours and host_of(request) in LOCAL_HOSTS
+
+    def cookie_of(self, request: HTTPConnection) -> str:
+        """Return the name of the cookie: a browser sends it to all ports of this machine."""
+        port = request.headers.get("host", "").rpartition(":")[2]
+        return f"{SESSION_COOKIE}_{port}" if port.isdecimal() else SESSION_COOKIE
+
+    def session(self, token: str) -> str | None:
+        """Return a session for the token of this process; None for another."""
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
+            return None
+        return self._signer.sign("local", {}, SESSION_SECONDS)
+
+
+def _whoever() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"
+
+
 class Tokens(Login):
     """Asks for a token, once in twelve hours.
 
-    Wrong tokens are counted: after five from one address in a minute, none is looked at for the
-    rest of it.
+    Wrong tokens are counted: after five from one place in a minute, none from there is looked at
+    for the rest of it. A place is the address that somebody comes from; of IPv6, the network that
+    one customer has. Behind a proxy that was declared it is the address that the proxy has seen. A
+    browser in which a token was right before is a place of its own, so nobody else locks it out.
 
     Args:
         tokens: The principal of each token, which has at least 16 characters.
@@ -188,44 +220,56 @@ class Tokens(Login):
                 '`python -c "import secrets; print(secrets.token_urlsafe())"` makes'
             )
         self._principals = {_digest(token): principal for token, principal in tokens.items()}
-        self._secret = secrets.token_bytes(32)
-        self._failures: deque[tuple[float, str]] = deque()
+        self._signer = Signer(secrets.token_bytes(32))
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()
 
     def __call__(self, request: HTTPConnection) -> Principal | None:
         """Return the principal of a session."""
-        session = request.cookies.get(SESSION_COOKIE, "")
-        said, _, mac = session.rpartition(".")
-        if not hmac.compare_digest(self._mac(said).encode(), mac.encode()):
-            return None
-        digest, _, until = said.partition(".")
-        return self._principals.get(digest) if float(until) > time.time() else None
+        said = self._signer.read("session", request.cookies.get(SESSION_COOKIE, ""))
+        return None if said is None else self._principals.get(said["digest"])
 
-    def session(self, token: str, address: str) -> str | None:
-        """Return a session for a token; None if nobody has it.
+    def session(self, token: str, address: str, device: str = "") -> tuple[str, str] | None:
+        """Return a session for a token, and the mark of this browser; None if nobody has it.
 
         Args:
             token: The token.
             address: Address that it came from.
+            device: Mark of the browser, if it has one.
 
         Raises:
-            TooManyTokens: Too many wrong ones came before.
+            TooManyTokens: Too many wrong ones came before from there.
         """
+        known = self._signer.read("device", device)
+        place = _place_of(address) if known is None else f"browser of {known['digest']}"
         now = time.monotonic()
-        while self._failures and self._failures[0][0] <= now - FAILURE_SECONDS:
-            self._failures.popleft()
-        of_this = sum(one == address for _, one in self._failures)
-        if of_this >= MAX_FAILURES or len(self._failures) >= MAX_FAILURES_OF_ALL:
-            raise TooManyTokens
+        failures = [at for at in self._failures.pop(place, ()) if at > now - FAILURE_SECONDS]
         digest = _digest(token)
-        if not any(hmac.compare_digest(digest, known) for known in self._principals):
-            self._failures.append((now, address))
+        is_right = any([hmac.compare_digest(digest, one) for one in self._principals])  # noqa: C419  all of them: in the same time
+        is_locked = len(failures) >= MAX_FAILURES
+        if failures or not is_right:
+            self._failures[place] = failures if is_right or is_locked else [*failures, now]
+            while len(self._failures) > MOST_PLACES:
+                self._failures.popitem(last=False)
+        if is_locked:
+            raise TooManyTokens
+        if not is_right:
             return None
-        said = f"{digest}.{time.time() + SESSION_SECONDS:.0f}"
-        return f"{said}.{self._mac(said)}"
+        said = {"digest": digest}
+        session = self._signer.sign("session", said, SESSION_SECONDS)
+        return session, self._signer.sign("device", said, DEVICE_SECONDS)
 
-    def _mac(self, said: str) -> str:
-        signed = b"pgflow session " + said.encode()
-        return hmac.new(self._secret, signed, hashlib.sha256).hexdigest()
+
+def _place_of(address: str) -> str:
+    """Return what one attacker has: an address, or the network of one of IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is None:
+            return str(ipaddress.ip_network((found, 64), strict=False))
+        found = found.ipv4_mapped
+    return str(found)
 
 
 class TooManyTokens(Exception):

@@ -1,7 +1,9 @@
 -- Lanes and queues. A lane is a number for (queue, workflow, version), made when it is first named;
 -- a queue is a row of policy. Names are data: nothing here ever becomes an identifier.
 
-create or replace function pgflow.intern_lane_(queue text, workflow text, version text)
+create or replace function pgflow.intern_lane_(
+  queue text, workflow text, version text, is_start boolean default false
+)
 returns int
 language plpgsql
 volatile
@@ -18,6 +20,9 @@ begin
   end if;
   perform pgflow.check_name_(intern_lane_.queue, 'the name of a queue');
   perform pgflow.check_name_(intern_lane_.workflow, 'the name of a workflow');
+  if is_start then
+    perform pgflow.bound_names_(intern_lane_.workflow);
+  end if;
   insert into pgflow.queue (queue) values (intern_lane_.queue) on conflict do nothing;
   insert into pgflow.lane (queue, workflow, version)
   values (intern_lane_.queue, intern_lane_.workflow, intern_lane_.version)
@@ -29,8 +34,35 @@ begin
   return found_id;
 end
 $$;
-comment on function pgflow.intern_lane_(text, text, text)
-  is 'The lane of (queue, workflow, version), made if it is new';
+comment on function pgflow.intern_lane_(text, text, text, boolean)
+  is 'The lane of (queue, workflow, version), made if it is new; for a start, refused (PF003) if names that no worker '
+     'knows are too many';
+
+create or replace function pgflow.bound_names_(workflow text)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  most constant int := 10000;
+begin
+  if not exists (select from pgflow.code c where c.workflow = workflow)
+    and exists (
+      select from pgflow.lane l where not exists (select from pgflow.code c where c.workflow = l.workflow)
+      offset most - 1 limit 1
+    )
+  then
+    raise exception using errcode = 'PF003',
+      message = format('no worker has ever had a workflow %s, and there are %s such lanes already',
+        quote_literal(workflow), most),
+      hint = 'Start a worker that has the workflow first. Names of workflows are no place for values.';
+  end if;
+end
+$$;
+comment on function pgflow.bound_names_(text)
+  is 'Refuses (PF003) a new name that no worker has ever had, where too many are there: they are kept for ever';
 
 create or replace function pgflow.serve_lanes(queues text[], workflows text[], versions text[] default '{}')
 returns table (lane_id int, queue text, workflow text, version text)

@@ -23,4 +23,4 @@ begin
 end
 $$;
 comment on function pgflow.check() is 'The invariants that do not hold, one a row; empty = sound';
---! grant check to pgflow_operator
+--! grant check to pgflow_operator, pgflow_auditor

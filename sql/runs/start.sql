@@ -88,7 +88,7 @@ declare
   known record;
   t timestamptz;
 begin
-  lane_id := pgflow.intern_lane_(insert_run_.queue, insert_run_.workflow, insert_run_.version);
+  lane_id := pgflow.intern_lane_(insert_run_.queue, insert_run_.workflow, insert_run_.version, true);
   run_key := coalesce(insert_run_.key, stem::text);
   loop
     if insert_run_.key is null or insert_run_.parent_run_id is null then
@@ -765,7 +765,7 @@ begin
   if if_taken = 'replace' then
     raise exception using errcode = 'PF003', message = 'a batch cannot replace runs: start them one by one';
   end if;
-  lane := pgflow.intern_lane_(queue, workflow, version);
+  lane := pgflow.intern_lane_(queue, workflow, version, true);
   if keys_are_new then
     stems := pgflow.keys_as_uuids_(runs);
   else

@@ -4,14 +4,15 @@
 
 drop view if exists pgflow.runs;
 drop view if exists pgflow.lanes;
-create view pgflow.lanes as
-select l.queue, l.workflow, l.version, coalesce(r.queued, 0) as queued, r.oldest_queued_at,
+drop view if exists pgflow.lane_reasons;
+create view pgflow.lane_reasons as
+select l.lane_id, l.queue, l.workflow, l.version,
   case l.why_code
     when 'queue_paused' then format('queue %s is paused', l.queue)
     when 'no_worker' then format('no worker serves queue %s', l.queue)
     when 'no_workflow' then format('no worker of queue %s has workflow %s', l.queue, l.workflow)
     when 'no_version' then format('no worker of queue %s has version %s of workflow %s', l.queue, l.version, l.workflow)
-  end as why, l.lane_id, l.why_code
+  end as why, l.why_code
 from (
   select l.lane_id, l.queue, l.workflow, l.version, (
     select case
@@ -34,11 +35,26 @@ from (
     ) s
   ) as why_code
   from pgflow.lane l
-) l
-left join lateral (
-  select count(*) as queued, min(e.ready_at) as oldest_queued_at from pgflow.ready e
-  where e.lane_id = any(array[l.lane_id, -l.lane_id])
-) r on true;
+) l;
+comment on view pgflow.lane_reasons
+  is 'Each lane, and why nobody takes its runs: lanes without the number that are queued, which costs more to ask';
+--! grant lane_reasons to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+comment on column pgflow.lane_reasons.lane_id is 'Number of the lane';
+comment on column pgflow.lane_reasons.queue is 'Name of the queue';
+comment on column pgflow.lane_reasons.workflow is 'Name of the workflow';
+comment on column pgflow.lane_reasons.version is 'Version of the code that its runs need; empty = any';
+comment on column pgflow.lane_reasons.why is 'Reason why no worker takes queued runs; null = one does';
+comment on column pgflow.lane_reasons.why_code
+  is 'That reason as a code: queue_paused, no_worker, no_workflow or no_version';
+
+create view pgflow.lanes as
+select l.queue, l.workflow, l.version, coalesce(r.queued, 0) as queued, r.oldest_queued_at, l.why, l.lane_id, l.why_code
+from pgflow.lane_reasons l
+-- read once for all: asked for each lane, the planner may come to read for each of them all that is ready
+left join (
+  select abs(e.lane_id) as lane_id, count(*) as queued, min(e.ready_at) as oldest_queued_at from pgflow.ready e
+  group by abs(e.lane_id)
+) r on r.lane_id = l.lane_id;
 comment on view pgflow.lanes
   is 'Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why '
      'nobody takes it';
@@ -57,7 +73,7 @@ comment on column pgflow.lanes.why_code is 'That reason as a code: queue_paused,
 
 create view pgflow.runs as
 select r.key, p.status, l.workflow, l.queue,
-  case when p.status = 'queued' then coalesce(p.reason, (select n.why from pgflow.lanes n where n.lane_id = r.lane_id))
+  case when p.status = 'queued' then coalesce(p.reason, (select n.why from pgflow.lane_reasons n where n.lane_id = r.lane_id))
     else p.reason end as reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
   p.attempt, p.worker_id, r.generation, r.labels::jsonb, r.input::json, p.output, p.error, r.tenant, l.version,
   r.run_id, r.chain_id, r.parent_run_id,
@@ -65,7 +81,7 @@ select r.key, p.status, l.workflow, l.queue,
   (select o.generation from pgflow.run o where o.run_id = r.origin_run_id) as origin_generation, r.origin_seq,
   r.origin_run_id,
   case when p.status = 'queued'
-    then coalesce(p.code, (select n.why_code from pgflow.lanes n where n.lane_id = r.lane_id))
+    then coalesce(p.code, (select n.why_code from pgflow.lane_reasons n where n.lane_id = r.lane_id))
       else p.code end as reason_code,
   p.detail as reason_detail
 from (

@@ -7,6 +7,7 @@ import signal
 
 import psycopg
 import pytest
+import servers
 from clikit import finish, pgflow, process
 from pgflow_cli.treasury.chaos import Kill
 from pgflow_cli.treasury.quarter import Options, Progress
@@ -23,7 +24,8 @@ def descendants(pid):
 
 @pytest.mark.full
 @pytest.mark.unsound  # it audits itself, and what it leaves is the treasury's
-def test_the_fast_demo_kills_resumes_and_proves(dsn, conn, tmp_path):
+def test_the_fast_demo_kills_resumes_and_proves(dsn, conn, tmp_path, monkeypatch):
+    monkeypatch.setenv("PGFLOW_AUDITOR_DSN", servers.as_auditor(dsn))
     answer = finish(process(dsn, "demo", "--fast", "--folder", str(tmp_path)))
     assert (answer.code, answer.err) == (0, "")
     assert (

@@ -76,7 +76,8 @@ class Shell:
             for name, value in os.environ.items()
             if name not in ("DATABASE_URL", "GITHUB_ACTIONS", "COLUMNS")
         }
-        self._env = {**env, "PGFLOW_DSN": dsn, "NO_COLOR": "1", "TERM": "xterm", "PATH": path}
+        named = {"PGFLOW_DSN": dsn, "PGFLOW_AUDITOR_DSN": servers.as_auditor(dsn)}
+        self._env = {**env, **named, "NO_COLOR": "1", "TERM": "xterm", "PATH": path}
         self._folder = folder
         self.background: subprocess.Popen[bytes] | None = None
 

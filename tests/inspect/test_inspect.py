@@ -597,6 +597,8 @@ def test_queues_and_lanes_count_what_stands(ask: Ask) -> None:
     (lane,) = ask(inspect.list_lanes("unserved"))
     assert (lane.workflow, lane.queued, lane.why_code) == ("greet", 1, "no_worker")
     assert lane in ask(inspect.list_lanes())
+    assert ask(inspect.list_queued_lanes("unserved")) == [lane]
+    assert lane in ask(inspect.list_queued_lanes())
     assert (
         ask(inspect.why_unserved("unserved", "greet"))
         == lane.why

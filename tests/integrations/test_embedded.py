@@ -29,6 +29,8 @@ from pgflow.embedded import _cluster, _folder, _supervisor
 from pgflow.embedded._binaries import find_programs
 from pgflow.embedded._locks import FileLock, is_locked
 from pgflow.errors import EmbeddedServerError
+from pgflow.inspect.sheet import read_sheet
+from pgflow.schema import migrate_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,6 +230,16 @@ def test_it_is_found_by_the_variable_and_else_among_the_users_data(home, monkeyp
     monkeypatch.setenv("PGFLOW_HOME", str(home))
     with embedded.acquire() as server:
         assert server.home == home
+
+
+@pytest.mark.full
+def test_statements_of_people_are_run_by_a_login_of_its_own(home):
+    with embedded.acquire(home) as server:
+        migrate_dsn(server.dsn)
+        found = read_sheet(server.dsn, "select session_user as me, count(*) from pgflow.runs")
+        assert found.rows == (("pgflow_auditor", "0"),)
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(f"host=127.0.0.1 port={server.port} user=pgflow_auditor dbname=pgflow")
 
 
 @pytest.mark.full

@@ -159,7 +159,9 @@ class Reader:
             for name, value in os.environ.items()
             if name not in ("DATABASE_URL", "GITHUB_ACTIONS", "COLUMNS", "PGFLOW_TEST_DSN")
         }
-        self._env = {**env, "PGFLOW_DSN": dsn, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        self._auditor = servers.as_auditor(dsn)
+        named = {"PGFLOW_DSN": dsn, "PGFLOW_AUDITOR_DSN": self._auditor}
+        self._env = {**env, **named, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         self.done = 0
 
     def follow(self, page: Path) -> None:
@@ -168,7 +170,9 @@ class Reader:
         os.chdir(self._folder)
         sys.path.insert(0, str(self._folder))
         try:
-            with environment(PGFLOW_DSN=self._dsn, DATABASE_URL=None):
+            with environment(
+                PGFLOW_DSN=self._dsn, PGFLOW_AUDITOR_DSN=self._auditor, DATABASE_URL=None
+            ):
                 for block in blocks(page):
                     try:
                         getattr(self, f"_{block.language}")(block.text)

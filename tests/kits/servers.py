@@ -289,6 +289,18 @@ def install_schema(dsn: str) -> None:
         schema.migrate(conn)
 
 
+def as_auditor(dsn: str) -> str:
+    """Return the same database by a login that is an auditor and nobody else."""
+    with (
+        psycopg.connect(dsn, autocommit=True) as admin,
+        contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation),
+    ):
+        admin.execute(
+            "create role pgflow_test_reader login password 'reader' in role pgflow_auditor"
+        )
+    return psycopg.conninfo.make_conninfo(dsn, user="pgflow_test_reader", password="reader")
+
+
 def shrink_catalog(dsn: str) -> None:
     """Take the gaps out of the system's tables, of which an installation leaves a third of the
     size: each copy of this database is made, read and dropped faster by so much.

@@ -332,25 +332,54 @@ async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow: AsyncHarness)
     ("client", "headers"),
     [
         ("192.0.2.7", {"host": "127.0.0.1:8421"}),
+        ("10.0.0.1", {"host": "localhost", "x-forwarded-for": "127.0.0.1"}),
         ("127.0.0.1", {"host": "evil.example"}),
         ("127.0.0.1", {"host": "127.0.0.1.evil.example"}),
-        ("127.0.0.1", {"host": "127.0.0.1", "x-forwarded-for": "192.0.2.7"}),
-        ("127.0.0.1", {"host": "localhost", "forwarded": "for=192.0.2.7"}),
     ],
 )
 async def test_only_this_machine_by_its_own_name_is_trusted(
     aflow: AsyncHarness, client: str, headers: dict[str, str]
 ) -> None:
-    served = asgi(aflow.app, auth=Local("ann"))
+    auth = Local("ann")
+    served = asgi(aflow.app, auth=auth)
 
     async def ask(client: str, headers: dict[str, str]) -> int:
         transport = httpx.ASGITransport(served, client=(client, 1))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as browser:
-            return (await browser.get("/runs", headers=headers)).status_code
+            link = await browser.get("/login", params={"token": auth.token}, headers=headers)
+            name, _, kept = link.headers.get("set-cookie", "").partition(";")[0].partition("=")
+            sent = {**headers, "cookie": f"{name}={kept}"}
+            return (await browser.get("/runs", headers=sent)).status_code
 
-    assert await ask(client, headers) in (400, 401)
+    assert await ask(client, headers) in (303, 400)
     for name in ("127.0.0.1:8421", "localhost", "[::1]:9", "LOCALHOST:1"):
         assert await ask("127.0.0.1", {"host": name}) == 200, name
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},  # as of nginx, HAProxy, socat, and whatever knows nothing of HTTP
+        {"via": "1.1 proxy"},
+        {"x-forwarded-proto": "https"},
+        {"x-client-ip": "192.0.2.7"},
+        {"true-client-ip": "192.0.2.7"},
+        {"cf-connecting-ip": "192.0.2.7"},
+        {"x-forwarded-for": "127.0.0.1", "x-real-ip": "127.0.0.1"},
+    ],
+)
+async def test_a_proxy_on_this_machine_lets_in_nobody(
+    aflow: AsyncHarness, headers: dict[str, str]
+) -> None:
+    auth = Local("ann")
+    browser = Browser(aflow.app, auth=auth)
+    stranger = {"host": "127.0.0.1", **headers}
+    for path in ("/", "/runs", "/sql", "/login?token=", "/login?token=" + "x" * 43):
+        answer = await browser.client.get(path, headers=stranger)
+        assert answer.status_code in (303, 401), path
+        assert "ann" not in answer.text
+    with pytest.raises(InvalidArgument, match="nobody sits at this machine"):
+        asgi(aflow.app, auth=auth, behind_proxy=["127.0.0.1"])
 
 
 async def test_a_host_that_is_not_named_is_not_answered(aflow: AsyncHarness) -> None:
@@ -388,14 +417,77 @@ async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(
         {},
     )  # leaves
     assert await browser.status("/runs") == 303
-    for n in range(8):
-        answer = await browser.submit("/login", {}, token=f"guess {n}" * 3)
-    assert answer.status_code == 429
+    await refuse_guesses(browser)
     assert (await browser.submit("/login", {}, token="a" * 20)).status_code == 429
     with pytest.raises(InvalidArgument, match="16 characters"):
         Tokens({"short": Principal("x")})
     with pytest.raises(InvalidArgument, match="no token"):
         Tokens({})
+
+
+async def refuse_guesses(browser: Browser) -> None:
+    """Guess until no guess is looked at any more."""
+    for n in range(6):
+        answer = await browser.submit("/login", {}, token=f"guess {n}" * 3)
+    assert answer.status_code == 429
+
+
+async def test_who_guesses_locks_out_nobody_else(aflow: AsyncHarness) -> None:
+    tokens = Tokens({"a" * 20: Principal("ann"), "e" * 20: Principal("eve")})
+    behind = Browser(aflow.app, auth=tokens, behind_proxy=["127.0.0.1", "10.0.0.0/8"])
+    behind.client.headers["x-forwarded-proto"] = "http"
+
+    def come_from(address: str, **kept: str) -> None:
+        behind.client.cookies.clear()
+        behind.client.cookies.update(kept)
+        behind.client.headers["x-forwarded-for"] = address
+
+    async def enters(token: str) -> int:
+        return (await behind.submit("/login", {}, token=token)).status_code
+
+    come_from("192.0.2.9")
+    assert await enters("a" * 20) == 303
+    device = {"pgflow_device": behind.client.cookies["pgflow_device"]}
+    for lied in ("192.0.2.8", "1.1.1.1, 192.0.2.8", "192.0.2.9,192.0.2.8, 10.1.1.1"):
+        come_from(lied)
+        if lied == "192.0.2.8":
+            await refuse_guesses(behind)
+        assert await enters("a" * 20) == 429, lied
+    come_from("192.0.2.9")
+    assert await enters("e" * 20) == 303
+    come_from("192.0.2.8", **device)  # behind the attacker's address, in a browser that was right
+    assert await enters("a" * 20) == 303
+    come_from("192.0.2.8", pgflow_device=device["pgflow_device"][:-1] + "x")
+    assert await enters("a" * 20) == 429
+    come_from("2001:db8::1")
+    await refuse_guesses(behind)
+    come_from("2001:db8::ffff")
+    assert await enters("a" * 20) == 429
+    come_from("2001:db8:0:1::1")
+    assert await enters("a" * 20) == 303
+    for n in range(60):  # from everywhere
+        come_from(f"198.51.100.{n}")
+        assert await enters("wrong" * 5) == 401
+    come_from("203.0.113.1")
+    assert await enters("a" * 20) == 303
+
+
+async def test_the_word_of_a_proxy_counts_where_it_was_declared(aflow: AsyncHarness) -> None:
+    tokens = Tokens({"a" * 20: Principal("ann")})
+    for options, said, is_secure in (
+        ({}, {"x-forwarded-proto": "https"}, False),
+        ({"behind_proxy": ["10.0.0.0/8"]}, {"x-forwarded-proto": "https"}, False),
+        ({"behind_proxy": ["127.0.0.1"]}, {"x-forwarded-proto": "https"}, True),
+        ({"behind_proxy": ["127.0.0.0/8"]}, {}, True),
+        ({"behind_proxy": ["127.0.0.1"]}, {"x-forwarded-proto": "https,http"}, False),
+    ):
+        browser = Browser(aflow.app, auth=tokens, **options)
+        browser.client.headers.update(said)
+        answer = await browser.client.get("/login")
+        assert ("; Secure" in answer.headers["set-cookie"]) is is_secure, (options, said)
+    for wrong in ("example.org", "10.0.0.1/8", ""):
+        with pytest.raises(InvalidArgument, match="a proxy is named by"):
+            asgi(aflow.app, auth=tokens, behind_proxy=[wrong])
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,7 @@ async def test_graphs_have_no_barrier_and_begin_where_somebody_is_asked(
     await aflow.until_idle()
     found: dict[str, list[str]] = {}
     with console(dsn) as (url, _), chromium() as browser:
+        browser.open(url.link)
         for (width, is_dark), key in zip(LOOKS, [*keys, "dag"], strict=True):
             browser.look(width, 900, dark=is_dark)
             browser.open(f"{url}/run?key={key}")

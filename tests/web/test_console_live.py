@@ -172,6 +172,7 @@ def test_a_browser_shows_what_is_new_and_keeps_what_is_unfolded(flow: Harness, d
     flow.include(*FLOWS)
     flow.start(await_payment.options(key="i"), "x" * 100)
     with console(dsn) as (url, served), chromium() as browser:
+        browser.open(url.link)
         browser.open(f"{url}/run?key=i")
         browser.ask("document.querySelector('details').open = true")
         flow.until_idle()

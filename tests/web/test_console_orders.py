@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+import servers
 from records import SOON, run_row
 from schedulekit import setting
 from sqlkit import one
@@ -440,7 +441,7 @@ async def test_a_queue_is_paused_and_given_rules_while_it_works(
 
 @pytest.mark.full
 async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
-    aflow: AsyncHarness, conn: psycopg.Connection
+    aflow: AsyncHarness, dsn: str, conn: psycopg.Connection
 ) -> None:
     aflow(pools=[Pool("models", usd=10)])
     aflow.include(*FLOWS)
@@ -450,7 +451,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     await aflow.start(long.options(key="l"), 1)
     await aflow.until_idle()
     setting(conn, "s")
-    browser = Browser(aflow.app, ANN, is_old=True)
+    browser = Browser(aflow.app, ANN, is_old=True, auditor_dsn=servers.as_auditor(dsn))
     done = set()
 
     async def write(path: str, **which: str) -> None:

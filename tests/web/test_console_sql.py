@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import servers
 from test_console_pages import FLOWS, PAGES, await_payment
 from webkit import Browser, address, form_of, is_harmless
 
 from pgflow.errors import InvalidArgument
-from pgflow.inspect.sheet import check_statement
+from pgflow.inspect.sheet import VARIABLE, read_text
 from pgflow.web import Principal
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 ANN = Principal("ann", ["admin"])
 EVE = Principal("eve", ["operate", "approve"])
 EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(autouse=True)
+def auditor(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, servers.as_auditor(dsn))
 
 
 async def test_a_statement_is_run_and_its_rows_are_text(aflow: AsyncHarness) -> None:
@@ -36,11 +42,24 @@ async def test_a_statement_is_run_and_its_rows_are_text(aflow: AsyncHarness) -> 
     for refused, status, says in (
         ("select 1; select 2", 400, "semicolon"),
         ("select * from pgflow.run", 400, "permission denied for table run"),
-        ("select set_config('a', 'b', true)", 400, "not on the list"),
+        ("select set_config('a', 'b', true)", 400, "set_config(text,text,boolean) is none"),
         ("select nothing", 400, "does not exist"),
     ):
         answer = await browser.submit("/sql", {"sql": ""}, sql=refused)
         assert (answer.status_code, says in answer.text) == (status, True), answer.text[-900:]
+
+
+async def test_without_an_auditors_login_nothing_is_run(
+    aflow: AsyncHarness, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    browser = Browser(aflow.app, ANN)
+    answer = await browser.submit("/sql", {"sql": ""}, sql="select 1 as a")
+    assert (answer.status_code, "create role pgflow_reader login" in answer.text) == (403, True)
+    for named, status in ((dsn, 403), (servers.as_auditor(dsn), 200)):
+        browser = Browser(aflow.app, ANN, auditor_dsn=named)
+        answer = await browser.submit("/sql", {"sql": ""}, sql="select 1 as a")
+        assert answer.status_code == status
 
 
 async def test_only_an_admin_runs_a_statement(aflow: AsyncHarness) -> None:
@@ -77,7 +96,7 @@ async def test_each_page_shows_what_it_asks(aflow: AsyncHarness) -> None:
         for one in taken:
             text = (await browser.get(one)).forms[-1].fields["sql"]
             try:
-                check_statement(text)
+                read_text(text)
             except InvalidArgument as error:
                 refused.append(str(error))
             answer = await browser.submit(one, {"sql": text})

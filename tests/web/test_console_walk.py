@@ -49,6 +49,7 @@ def test_a_person_watches_work_live_and_does_it_again(
     second = None
     try:
         with console(dsn) as (url, _), chromium() as browser:
+            browser.open(url.link)
             browser.look(1280, 900)
             browser.open(f"{url}/runs?workflow=resting")
             start(conn, "resting", key="nap", input='{"count": 1, "seconds": 3600}')
@@ -141,6 +142,7 @@ def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn
     ]
     found = {}
     with console(dsn) as (url, _), chromium() as browser:
+        browser.open(url.link)
         for place, path in enumerate(pages):
             browser.look(1280 if place % 3 else 390, 900, dark=bool(place % 2))
             browser.open(url + path)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,26 +47,44 @@ if TYPE_CHECKING:
 pytest.importorskip("uvicorn", reason="needs uvicorn, which the extra test has")
 
 
+class Address(str):
+    """The address of a console.
+
+    Attributes:
+        link: The link that lets in whoever sits here.
+    """
+
+    __slots__ = ("link",)
+    link: str
+
+
 @contextlib.contextmanager
-def console(dsn: str, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The console in a process of its own, and its address."""
+def console(dsn: str, *options: str) -> Iterator[tuple[Address, subprocess.Popen[str]]]:
+    """The console in a process of its own, and its address; :func:`fetch` has opened its link."""
     served = process(dsn, "web", "--port", "0", *options)
     try:
         assert served.stderr is not None
         said = served.stderr.readline()
-        found = re.search(r"http://\S+:\d+", said)
+        found = re.search(r"(http://\S+:\d+)(/login\S+)?", said)
         assert found, said + served.stderr.read()
-        yield found[0], served
+        address = Address(found[1])
+        address.link = found[0]
+        if found[2]:
+            assert fetch(address.link)[0] == 200
+        yield address, served
     finally:
         if served.poll() is None:
             served.kill()
             served.communicate()
 
 
+_browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+
 def fetch(url: str, **headers: str) -> tuple[int, str]:
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=HANG_SECONDS) as answer:
+        with _browser.open(request, timeout=HANG_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -78,6 +99,42 @@ def test_it_serves_this_machine_until_it_is_asked_to_stop(dsn: str) -> None:
         assert fetch(f"{url}/static/icon.svg")[0] == 200
         served.send_signal(signal.SIGTERM)
         assert finish(served).code == 0
+
+
+class Forwarder(socketserver.BaseRequestHandler):
+    """A proxy that passes on what comes, and adds nothing."""
+
+    port = 0
+
+    def handle(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port)) as inner:
+            inner.sendall(self.request.recv(65_536))
+            while part := inner.recv(65_536):
+                self.request.sendall(part)
+
+
+def test_whoever_comes_through_a_proxy_has_no_link(dsn: str) -> None:
+    with console(dsn) as (url, _), socketserver.TCPServer(("127.0.0.1", 0), Forwarder) as proxy:
+        Forwarder.port = int(url.rpartition(":")[2])
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        outside = f"http://127.0.0.1:{proxy.server_address[1]}"
+        try:
+            for host in (url.removeprefix("http://"), "localhost"):
+                request = urllib.request.Request(
+                    outside, headers={"host": host, "connection": "close"}
+                )
+                stranger = urllib.request.build_opener(StaysHere)
+                with stranger.open(request, timeout=HANG_SECONDS) as answer:
+                    assert (answer.status, answer.headers["location"]) == (303, "/login?next=%2F")
+        finally:
+            proxy.shutdown()
+
+
+class StaysHere(urllib.request.HTTPErrorProcessor):
+    """An opener that follows no redirect."""
+
+    def http_response(self, request: Any, response: Any) -> Any:
+        return response
 
 
 @pytest.mark.full
@@ -107,8 +164,9 @@ select exists (select from pg_locks where not granted and relation = 'pgflow.wor
 
 @pytest.mark.full
 def test_others_come_in_with_tokens_only(dsn: str, tmp_path: Path) -> None:
-    answer = pgflow(dsn, "web", "--host", "0.0.0.0")
-    assert (answer.code, "--tokens FILE" in answer.err) == (2, True)
+    for options in (["--host", "0.0.0.0"], ["--behind-proxy", "127.0.0.1"]):
+        answer = pgflow(dsn, "web", *options)
+        assert (answer.code, "--tokens FILE" in answer.err) == (2, True)
     tokens = tmp_path / "tokens.toml"
     for text, says in (
         ("[ann", "is no TOML"),
@@ -181,6 +239,7 @@ def test_a_person_mends_what_home_shows(
     flow.start(tries.options(key="tries-1"))
     flow.until_idle()
     with console(dsn, "--as", "ops") as (url, _), chromium() as browser:
+        browser.open(url.link)
         browser.look(1280, 900)
         browser.run_scripts(of_pages=has_scripts)
         browser.open(url)
@@ -226,6 +285,7 @@ def test_pages_fit_a_desk_and_a_phone_light_and_dark(
     one(conn, "select pgflow.publish('orders', %s)", '"' + "y" * 300 + '"')
     refuse(conn, "mailer", "no " + "z" * 300)
     with console(dsn) as (url, _), chromium() as browser:
+        browser.open(url.link)
         for width, dark in ((1280, False), (390, True)):
             browser.look(width, 900, dark=dark)
             for path in (*PAGES, "/schedule?name=nightly", "/relay?name=mailer"):

@@ -15,10 +15,11 @@ from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.desk import Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.output import LogFormat, LogLevel
+from pgflow_cli.look.output import LogFormat, LogLevel, note
 from pgflow_cli.look.parsing import read_toml
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterator, Mapping
 
     from pgflow.app import AsyncApp
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from pgflow_cli.ops.serving import Stop
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+REQUEST_SECONDS = 30.0
+"""Time that a request may be on its way."""
+MOST_HALF_OPEN = 100
+"""Connections without a whole request."""
+MOST_CONNECTIONS = 500
+"""Connections at once; a request on one more is answered by 503."""
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+|\*")
 
 
@@ -64,6 +71,14 @@ def web(
             help="Name by which browsers may call it; more than once for more.",
         ),
     ] = None,
+    proxies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--behind-proxy",
+            metavar="ADDRESS",
+            help="Address or network of a proxy with TLS before it; more than once for more.",
+        ),
+    ] = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Show, and take no orders; on this machine only.")
     ] = False,
@@ -87,12 +102,12 @@ def web(
 ) -> None:
     """Serves the console: pages where people see, decide and mend.
 
-    On this machine it trusts whoever sits there, and records that name. With --tokens it asks each
-    for a token, with --oidc a provider says who they are, and it may listen elsewhere. The secret
-    of the client is PGFLOW_OIDC_SECRET. Behind a proxy that speaks TLS, name the hosts that it is
-    asked for by --allow-host.
+    On this machine it trusts whoever opens the link that it prints, and records that name. With
+    --tokens it asks each for a token, with --oidc a provider says who they are, and it may listen
+    elsewhere. The secret of the client is PGFLOW_OIDC_SECRET. Put a proxy that speaks TLS before
+    it: name that by --behind-proxy, and the hosts that it is asked for by --allow-host.
     """
-    _check(host, tokens, oidc, names, read_only=read_only, roles=roles)
+    _check(host, tokens, oidc, names, proxies, read_only=read_only, roles=roles)
     try:
         import uvicorn  # noqa: F401
 
@@ -120,13 +135,15 @@ def web(
             secret=web_secret(),
             logs=logs,
             graphs=GRAPHS,
+            behind_proxy=proxies or (),
         )
     except InvalidArgument as error:
         said = str(error).replace("logs=", "--logs").replace("secret= of a console", WEB_SECRET)
         raise Mistake(said) from None
     server = make_server(served)
     with listen_at(host, port) as listening:
-        asyncio.run(_serve(app, server, listening, Stop(), served.close))
+        link = f"/login?token={auth.token}" if isinstance(auth, pgflow.web.Local) else None
+        asyncio.run(_serve(app, server, listening, Stop(), served.close, link))
 
 
 def _check(
@@ -134,6 +151,7 @@ def _check(
     tokens: Path | None,
     oidc: Path | None,
     names: list[str] | None,
+    proxies: list[str] | None,
     *,
     read_only: bool,
     roles: list[str] | None,
@@ -154,6 +172,11 @@ def _check(
     if is_open and (read_only or roles):
         way = "--tokens" if oidc is None else "--oidc"
         raise Mistake(f"--read-only and --as are for this machine; the file of {way} has roles")
+    if proxies and not is_open:
+        raise Mistake(
+            "behind a proxy nobody sits at this machine: name who may by --tokens FILE or "
+            "--oidc FILE"
+        )
     for name in names or ():
         if not _HOST.fullmatch(name):
             raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
@@ -194,6 +217,7 @@ def make_server(served: Any) -> Any:
     return Server(
         uvicorn.Config(
             _answering_to_the_end(served),
+            http=_make_protocol(),
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -201,8 +225,50 @@ def make_server(served: Any) -> Any:
             server_header=False,
             lifespan="off",
             timeout_graceful_shutdown=5,
+            limit_concurrency=MOST_CONNECTIONS,
         )
     )
+
+
+def _make_protocol() -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with a bound on requests that have not come as a whole: each has so
+    long, and where they are too many the oldest makes room.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    half_open: dict[Any, asyncio.TimerHandle] = {}
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.forget()
+            super().connection_lost(exc)
+
+        def watch(self) -> None:
+            cycle = self.cycle
+            if cycle is not None and not cycle.more_body and not cycle.response_complete:
+                self.forget()
+            elif self not in half_open and not self.transport.is_closing():
+                half_open[self] = self.loop.call_later(REQUEST_SECONDS, self.give_up)
+                if len(half_open) > MOST_HALF_OPEN:
+                    next(iter(half_open)).give_up()
+
+        def forget(self) -> None:
+            if self in half_open:
+                half_open.pop(self).cancel()
+
+        def give_up(self) -> None:
+            self.forget()
+            self.transport.close()
+
+    return Protocol
 
 
 def _answering_to_the_end(served: Any) -> Any:
@@ -246,9 +312,23 @@ def listen_at(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    app: AsyncApp, server: Any, listening: socket.socket, stop: Stop, close: Callable[[], None]
+    app: AsyncApp,
+    server: Any,
+    listening: socket.socket,
+    stop: Stop,
+    close: Callable[[], None],
+    link: str | None,
 ) -> None:
-    """Serve until a signal asks to stop."""
+    """Serve until a signal asks to stop.
+
+    Args:
+        app: The app.
+        server: The server.
+        listening: The socket that it listens at.
+        stop: Hears the signal.
+        close: Function that ends the live pages.
+        link: Path that lets in whoever sits here. It is a secret, and so is never logged.
+    """
     import asyncio
     import logging
 
@@ -257,7 +337,10 @@ async def _serve(
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        logging.getLogger("pgflow").info("the console is at http://%s:%s/", shown, port)
+        if link is None:
+            logging.getLogger("pgflow").info("the console is at http://%s:%s/", shown, port)
+        else:
+            note(f"Open http://{shown}:{port}{link}")
         stopping = asyncio.create_task(asked.wait())
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True

@@ -9,7 +9,9 @@ from pgflow._desk.needs import LEVELS, find_needs
 from pgflow._desk.plots import plot_rates
 from pgflow.inspect import database_now, list_queues, list_workers, read_rates
 from pgflow.web.page import Page
+from pgflow.web.pages.queues import busiest
 
+MOST_QUEUES = 20
 PLOT_SECONDS = 10.0
 """Time for which plots are drawn again from what was asked: they show an hour."""
 
@@ -27,7 +29,8 @@ async def show_home(desk: Desk, request: Request) -> Page:
             "needs": [[need for need in found if need.level == level] for level in LEVELS],
             "count": len(found),
             "now": now,
-            "queues": queues,
+            "queues": busiest(queues, MOST_QUEUES),
+            "left_out": max(0, len(queues) - MOST_QUEUES),
             "workers": await desk.ask(list_workers()),
             "plots": plot_rates(await desk.ask_seldom("rates", read_rates(), PLOT_SECONDS)),
         },

@@ -13,13 +13,16 @@ from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     QueueRow,
     database_now,
-    list_lanes,
     list_queue_changes,
+    list_queued_lanes,
     list_queues,
 )
 from pgflow.web.page import Page, need, principal_of, query, read_form, see
 
 CHANGE_ROWS = 20
+MOST_QUEUES = 200
+MOST_LANES = 100
+"""Rows of a page: names of queues and workflows are the clients', who may give thousands."""
 FIELDS = {
     "concurrency": "Most runs at once",
     "per_worker": "Most runs at once of one worker",
@@ -44,13 +47,15 @@ DONE = {
 async def show_queues(desk: Desk, request: Request) -> Page:
     """Show queues, and which of their lanes nobody serves."""
     del request
-    lanes = [lane for lane in await desk.ask(list_lanes()) if lane.queued]
+    found = await desk.ask(list_queues())
     return Page(
         "queues",
         "Queues",
         {
-            "queues": await desk.ask(list_queues()),
-            "lanes": lanes,
+            "queues": busiest(found, MOST_QUEUES),
+            "left_out": max(0, len(found) - MOST_QUEUES),
+            "lanes": await desk.ask(list_queued_lanes(limit=MOST_LANES + 1)),
+            "most_lanes": MOST_LANES,
             "now": await desk.ask(database_now()),
         },
         "pgflow queues",
@@ -70,7 +75,8 @@ async def show_queue(desk: Desk, request: Request) -> Page:
             "texts": TEXTS,
             "others": {name: rule for name, rule in found.rules.items() if name not in FIELDS},
             "changes": await desk.ask(list_queue_changes(found.queue, limit=CHANGE_ROWS)),
-            "lanes": [lane for lane in await desk.ask(list_lanes(found.queue)) if lane.queued],
+            "lanes": await desk.ask(list_queued_lanes(found.queue, limit=MOST_LANES + 1)),
+            "most_lanes": MOST_LANES,
             "may": principal_of(request).may("operate"),
             "now": await desk.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
@@ -95,6 +101,14 @@ async def change_queue(desk: Desk, request: Request) -> Response:
     else:
         raise InvalidArgument("a queue is paused, resumed or given rules")
     return see(request, "/queue", name=found.queue, done=verb)
+
+
+def busiest(found: list[QueueRow], most: int) -> list[QueueRow]:
+    """Return all queues, or if they are too many those with the most open runs, by name."""
+    if len(found) <= most:
+        return found
+    ranked = sorted(found, key=lambda one: -(one.queued + one.running + one.waiting + one.stuck))
+    return sorted(ranked[:most], key=lambda one: one.queue)
 
 
 def _edited(form: dict[str, str]) -> dict[str, Any]:

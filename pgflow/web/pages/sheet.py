@@ -6,6 +6,7 @@ one reads the runs of every tenant, and a statement may be dear.
 
 from __future__ import annotations
 
+import asyncio
 import urllib.parse
 from collections.abc import Awaitable, Callable
 
@@ -14,8 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pgflow._desk.desk import Desk, watched
-from pgflow.errors import InvalidArgument
-from pgflow.inspect.sheet import EXAMPLES, MOST_ROWS, MOST_SECONDS, read_sheet, shown_statement
+from pgflow.errors import InvalidArgument, NotAllowed
+from pgflow.inspect.sheet import (
+    EXAMPLES,
+    MOST_ROWS,
+    MOST_SECONDS,
+    find_auditor_dsn,
+    read_sheet,
+    shown_statement,
+)
 from pgflow.web.page import Page, link, need, principal_of, read_form
 
 Handlers = dict[str, Callable[[Desk, Request], Awaitable[Page | Response]]]
@@ -31,15 +39,16 @@ async def run_sheet(desk: Desk, request: Request) -> Page:
     need(request, "admin")
     text = (await read_form(request)).get("sql", "").strip()
     try:
-        sheet = await read_sheet(desk.dsn, text)
+        sheet = await asyncio.to_thread(
+            read_sheet, desk.dsn, text, auditor_dsn=desk.auditor_dsn or find_auditor_dsn()
+        )
     except InvalidArgument as error:
         return _page(desk, request, text, trouble=str(error), status=400)
+    except NotAllowed as error:
+        return _page(desk, request, text, trouble=str(error), status=403)
     except psycopg.errors.QueryCanceled:
         said = f"It took longer than {MOST_SECONDS:.0f} s, and was given up. Ask for less."
         return _page(desk, request, text, trouble=said, status=503)
-    except (psycopg.ProgrammingError, psycopg.DataError) as error:
-        said = error.diag.message_primary or "The database refuses it."
-        return _page(desk, request, text, trouble=said, status=400)
     return _page(desk, request, text, sheet=sheet)
 
 
@@ -54,7 +63,7 @@ def _page(desk: Desk, request: Request, text: str, *, status: int = 200, **said:
         "may": principal_of(request).may("admin"),
         **said,
     }
-    return Page("sheet", "SQL", values, "psql", status)
+    return Page("sheet", "SQL", values, "pgflow sql", status)
 
 
 async def show_behind(desk: Desk, request: Request, handlers: Handlers) -> Page:
