@@ -59,6 +59,7 @@ from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillU
 from pgflow._model.envelopes import PayloadCodec
 from pgflow._model.events import Event
 from pgflow._model.exceptions import register_errors
+from pgflow._model.failures import FailedRun
 from pgflow._model.fingerprints import fingerprint
 from pgflow._model.gates import (
     Answer,
@@ -139,6 +140,7 @@ __all__ = [
     "Child",
     "Choice", "Client", "CodecError", "Confirmed", "Connection", "Decision", "DefinitionError",
     "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Event", "Expired",
+    "FailedRun",
     "GateClosed", "GateRejected", "GateRequest", "HasActed", "Interceptor", "InvalidArgument",
     "InvalidLink", "InvalidSignature", "KeyConflict", "LeaseLost", "LockLost", "LockRefused",
     "MapResult", "Message", "NeedsGate", "NonDeterminismError", "NotAllowed", "NotInRunError",

@@ -248,6 +248,7 @@ class AsyncApp(AsyncPoolClient):
             envelopes=self.definitions.envelopes,
             pools=self.definitions.pools,
             relays=self.definitions.relays,
+            on_failure=self.definitions.on_failure,
         )
         options = replace(options, listen=options.listen and self.listens)
         try:

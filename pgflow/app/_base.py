@@ -24,6 +24,7 @@ from pgflow._model.budgets import Pool
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Ref
 from pgflow._model.envelopes import PayloadCodec, envelopes_of
+from pgflow._model.failures import FailedRun
 from pgflow._model.pages import Page
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.pager import make_hook
@@ -37,6 +38,7 @@ C = TypeVar("C", bound=Callable[[Ref], Any])
 H = TypeVar("H", bound=Callable[[Page], Any])
 F = TypeVar("F", bound=Callable[[], Any])
 A = TypeVar("A", bound=Hook)
+L = TypeVar("L", bound=Callable[[FailedRun], Any])
 
 CLIENT_CONNECTIONS = 4
 CHECK_TIMEOUT = timedelta(seconds=30)
@@ -302,6 +304,34 @@ class AppBase:
             DefinitionError: It cannot be called without arguments.
         """
         self.definitions.hooks.add_stop(fn)
+        return fn
+
+    def on_failure(self, fn: L) -> L:
+        """Declares a function that is called when a run has failed for good.
+
+        The worker that has recorded the failure calls it, with a :class:`pgflow.FailedRun`, and for
+        at most 30 seconds. A worker that is killed at that moment calls nobody, and a run that was
+        cancelled has not failed. The log has an ERROR of each failure too. For a run that is stuck
+        there is :meth:`pager`.
+
+        Args:
+            fn: The function, ``async def`` or ``def``. An ``async def`` runs on the worker's event
+                loop, a ``def`` in a thread. What it raises is logged, and changes nothing.
+
+        Raises:
+            DefinitionError: It is no function.
+
+        Example::
+
+            @app.on_failure
+            async def tell(failed: pgflow.FailedRun) -> None:
+                await slack.post(f"{failed.workflow} {failed.run}: {failed.error!r}")
+        """
+        if not callable(fn):
+            raise DefinitionError(
+                f"@app.on_failure takes a function, not {fn!r}: write it without parentheses"
+            )
+        self.definitions.on_failure.append(fn)
         return fn
 
     def _resolve(self) -> ConnectOptions:
