@@ -4,8 +4,10 @@ and whom to wake after a commit.
 
 from __future__ import annotations
 
+import builtins
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -440,7 +442,9 @@ def collect_workflows(
                     "@pgflow.workflow?"
                 )
             known = found.setdefault(workflow.name, workflow.origin)
-            if known is not workflow.origin:
+            if _replaces(workflow.origin, known):
+                found[workflow.name] = workflow.origin
+            elif known is not workflow.origin:
                 raise DefinitionError(
                     f"two workflows are named {workflow.name!r}: give one another name with "
                     "@workflow(name=...)"
@@ -453,6 +457,24 @@ def collect_workflows(
                     f"{found[alias].name} too"
                 )
     return found
+
+
+def _replaces(workflow: Workflow[..., Any], known: Workflow[..., Any]) -> bool:
+    """Return True if a definition is another one again: that of a notebook's cell, or of a prompt,
+    that was run twice.
+    """
+    new, old = workflow.fn, known.fn
+    if workflow is known or (new.__module__, new.__qualname__) != ("__main__", old.__qualname__):
+        return False
+    if old.__module__ != "__main__" or "<locals>" in new.__qualname__:
+        return False
+    places = [(fn.__code__.co_filename, fn.__code__.co_firstlineno) for fn in (new, old)]
+    return places[0] == places[1] or _is_interactive()
+
+
+def _is_interactive() -> bool:
+    """Return True at a prompt of Python, and in IPython and Jupyter."""
+    return hasattr(sys, "ps1") or hasattr(builtins, "get_ipython") or bool(sys.flags.interactive)
 
 
 def collect_relays(
