@@ -26,7 +26,8 @@ from pgflow._flow.ledgers.effect import AsyncEffect, SyncEffect
 from pgflow._flow.ledgers.saga import saga
 from pgflow._flow.ledgers.undo_plan.propose import PlannedCall, PlannedSql, UndoRequest
 from pgflow._flow.locks import lock
-from pgflow._flow.many import as_completed, map  # noqa: A004
+from pgflow._flow.many import as_completed, first_success, map, parallel  # noqa: A004
+from pgflow._flow.messages import send
 from pgflow._flow.notes import (
     because,
     close_stream,
@@ -59,6 +60,7 @@ from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillU
 from pgflow._model.envelopes import PayloadCodec
 from pgflow._model.events import Event
 from pgflow._model.exceptions import register_errors
+from pgflow._model.failures import FailedRun
 from pgflow._model.fingerprints import fingerprint
 from pgflow._model.gates import (
     Answer,
@@ -136,27 +138,26 @@ __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp",
     "AsyncClient", "AsyncEffect", "AsyncRun", "AsyncSentUpdate", "AsyncStep", "AsyncTransaction",
     "AsyncTransactionProvider", "Backlog", "BatchCount", "BoundUpdate", "BudgetExceeded", "Change",
-    "Child",
-    "Choice", "Client", "CodecError", "Confirmed", "Connection", "Decision", "DefinitionError",
-    "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Event", "Expired",
-    "GateClosed", "GateRejected", "GateRequest", "HasActed", "Interceptor", "InvalidArgument",
-    "InvalidLink", "InvalidSignature", "KeyConflict", "LeaseLost", "LockLost", "LockRefused",
-    "MapResult", "Message", "NeedsGate", "NonDeterminismError", "NotAllowed", "NotInRunError",
-    "NotInWorkflowError", "NotStorable", "Obligation", "OpenGate", "Operation", "Page",
-    "PayloadChanged",
-    "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Pool", "QueueRules", "Ref",
-    "Reject", "Rejected", "Relay", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo",
-    "RunNotFound", "RunStuck", "SentUpdate", "SetupError", "Signal", "Sink", "Slot", "Snapshot",
-    "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown",
-    "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TakeOver", "TakenOver", "TooManyFailures",
-    "Transaction", "TransactionProvider", "TryLater", "Undeliverable", "UndoRequest", "Update",
-    "UpdateFailed", "UpdateHandler", "UpdateRefused", "UpdateRejected", "Usage", "Verdict",
-    "VersionConflict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState", "__version__",
-    "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision",
-    "deprecate_patch", "discharge", "effect", "emit", "entity", "fingerprint", "gate", "heartbeat",
-    "heartbeat_details", "idempotency_key", "in_workflow", "inline", "lock", "logger", "map", "now",
-    "on", "operation", "owe", "patched", "publish", "query", "random", "read", "register_errors",
-    "replaying", "run_child", "run_info", "saga", "schedule", "serve", "set_labels", "set_state",
-    "sleep", "start_child", "step", "sync", "transaction", "transfer", "upcaster", "update", "uuid",
-    "wait_for_event", "waive", "workflow",
+    "Child", "Choice", "Client", "CodecError", "Confirmed", "Connection", "Decision",
+    "DefinitionError", "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Event",
+    "Expired", "FailedRun", "GateClosed", "GateRejected", "GateRequest", "HasActed", "Interceptor",
+    "InvalidArgument", "InvalidLink", "InvalidSignature", "KeyConflict", "LeaseLost", "LockLost",
+    "LockRefused", "MapResult", "Message", "NeedsGate", "NonDeterminismError", "NotAllowed",
+    "NotInRunError", "NotInWorkflowError", "NotStorable", "Obligation", "OpenGate", "Operation",
+    "Page", "PayloadChanged", "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Pool",
+    "QueueRules", "Ref", "Reject", "Rejected", "Relay", "Retries", "Risk", "Run", "RunCancelled",
+    "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SentUpdate", "SetupError", "Signal",
+    "Sink", "Slot", "Snapshot", "Stale", "StartOptions", "Status", "Step", "StepCommitted",
+    "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TakeOver",
+    "TakenOver", "TooManyFailures", "Transaction", "TransactionProvider", "TryLater",
+    "Undeliverable", "UndoRequest", "Update", "UpdateFailed", "UpdateHandler", "UpdateRefused",
+    "UpdateRejected", "Usage", "Verdict", "VersionConflict", "WorkerFailed", "Workflow",
+    "WrongColourError", "WrongState", "__version__", "as_completed", "because", "call", "charge",
+    "close_stream", "continue_as_new", "decision", "deprecate_patch", "discharge", "effect",
+    "emit", "entity", "fingerprint", "first_success", "gate", "heartbeat", "heartbeat_details",
+    "idempotency_key", "in_workflow", "inline", "lock", "logger", "map", "now", "on", "operation",
+    "owe", "parallel", "patched", "publish", "query", "random", "read", "register_errors",
+    "replaying", "run_child", "run_info", "saga", "schedule", "send", "serve", "set_labels",
+    "set_state", "sleep", "start_child", "step", "sync", "transaction", "transfer", "upcaster",
+    "update", "uuid", "wait_for_event", "waive", "workflow",
 ]  # fmt: skip

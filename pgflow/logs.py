@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import logging
 import re
+import traceback
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import psycopg
 
 from pgflow._db.dsn import redact_text
+from pgflow._model.frames import is_own
 from pgflow.texts import printable, visible
 
 FIELDS: Final = ("run", "run_id", "workflow", "generation", "step", "call", "attempt")
@@ -60,6 +62,23 @@ class _OneLine(logging.Filter):
 logging.getLogger("pgflow").addFilter(_OneLine())
 
 
+def is_failed_run(record: logging.LogRecord) -> bool:
+    """Return True for the record of a failed run, whose error is the application's."""
+    return record.name == "pgflow" and bool(record.exc_info) and hasattr(record, "run")
+
+
+def _frames(record: logging.LogRecord) -> str:
+    """Return the lines of the application's code in a traceback, without the text of the error,
+    which may quote what the run works on.
+    """
+    assert record.exc_info is not None
+    kind, _, frames = record.exc_info
+    assert kind is not None
+    lines = [frame for frame in traceback.extract_tb(frames) if not is_own(frame.filename)]
+    text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(lines)])
+    return text + kind.__qualname__
+
+
 class TextFormatter(logging.Formatter):
     """A line for people: time, level, logger, message, and which run and step it is about.
 
@@ -86,6 +105,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and the traceback if there is one."""
+        if is_failed_run(record):
+            record = logging.makeLogRecord(vars(record))
+            record.exc_text = _frames(record)
         return redact_text(super().format(record))
 
 
@@ -114,7 +136,11 @@ class JsonFormatter(logging.Formatter):
             if name not in _OF_EVERY_RECORD and name not in line
         }
         if record.exc_info and record.exc_info[0] is not None:
-            line["exception"] = redact_text(self.formatException(record.exc_info))
+            line["exception"] = (
+                _frames(record)
+                if is_failed_run(record)
+                else redact_text(self.formatException(record.exc_info))
+            )
         return json.dumps(line, ensure_ascii=False, default=_jsonable)
 
 

@@ -21,7 +21,9 @@ from pgflow._flow.events import publish_sync
 from pgflow._flow.events import wait_for_event_sync as _wait_for_event
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
 from pgflow._flow.many import Tally, check_mapped
+from pgflow._flow.messages import send_sync
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
+from pgflow._flow.signals import Signal
 from pgflow._flow.step import Calls, Step
 from pgflow._flow.timers import seconds_of
 from pgflow._flow.workflow import Workflow
@@ -29,6 +31,7 @@ from pgflow._model.decisions import Decision
 from pgflow._model.durations import Duration
 from pgflow._model.events import Event
 from pgflow._model.gates import GateRequest, OnTimeout
+from pgflow._model.messages import Delivery
 from pgflow._model.options import MapResult, Retries
 from pgflow.errors import WrongColourError
 
@@ -124,6 +127,11 @@ def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) 
     return SyncChild(scope, call)
 
 
+def send(key: str, signal: Signal[T], value: T) -> Delivery:
+    """Sends a signal to another run; see :func:`pgflow.send`."""
+    return send_sync(key, signal, value)
+
+
 def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     step: Step[[T], R] | Workflow[[T], R],
     items: Iterable[T],
@@ -131,13 +139,15 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     max_parallel: int | None = None,
     min_successful: int | None = None,
     tolerated_failures: int = 0,
+    tolerated_percent: float | None = None,
 ) -> MapResult[T, R]:
     """Calls a step, or runs a child workflow, for every item, in parallel; see
     :func:`pgflow.map`.
     """
     scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
     check_mapped(step)
-    tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
+    limits = max_parallel, min_successful, tolerated_failures, tolerated_percent
+    tally: Tally[T, R] = Tally("map()", list(items), *limits)
     waiting = enumerate(tally.items)
     running: dict[int, tuple[Calls, Call]] = {}
     race = Race()

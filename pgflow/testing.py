@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import os
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -57,7 +58,16 @@ from pgflow._worker.worker import Worker
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
 from pgflow.errors import InvalidArgument, NonDeterminismError, Redacted, WrongState
-from pgflow.inspect import GateRow, ask, ask_async, check_books, list_chains, list_gates
+from pgflow.inspect import (
+    GateRow,
+    LaneRow,
+    ask,
+    ask_async,
+    check_books,
+    list_chains,
+    list_gates,
+    list_lanes,
+)
 from pgflow.replay import histories
 from pgflow.replay.check import replay
 from pgflow.replay.histories import Replayed
@@ -66,10 +76,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 IDLE_TIMEOUT_SECONDS = 60.0
+UNSERVED_SECONDS = 0.5
+"""Time for which runs must have waited in vain before it is said that nobody serves them."""
 
 
 class AsyncHarness:
-    """An app with a worker under the test's control.
+    """An app with a worker under the test's control. It belongs to the event loop that first uses
+    it.
 
     Attributes:
         app: The app.
@@ -83,15 +96,43 @@ class AsyncHarness:
         self._skipped = timedelta(0)
         self._stack = contextlib.AsyncExitStack()
         self._worker: Worker | None = None
+        self._queues: set[str] = set()
 
     async def __aenter__(self) -> Self:
         """Opens the app."""
-        await self._stack.enter_async_context(self.app)
+        await self.app.__aenter__()
         return self
 
     async def __aexit__(self, *details: object) -> None:
         """Stops the worker, and closes the app."""
-        await self._stack.__aexit__(*details)  # type: ignore[arg-type]
+        try:
+            await self._stack.aclose()
+        finally:
+            self._worker = None
+            await self.app._disconnect()
+
+    @contextlib.asynccontextmanager
+    async def _here(self) -> AsyncIterator[None]:
+        """Work on the loop of the test. If a fixture has begun on another, which stands still
+        meanwhile, go on there afterwards.
+        """
+        loop, was_at_work = self.app._loop, self._worker is not None
+        if loop is asyncio.get_running_loop():
+            yield  # its fixture may go on with it
+            return
+        await asyncio.to_thread(self._finish)
+        try:
+            async with self:
+                yield
+        finally:
+            if loop is not None and was_at_work:
+                await asyncio.to_thread(loop.run_until_complete, self._work())
+
+    def _finish(self) -> None:
+        """Stop what is at work on a loop that stands still, unless that went with its loop."""
+        loop = self.app._loop
+        if loop is not None and not loop.is_closed():
+            loop.run_until_complete(self.__aexit__())
 
     def __call__(
         self,
@@ -101,6 +142,7 @@ class AsyncHarness:
         providers: Sequence[Any] = (),
         codec: PayloadCodec | None = None,
         pools: Iterable[Pool] = (),
+        queues: Iterable[str] = (),
     ) -> Self:
         """Gives the app more of what it could have been made with, before anything is started.
 
@@ -110,6 +152,7 @@ class AsyncHarness:
             providers: As ``providers=`` of an app.
             codec: As ``codec=`` of an app.
             pools: As ``pools=`` of an app: budgets for the runs of the test.
+            queues: Queues to serve, beside those of the workflows.
 
         Returns:
             The harness itself.
@@ -119,12 +162,13 @@ class AsyncHarness:
         """
         if self._worker is not None:
             raise WrongState(
-                "the harness is at work: give it errors, interceptors, providers, pools and a "
-                "codec before the first start()"
+                "the harness is at work: give it errors, interceptors, providers, pools, queues "
+                "and a codec before the first start()"
             )
         _equip(self.app, errors, interceptors, codec)
         self.app.definitions.providers.extend(providers)
         self.app.definitions.pools.extend(pools)
+        self._queues.update(queues)
         return self
 
     def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
@@ -154,7 +198,7 @@ class AsyncHarness:
         if self._worker is None:
             served = {w.start_options.queue for w in self.app.definitions.workflows.values()}
             options = WorkerOptions(
-                queues=sorted(served | {"default"}),
+                queues=sorted(served | self._queues | {"default"}),
                 concurrency=20,
                 poll_seconds=0.2,
                 grace_seconds=5.0,
@@ -169,15 +213,20 @@ class AsyncHarness:
             When the next timer is due, on the database's clock; None if nothing waits for one.
 
         Raises:
+            WrongState: Runs wait for a workflow or a queue that nobody serves.
             TimeoutError: It has not become idle within a minute.
         """
         worker = await self._work()
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + UNSERVED_SECONDS
         try:
             async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
                 while True:
                     state = await self.app.ask(replay_calls.idle_state())
                     if state.idle and not (await worker.fire_schedules()).runs:
                         return (await self.app.ask(replay_calls.idle_state())).next_due_at
+                    if loop.time() >= look_at:
+                        tell_of_unserved(await ask_async(self.app, list_lanes()))
                     await asyncio.sleep(0.005)
         except TimeoutError:
             raise TimeoutError(
@@ -274,6 +323,7 @@ class Harness:
         providers: Sequence[Any] = (),
         codec: PayloadCodec | None = None,
         pools: Iterable[Pool] = (),
+        queues: Iterable[str] = (),
     ) -> Self:
         """Gives the app more of what it could have been made with, before anything is started; see
         :class:`AsyncHarness`.
@@ -284,6 +334,7 @@ class Harness:
             providers=providers,
             codec=codec,
             pools=pools,
+            queues=queues,
         )
         _equip(self.app, errors, interceptors, codec)
         return self
@@ -340,6 +391,29 @@ class Harness:
     def crash(self) -> None:
         """Kills the worker and lets its death be noticed; the next call starts another."""
         self._portal.call(self._harness.crash())
+
+
+def tell_of_unserved(lanes: Iterable[LaneRow]) -> None:
+    """Say of the runs that nobody will take what is missing.
+
+    Raises:
+        WrongState: There are such runs.
+    """
+    missing = [
+        f"{lane.why}, and {lane.queued} of {lane.workflow} "
+        f"{'is' if lane.queued == 1 else 'are'} queued: {_REMEDIES[lane.why_code]}"
+        for lane in lanes
+        if lane.queued and lane.why_code in _REMEDIES
+    ]
+    if missing:
+        raise WrongState("\n".join(missing))
+
+
+_REMEDIES = {
+    "no_worker": "give the harness queues=[...]",
+    "no_workflow": "include() it, unless its name is wrong",
+    "no_version": "include() that version, or start the run without one",
+}
 
 
 def find_one(found: Sequence[GateRow], gate: GateRow | str) -> str:
@@ -558,7 +632,7 @@ def flow(pgflow_dsn: str) -> Iterator[Harness]:
     harness = Harness(pgflow_dsn)
     try:
         yield harness
-        harness._portal.call(_stop(harness._harness))
+        harness._portal.call(harness._harness._stack.aclose())
         replay_all(harness.app)
         audit(pgflow_dsn)
     finally:
@@ -566,37 +640,59 @@ def flow(pgflow_dsn: str) -> Iterator[Harness]:
 
 
 @pytest.fixture
-def aflow(pgflow_dsn: str) -> Iterator[AsyncHarness]:
-    """An :class:`AsyncHarness` on a fresh database;
-    tests that use it may be coroutines without any other plugin.
+def aflow(request: pytest.FixtureRequest, pgflow_dsn: str) -> Iterator[AsyncHarness]:
+    """An :class:`AsyncHarness` on a fresh database; tests that use it may be coroutines without any
+    other plugin. With pytest-asyncio or anyio, it works on the event loop that runs the test.
     """
-    with asyncio.Runner() as runner:
-        harness = AsyncHarness(pgflow_dsn)
-        harness._runner = runner  # type: ignore[attr-defined]
-        runner.run(harness.__aenter__())
-        try:
-            yield harness
-            runner.run(_stop(harness))
-            replay_all(harness.app)
-            audit(pgflow_dsn)
-        finally:
-            runner.run(harness.__aexit__(None, None, None))
+    if "anyio_backend" in request.fixturenames and "trio" in request.getfixturevalue(
+        "anyio_backend"
+    ):
+        pytest.skip("aflow works on asyncio, and this test is to run on trio")
+    harness = AsyncHarness(pgflow_dsn)
+    harness.app._resolve()
+    request.node.stash[_HARNESS] = harness
+    try:
+        yield harness
+        harness._finish()
+        replay_all(harness.app)
+        audit(pgflow_dsn)
+    finally:
+        harness._finish()
 
 
-async def _stop(harness: AsyncHarness) -> None:
-    if harness._worker is not None:
-        await harness._worker.stop()
+_HARNESS = pytest.StashKey[AsyncHarness]()
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Has the coroutine of a test open and close its harness, on whichever event loop it is run."""
+    harness = item.stash.get(_HARNESS, None)
+    if harness is None or not isinstance(item, pytest.Function):
+        return (yield)
+    test = item.obj
+    if not inspect.iscoroutinefunction(test):
+        return (yield)
+
+    @functools.wraps(test)
+    async def with_harness(*args: Any, **kwargs: Any) -> None:
+        async with harness._here():
+            await test(*args, **kwargs)
+
+    item.obj = with_harness
+    try:
+        return (yield)
+    finally:
+        item.obj = test
+
+
+@pytest.hookimpl
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs coroutine tests that use ``aflow`` on the harness's own event loop."""
-    harness = pyfuncitem.funcargs.get("aflow")
-    if not isinstance(harness, AsyncHarness) or not inspect.iscoroutinefunction(pyfuncitem.obj):
+    """Runs coroutine tests that use ``aflow``, if no other plugin does."""
+    test = pyfuncitem.obj
+    if _HARNESS not in pyfuncitem.stash or not inspect.iscoroutinefunction(test):
         return None
-    arguments = {
-        name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters
-    }
-    runner: asyncio.Runner = harness._runner  # type: ignore[attr-defined]
-    runner.run(pyfuncitem.obj(**arguments))
+    with asyncio.Runner() as runner:
+        runner.run(
+            test(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
+        )
     return True

@@ -9,12 +9,11 @@ from typing import Any, Generic, TypeVar, cast
 
 from pgflow._db.calls import mail, result
 from pgflow._db.query import Query
+from pgflow._flow.messages import payload_text
 from pgflow._flow.signals import Signal
 from pgflow._model.codecs import ANYTHING, Codec, codec_for
 from pgflow._model.envelopes import Envelopes, open_text, open_value
 from pgflow._model.exceptions import ErrorClasses, rebuild_error
-from pgflow._model.kinds import EndedAs
-from pgflow._model.messages import Delivery
 from pgflow.errors import RunCancelled, RunFailed, RunNotFound, RunStuck
 
 R_co = TypeVar("R_co", covariant=True)
@@ -166,18 +165,5 @@ def signal_query(
     by: str | None = None,
 ) -> Query[mail.Sent]:
     """A signal on its way: the payload is checked to be readable by the receiver."""
-    what = f"the payload of signal {signal.name!r}"
-    text = signal.codec.encode(value, what)
-    signal.codec.decode(text, what)
-    if envelopes is not None:
-        text = (
-            envelopes.seal(text, what)
-            if idempotency_key is None
-            else envelopes.seal_compared(text, what, idempotency_key)
-        )
+    text = payload_text(signal, value, envelopes, idempotency_key)
     return send(key, signal.name, text, sent_by=by, idempotency_key=idempotency_key)
-
-
-def delivery_of(sent: mail.Sent) -> Delivery:
-    """Return the answer for a sender."""
-    return Delivery(sent.message_id, cast("EndedAs | None", sent.ended_as), sent.is_new)

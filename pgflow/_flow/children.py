@@ -9,13 +9,17 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from pgflow._engine.calls import ChildCall, ChildRequest
 from pgflow._flow.ledgers.handover import take_over
 from pgflow._flow.ledgers.saga import give_up_child
+from pgflow._flow.messages import send, send_sync
 from pgflow._flow.run_info import run_info
 from pgflow._flow.scope import WorkflowScope, async_scope, known_errors, sync_scope
+from pgflow._flow.signals import Signal
 from pgflow._flow.workflow import Workflow, check_workflow
 from pgflow._model.kinds import ClosePolicy
+from pgflow._model.messages import Delivery
 from pgflow.errors import InvalidArgument
 
 R = TypeVar("R")
+T = TypeVar("T")
 P = ParamSpec("P")
 
 
@@ -55,7 +59,7 @@ def start_child(
     cancelled when this run ends.
 
     Returns:
-        The child: ``child.key``, ``await child.result()``, ``child.cancel()``.
+        The child: ``child.key``, ``await child.result()``, ``child.send()``, ``child.cancel()``.
 
     Raises:
         KeyConflict: ``options(key=...)`` named a run that is not this child.
@@ -141,6 +145,10 @@ class Child(_Child[R]):
         waiter: Any = self._call.waiter
         return cast("R", await asyncio.shield(waiter))
 
+    async def send(self, signal: Signal[T], value: T) -> Delivery:
+        """Sends a signal to the child; see :func:`pgflow.send`."""
+        return await send(self.key, signal, value)
+
 
 class SyncChild(_Child[R]):
     """A child that a sync workflow has started with ``pgflow.sync.start_child``."""
@@ -152,6 +160,10 @@ class SyncChild(_Child[R]):
             _, thread = sync_scope("the result of a child", "its .result()")
             thread.block(self._call)
         return cast("R", waiter.take())
+
+    def send(self, signal: Signal[T], value: T) -> Delivery:
+        """Sends a signal to the child; see :func:`pgflow.send`."""
+        return send_sync(self.key, signal, value)
 
 
 def issue_child(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Mapping
+from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from pgflow._engine.loop import Unwind
@@ -25,6 +26,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
     max_parallel: int | None = None,
     min_successful: int | None = None,
     tolerated_failures: int = 0,
+    tolerated_percent: float | None = None,
 ) -> Coroutine[Any, Any, MapResult[T, R]]:
     """Calls a step, or runs a child workflow, for every item.
 
@@ -34,6 +36,8 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
         max_parallel: Most items at a time; all at once if not given.
         min_successful: Enough: when so many have succeeded the rest is cancelled.
         tolerated_failures: Number of items that may fail.
+        tolerated_percent: Percentage of the items that may fail; with ``tolerated_failures`` too,
+            the lower limit counts.
 
     Returns:
         The results in the order of the items, and the items that failed with their errors.
@@ -45,7 +49,8 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
     """
     async_scope("pgflow.map()", "pgflow.sync.map()")
     check_mapped(step)
-    return _map(step, Tally(list(items), max_parallel, min_successful, tolerated_failures))
+    limits = max_parallel, min_successful, tolerated_failures, tolerated_percent
+    return _map(step, Tally("map()", list(items), *limits))
 
 
 def check_mapped(step: object) -> None:
@@ -91,26 +96,103 @@ async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> Map
     return tally.result()
 
 
+def parallel(
+    branches: Mapping[str, Awaitable[R]],
+    *,
+    min_successful: int | None = None,
+    tolerated_failures: int = 0,
+    tolerated_percent: float | None = None,
+) -> Coroutine[Any, Any, dict[str, R]]:
+    """Awaits different branches together, under one rule of when that is enough.
+
+    Args:
+        branches: What to await, by name: calls of steps, children, coroutines of the workflow.
+        min_successful: Enough: when so many have succeeded the rest is cancelled.
+        tolerated_failures: Number of branches that may fail.
+        tolerated_percent: Percentage of the branches that may fail.
+
+    Returns:
+        The results by name, of those that succeeded.
+
+    Raises:
+        TooManyFailures: More branches failed than tolerated, or fewer than ``min_successful`` can
+            still succeed. With ``tolerated_failures=0`` the branch's own error is raised instead.
+        InvalidArgument: A limit is less than 0.
+
+    Example::
+
+        prices = await pgflow.parallel(
+            {"north": ask(north), "south": ask(south)}, min_successful=1, tolerated_failures=1
+        )
+    """
+    async_scope("pgflow.parallel()", "pgflow.sync.map()")
+    limits = None, min_successful, tolerated_failures, tolerated_percent
+    return _parallel(list(branches.values()), Tally("parallel()", list(branches), *limits))
+
+
+async def _parallel(branches: list[Awaitable[R]], tally: Tally[str, R]) -> dict[str, R]:
+    finished: asyncio.Queue[asyncio.Future[R]] = asyncio.Queue()
+    tasks: list[asyncio.Future[R]] = [asyncio.ensure_future(branch) for branch in branches]
+    for task in tasks:
+        task.add_done_callback(finished.put_nowait)
+        # Nobody asks for those that come after the rule is met.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        for _ in tasks:
+            if tally.enough:
+                break
+            done = await finished.get()
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            tally.count(tasks.index(done), error, None if error is not None else done.result())
+    finally:
+        for task in tasks:
+            task.cancel()
+    return tally.by_item()
+
+
+async def first_success(awaitables: Iterable[Awaitable[R]]) -> R:
+    """Awaits several at once, returns the first result, and cancels the others.
+
+    Raises:
+        TooManyFailures: All of them failed; the last error is the ``__cause__``.
+        InvalidArgument: There are none.
+    """
+    branches = {str(n): awaitable for n, awaitable in enumerate(awaitables)}
+    if not branches:
+        raise InvalidArgument("first_success() of nothing has no result")
+    found = await parallel(branches, min_successful=1, tolerated_failures=len(branches))
+    return next(iter(found.values()))
+
+
 class Tally(Generic[T, R]):
     """Counts what comes back to ``map`` and knows when to stop."""
 
     def __init__(
         self,
+        call: str,
         items: list[T],
         max_parallel: int | None,
         min_successful: int | None,
         tolerated_failures: int,
+        tolerated_percent: float | None = None,
     ) -> None:
         if max_parallel is not None and max_parallel < 1:
             raise InvalidArgument(
-                f"map() cannot do {max_parallel} items at once: max_parallel must be 1 or more, or "
-                "None for all"
+                f"{call} cannot do {max_parallel} items at once: max_parallel must be 1 or more, "
+                "or None for all"
             )
         if tolerated_failures < 0 or (min_successful is not None and min_successful < 0):
             raise InvalidArgument(
-                "map() cannot have less than 0 items succeed or fail: check min_successful and "
+                f"{call} cannot have less than 0 items succeed or fail: check min_successful and "
                 "tolerated_failures"
             )
+        if tolerated_percent is not None:
+            if not 0 <= tolerated_percent <= 100:
+                raise InvalidArgument(
+                    f"tolerated_percent of {call} is between 0 and 100, not {tolerated_percent!r}"
+                )
+            share = int(Fraction(str(tolerated_percent)) * len(items) / 100)
+            tolerated_failures = min(tolerated_failures or share, share)
         self.items = items
         self.max_parallel = max_parallel if max_parallel is not None else max(1, len(items))
         self._min_successful = min_successful
@@ -139,8 +221,20 @@ class Tally(Generic[T, R]):
                 "tolerated"
             ) from error
 
+    def by_item(self) -> dict[T, R]:
+        """Return the results by item; raise TooManyFailures below ``min_successful``."""
+        self._check_successful()
+        return {self.items[i]: self._values[i] for i in sorted(self._values)}
+
     def result(self) -> MapResult[T, R]:
         """Return the result of ``map``; raise TooManyFailures below ``min_successful``."""
+        self._check_successful()
+        return MapResult(
+            [self._values[i] for i in sorted(self._values)],
+            [(self.items[i], self._failed[i]) for i in sorted(self._failed)],
+        )
+
+    def _check_successful(self) -> None:
         if self._min_successful is not None and len(self._values) < self._min_successful:
             last = next(reversed(self._failed.values()), None)
             told = (
@@ -148,10 +242,6 @@ class Tally(Generic[T, R]):
                 f"but min_successful={self._min_successful}"
             )
             raise TooManyFailures(told) from last
-        return MapResult(
-            [self._values[i] for i in sorted(self._values)],
-            [(self.items[i], self._failed[i]) for i in sorted(self._failed)],
-        )
 
 
 async def as_completed(awaitables: Iterable[Awaitable[T]]) -> AsyncIterator[Awaitable[T]]:

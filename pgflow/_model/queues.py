@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from pgflow._model.durations import Duration, duration
+from pgflow._model.durations import SHORTEST, Duration, duration, in_short
+from pgflow.errors import InvalidArgument
+
+Rate = str | tuple[int, Duration]
+"""Most runs that begin in a time: ``"100/1m"``, or ``(100, timedelta(minutes=1))``."""
 
 
 class QueueRules(TypedDict, total=False):
@@ -20,7 +24,8 @@ class QueueRules(TypedDict, total=False):
             workflow, such as ``input.customer.id`` or ``tenant, labels.region``.
         per_key: Most runs of one key that are held at once.
         fifo: True to begin a run only once those before it of its key have ended.
-        rate: Most runs that begin, such as ``100/1m``: no window of that length has more.
+        rate: Most runs that begin, such as ``"100/1m"`` or ``(100, timedelta(minutes=1))``: no
+            window of that length has more.
         burst: Size of a bucket that fills at the rate; no windows are counted then.
         key_rate: The same for each key.
         key_burst: Size of the bucket of each key.
@@ -37,9 +42,9 @@ class QueueRules(TypedDict, total=False):
     key: str | None
     per_key: int | None
     fifo: bool | None
-    rate: str | None
+    rate: Rate | None
     burst: int | None
-    key_rate: str | None
+    key_rate: Rate | None
     key_burst: int | None
     ageing: Duration | None
     weights: Mapping[str, int] | None
@@ -62,6 +67,25 @@ class Backlog:
     newest: int | None
 
 
+def _rate_in_short(rate: Any, what: str) -> str:
+    """Return a rate as the database and the command line take it.
+
+    Raises:
+        InvalidArgument: It is no rate.
+    """
+    if isinstance(rate, str):
+        return rate
+    try:
+        count, span = rate
+    except (TypeError, ValueError):
+        count = None
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise InvalidArgument(
+            f'{what} is "100/1m" or (100, timedelta(minutes=1)), not {rate!r}'
+        ) from None
+    return f"{count}/{in_short(duration(span, f'the time of the {what}', least_seconds=SHORTEST))}"
+
+
 def rules_json(rules: QueueRules) -> str:
     """Return the rules as the database takes them."""
     told: dict[str, Any] = dict(rules)
@@ -69,6 +93,9 @@ def rules_json(rules: QueueRules) -> str:
         if name in told:
             span = duration(told.pop(name), f"{name} of a queue")
             told[f"{name}_seconds"] = None if span is None else span.total_seconds()
+    for name in ("rate", "key_rate"):
+        if told.get(name) is not None:
+            told[name] = _rate_in_short(told[name], f"{name} of a queue")
     if told.get("weights") is not None:
         told["weights"] = dict(told["weights"])
     return json.dumps(told)

@@ -14,17 +14,18 @@ from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Ending, Flush
 from pgflow._engine.values import UNREADABLE
 from pgflow._flow.scope import log_fields
-from pgflow._model.claims import Claim
 from pgflow._model.envelopes import Envelopes
+from pgflow._model.failures import FailedRun
 from pgflow._model.kinds import Kind
 from pgflow._model.opening import open_answer
 from pgflow._worker.acknowledged import Acknowledged
+from pgflow._worker.failures import Failures
 from pgflow._worker.fencing import Turns
 from pgflow._worker.news import News
 from pgflow._worker.pager import Pager
 from pgflow._worker.runs import Runs
 from pgflow._worker.suspects import Suspects
-from pgflow.errors import CodecError
+from pgflow.errors import CodecError, NotStorable
 from pgflow.logs import redacted
 from pgflow.meter import Meter
 
@@ -45,7 +46,8 @@ class Aftermath:
         news: Told of runs that were ended from outside.
         pager: Asked to look where a run is held; None without a hook.
         meter: Counts runs that have ended.
-        envelopes: With which answers are opened.
+        envelopes: With which answers are opened; where there are any, no error's text is logged.
+        failures: Told of runs that have failed.
 
     Attributes:
         finished: Number of runs that have ended here.
@@ -61,6 +63,7 @@ class Aftermath:
         pager: Pager | None,
         meter: Meter | None,
         envelopes: Envelopes | None,
+        failures: Failures,
     ) -> None:
         self.finished = 0
         self._runs = runs
@@ -71,6 +74,7 @@ class Aftermath:
         self._pager = pager
         self._meter = meter
         self._envelopes = envelopes
+        self._failures = failures
         self._changed: asyncio.Event = runs.changed
 
     def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
@@ -92,7 +96,7 @@ class Aftermath:
         if execution.over and self._runs.has(execution):
             if flush.ending is not None:
                 self.finished += 1
-                self._tell_end(claim, flush.ending)
+                self._tell_end(execution, flush.ending)
             elif answer is not None:
                 if answer["place"] in ("ended", "held"):
                     self._news.have_told([claim.chain_id])
@@ -119,17 +123,43 @@ class Aftermath:
             return False
         return True
 
-    def _tell_end(self, claim: Claim, ending: Ending) -> None:
-        status = ending.status
+    def _tell_end(self, execution: Execution, ending: Ending) -> None:
+        claim, status = execution.claim, ending.status
         if self._meter is not None:
             self._meter.run_ended(claim.workflow, status)
+        if ending.error is not None:
+            self._tell_failure(execution, ending.error)
+            return
         level = logging.DEBUG if status == "completed" else logging.INFO
         if log.isEnabledFor(level):
-            if ending.error is not None:
-                # Never its text: it may quote what the run works on.
-                kind = json.loads(ending.error)["type"].removeprefix("builtins.")
-                status = f"{status} with {kind}"
             log.log(level, "run %s %s", claim.key, status, extra=log_fields(claim))
+
+    def _tell_failure(self, execution: Execution, text: str) -> None:
+        """A run has failed for good. Handlers get the error itself, to group and show it by; the
+        message has its class only, since its text may quote what the run works on.
+        """
+        claim, data = execution.claim, json.loads(text)
+        error = execution.code.driver.outcome()[1]
+        if error is None:  # the code has returned what cannot be stored
+            error = NotStorable(str(data["message"]))
+        log.error(
+            "run %s failed with %s",
+            claim.key,
+            data["type"].removeprefix("builtins."),
+            exc_info=error if self._envelopes is None else None,
+            extra=log_fields(claim),
+        )
+        self._failures.tell(
+            FailedRun(
+                claim.key,
+                claim.workflow,
+                error,
+                claim.run_id,
+                claim.generation,
+                claim.tenant,
+                dict(claim.labels),
+            )
+        )
 
     def _tell_place(self, execution: Execution, flush: Flush, place: str) -> None:
         """A run has left without an end of its own:

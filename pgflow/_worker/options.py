@@ -13,6 +13,7 @@ from pgflow._flow.workflow import Workflow
 from pgflow._model.budgets import Pool
 from pgflow._model.durations import seconds
 from pgflow._model.envelopes import Envelopes
+from pgflow._model.failures import FailedRun
 from pgflow._model.options import DEFAULT_QUEUE
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.pager import PagerHook
@@ -107,3 +108,4 @@ class Definitions:
     envelopes: Envelopes | None = None
     pools: list[Pool] = field(default_factory=list)
     relays: dict[str, Relay] = field(default_factory=dict)
+    on_failure: list[Callable[[FailedRun], Any]] = field(default_factory=list)

@@ -45,6 +45,7 @@ from pgflow._worker.committer import LINES, Committer
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.effect_bodies import Acts
 from pgflow._worker.entities import EntityMail
+from pgflow._worker.failures import Failures
 from pgflow._worker.fencing import Turns
 from pgflow._worker.flusher import Flusher
 from pgflow._worker.heartbeat import Heart, Tidings
@@ -173,8 +174,9 @@ class Worker:
             lines,
             options,
         )
+        failures = self._failures = Failures(tasks, definitions.on_failure)
         aftermath = self._aftermath = Aftermath(
-            runs, turns, suspects, acknowledged, news, pager, meter, definitions.envelopes
+            runs, turns, suspects, acknowledged, news, pager, meter, definitions.envelopes, failures
         )
         committer = Committer(
             connect, queue, claims, aftermath, wakes, news, life, busy_poll, meter
@@ -216,6 +218,7 @@ class Worker:
             Sealer(tasks, control),
             *self._relays(tasks, control, news),
             *([pager] if pager is not None else []),
+            failures,
             tasks,  # all loops end together, before anything above
             progress,
             notifier,
@@ -258,6 +261,7 @@ class Worker:
         await self._runs.hand_back_all()
         if self._pager is not None:
             await self._pager.look_once_more(self.options.grace_seconds)
+        await self._failures.finish(self.options.grace_seconds)
         await self._stop_parts()
         await self._registration.end()
         await self._control.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -29,7 +29,7 @@ from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.worker import Worker
 from pgflow.app._async_clients import AsyncBoundClient, AsyncPoolClient
 from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECONDS, AppBase
-from pgflow.errors import WrongColourError
+from pgflow.errors import WrongColourError, WrongState
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,7 +49,8 @@ class AsyncApp(AsyncPoolClient):
 
     def _prepare(self) -> None:
         self._pool: AsyncConnectionPool[Any] | None = None
-        self._step_pools: list[Any] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._until_closed: AsyncGenerator[None] | None = None
         self._waiter: ResultWaiter | None = None
         self._workers: list[Worker] = []
         self._opening = asyncio.Lock()
@@ -72,6 +73,8 @@ class AsyncApp(AsyncPoolClient):
         await self.close()
 
     async def _open(self) -> AsyncConnectionPool[Any]:
+        if self._loop is not asyncio.get_running_loop():
+            self._move_to_this_loop()
         async with self._opening:
             if self._pool is None:
                 connect_options = await asyncio.to_thread(self._resolve)
@@ -79,10 +82,40 @@ class AsyncApp(AsyncPoolClient):
                 await pool.open()
                 self._waiter = ResultWaiter(connect_options, listen=self.listens)
                 self._pool = pool
+                self._until_closed = self._close_with_loop()
+                await anext(self._until_closed)
             return self._pool
+
+    def _move_to_this_loop(self) -> None:
+        """Have the app belong to the running event loop: connections of one hang on another."""
+        if self._pool is not None:
+            raise WrongState(
+                "the app is open on another event loop, where its connections are: use it there, "
+                "close it there first, or make an app for each loop"
+            )
+        self._prepare()
+        self._loop = asyncio.get_running_loop()
+
+    async def _close_with_loop(self) -> AsyncGenerator[None]:
+        """Disconnect when this is closed: by its loop, which closes all generators at its end, if
+        nobody has before.
+        """
+        try:
+            yield
+        finally:
+            await self._end()
 
     async def close(self) -> None:
         """Closes every connection; the app can be opened again."""
+        await self._disconnect()
+        self._let_go()
+
+    async def _disconnect(self) -> None:
+        if self._until_closed is not None:
+            until_closed, self._until_closed = self._until_closed, None
+            await until_closed.aclose()
+
+    async def _end(self) -> None:
         if self._nudging is not None:
             await asyncio.gather(self._nudging, return_exceptions=True)
             self._nudging = None
@@ -92,7 +125,6 @@ class AsyncApp(AsyncPoolClient):
         if self._pool is not None:
             await self._pool.close()
             self._pool = None
-        self._let_go()
 
     async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """For handles of runs."""
@@ -219,6 +251,7 @@ class AsyncApp(AsyncPoolClient):
             envelopes=self.definitions.envelopes,
             pools=self.definitions.pools,
             relays=self.definitions.relays,
+            on_failure=self.definitions.on_failure,
         )
         options = replace(options, listen=options.listen and self.listens)
         try:

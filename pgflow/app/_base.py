@@ -4,8 +4,10 @@ and whom to wake after a commit.
 
 from __future__ import annotations
 
+import builtins
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +26,7 @@ from pgflow._model.budgets import Pool
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Ref
 from pgflow._model.envelopes import PayloadCodec, envelopes_of
+from pgflow._model.failures import FailedRun
 from pgflow._model.pages import Page
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.pager import make_hook
@@ -37,6 +40,7 @@ C = TypeVar("C", bound=Callable[[Ref], Any])
 H = TypeVar("H", bound=Callable[[Page], Any])
 F = TypeVar("F", bound=Callable[[], Any])
 A = TypeVar("A", bound=Hook)
+L = TypeVar("L", bound=Callable[[FailedRun], Any])
 
 CLIENT_CONNECTIONS = 4
 CHECK_TIMEOUT = timedelta(seconds=30)
@@ -304,6 +308,34 @@ class AppBase:
         self.definitions.hooks.add_stop(fn)
         return fn
 
+    def on_failure(self, fn: L) -> L:
+        """Declares a function that is called when a run has failed for good.
+
+        The worker that has recorded the failure calls it, with a :class:`pgflow.FailedRun`, and for
+        at most 30 seconds. A worker that is killed at that moment calls nobody, and a run that was
+        cancelled has not failed. The log has an ERROR of each failure too. For a run that is stuck
+        there is :meth:`pager`.
+
+        Args:
+            fn: The function, ``async def`` or ``def``. An ``async def`` runs on the worker's event
+                loop, a ``def`` in a thread. What it raises is logged, and changes nothing.
+
+        Raises:
+            DefinitionError: It is no function.
+
+        Example::
+
+            @app.on_failure
+            async def tell(failed: pgflow.FailedRun) -> None:
+                await slack.post(f"{failed.workflow} {failed.run}: {failed.error!r}")
+        """
+        if not callable(fn):
+            raise DefinitionError(
+                f"@app.on_failure takes a function, not {fn!r}: write it without parentheses"
+            )
+        self.definitions.on_failure.append(fn)
+        return fn
+
     def _resolve(self) -> ConnectOptions:
         """Finds the database and makes sure that our schema is there; starts the embedded server if
         none is named.
@@ -410,7 +442,9 @@ def collect_workflows(
                     "@pgflow.workflow?"
                 )
             known = found.setdefault(workflow.name, workflow.origin)
-            if known is not workflow.origin:
+            if _replaces(workflow.origin, known):
+                found[workflow.name] = workflow.origin
+            elif known is not workflow.origin:
                 raise DefinitionError(
                     f"two workflows are named {workflow.name!r}: give one another name with "
                     "@workflow(name=...)"
@@ -423,6 +457,24 @@ def collect_workflows(
                     f"{found[alias].name} too"
                 )
     return found
+
+
+def _replaces(workflow: Workflow[..., Any], known: Workflow[..., Any]) -> bool:
+    """Return True if a definition is another one again: that of a notebook's cell, or of a prompt,
+    that was run twice.
+    """
+    new, old = workflow.fn, known.fn
+    if workflow is known or (new.__module__, new.__qualname__) != ("__main__", old.__qualname__):
+        return False
+    if old.__module__ != "__main__" or "<locals>" in new.__qualname__:
+        return False
+    places = [(fn.__code__.co_filename, fn.__code__.co_firstlineno) for fn in (new, old)]
+    return places[0] == places[1] or _is_interactive()
+
+
+def _is_interactive() -> bool:
+    """Return True at a prompt of Python, and in IPython and Jupyter."""
+    return hasattr(sys, "ps1") or hasattr(builtins, "get_ipython") or bool(sys.flags.interactive)
 
 
 def collect_relays(

@@ -986,3 +986,29 @@ def test_a_worker_frees_keys_whose_retention_is_over(
     flow.crash()  # the next worker sweeps at its start, as it does once a minute
     flow.until_idle()
     wait_until(lambda: count(conn, "pgflow.run_key") == 0, "the key is free again")
+
+
+CELL = """
+@pgflow.workflow
+def in_cell(n: int) -> int:
+    return n + {more}
+app.include(in_cell)
+"""
+
+
+@pytest.mark.parametrize("is_interactive", [True, False])
+def test_a_cell_that_is_run_twice_defines_its_workflow_anew(
+    monkeypatch: pytest.MonkeyPatch, *, is_interactive: bool
+) -> None:
+    app = App()
+    names: dict[str, Any] = {"__name__": "__main__", "pgflow": pgflow, "app": app}
+    exec(compile(CELL.format(more=1), "<cell 1>", "exec"), names)
+    exec(compile(CELL.format(more=1), "<cell 1>", "exec"), names)
+    assert app.definitions.workflows == {"in_cell": names["in_cell"]}
+    if is_interactive:
+        monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+        exec(compile(CELL.format(more=2), "<cell 2>", "exec"), names)
+        assert app.definitions.workflows["in_cell"].fn(1) == 3
+    else:
+        with pytest.raises(DefinitionError, match="two workflows are named 'in_cell'"):
+            exec(compile(CELL.format(more=2), "<cell 2>", "exec"), names)

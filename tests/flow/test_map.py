@@ -325,3 +325,76 @@ def test_a_map_that_may_do_nothing_at_once_is_refused(
     with pytest.raises(RunFailed) as failed:
         flow.start(halves if colour == "async" else halves_sync, [2], limits).result(SOON)
     assert isinstance(failed.value.__cause__, InvalidArgument)
+
+
+# ---------------------------------------------------------------- branches
+
+
+@step(retries=1)
+async def answers(value: str) -> str:
+    if value == "bad":
+        raise LookupError(value)
+    return value
+
+
+@workflow
+async def by_percent(bad: int, percent: float, failures: int) -> list[int]:
+    items = ["bad"] * bad + ["good"] * (10 - bad)
+    done = await pgflow.map(answers, items, tolerated_percent=percent, tolerated_failures=failures)
+    return [len(done.values), len(done.failed)]
+
+
+@workflow
+def by_percent_sync(bad: int, percent: float, failures: int) -> list[int]:
+    items = ["bad"] * bad + ["good"] * (10 - bad)
+    done = pgflow.sync.map(answers, items, tolerated_percent=percent, tolerated_failures=failures)
+    return [len(done.values), len(done.failed)]
+
+
+@pytest.mark.parametrize("made", [by_percent, by_percent_sync])
+async def test_a_map_bears_failures_by_percentage(aflow: AsyncHarness, made: Any) -> None:
+    aflow.include(made)
+    assert await (await aflow.start(made, 3, 30, 0)).result(SOON) == [7, 3]
+    assert await (await aflow.start(made, 2, 29.9, 0)).result(SOON) == [8, 2]
+    for too_many in ((3, 29.9, 0), (3, 30, 2), (1, 0, 0)):
+        with pytest.raises(RunFailed):
+            await (await aflow.start(made, *too_many)).result(SOON)
+    with pytest.raises(RunFailed) as failure:
+        await (await aflow.start(made, 0, 101, 0)).result(SOON)
+    assert "between 0 and 100" in str(failure.value.__cause__)
+
+
+@workflow
+async def branches(values: dict[str, str], enough: int | None, failures: int) -> dict[str, str]:
+    return await pgflow.parallel(
+        {name: answers(value) for name, value in values.items()},
+        min_successful=enough,
+        tolerated_failures=failures,
+    )
+
+
+@workflow
+async def race_them(values: list[str]) -> str:
+    return await pgflow.first_success([answers(value) for value in values])
+
+
+async def test_different_branches_are_awaited_under_one_rule(aflow: AsyncHarness) -> None:
+    aflow.include(branches)
+    some = {"a": "1", "b": "bad", "c": "3"}
+    assert await (await aflow.start(branches, some, None, 1)).result(SOON) == {"a": "1", "c": "3"}
+    assert await (await aflow.start(branches, {}, None, 0)).result(SOON) == {}
+    assert len(await (await aflow.start(branches, some, 1, 2)).result(SOON)) == 1
+    with pytest.raises(RunFailed) as failure:
+        await (await aflow.start(branches, some, None, 0)).result(SOON)
+    assert isinstance(failure.value.__cause__, LookupError)
+    with pytest.raises(RunFailed) as failure:
+        await (await aflow.start(branches, some, 3, 2)).result(SOON)
+    assert "2 of 3 items succeeded" in str(failure.value.__cause__)
+
+
+async def test_the_first_success_is_the_result(aflow: AsyncHarness) -> None:
+    aflow.include(race_them)
+    assert await (await aflow.start(race_them, ["bad", "2"])).result(SOON) == "2"
+    with pytest.raises(RunFailed) as failure:
+        await (await aflow.start(race_them, ["bad", "bad"])).result(SOON)
+    assert "0 of 2 items succeeded" in str(failure.value.__cause__)

@@ -5,6 +5,7 @@ check.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -20,10 +21,20 @@ from records import HOUR, SOON, count
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import NonDeterminismError, Signal, read, step, transaction, workflow
+from pgflow import (
+    AsyncRun,
+    NonDeterminismError,
+    Signal,
+    WrongState,
+    read,
+    step,
+    transaction,
+    workflow,
+)
 from pgflow.testing import replay_all
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from pgflow.testing import AsyncHarness, Harness
@@ -115,6 +126,122 @@ async def test_until_idle_gives_up_on_what_never_ends(
     with pytest.raises(TimeoutError, match=r"not idle after 0\.2 s"):
         await aflow.until_idle()
     release.set()
+
+
+async def test_until_idle_names_the_workflow_that_nobody_has(aflow: AsyncHarness) -> None:
+    @workflow
+    async def child(n: int) -> int:
+        return n
+
+    @workflow
+    async def parent(n: int) -> int:
+        return await pgflow.run_child(child, n)
+
+    aflow.include(parent)
+    await aflow.start(parent, 1)
+    with pytest.raises(
+        WrongState, match=r"no worker of queue default has workflow \S+\.child, and 1 of"
+    ):
+        await aflow.until_idle()
+
+
+async def test_until_idle_names_the_queue_that_nobody_serves(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def work(n: int) -> int:
+        return n
+
+    aflow.include(work)
+    conn.execute("select pgflow.start_run('work', '{\"n\": 1}', queue => 'reports')")
+    with pytest.raises(
+        WrongState, match=r"no worker serves queue reports, and 1 of work is queued"
+    ):
+        await aflow.until_idle()
+
+
+async def test_a_harness_serves_the_queues_that_it_is_given(aflow: AsyncHarness) -> None:
+    @workflow
+    async def work(n: int) -> int:
+        return n
+
+    aflow(queues=["reports"]).include(work)
+    run = await aflow.start(work.options(queue="reports"), 1)
+    await aflow.until_idle()
+    assert await run.status() == "completed"
+
+
+async def test_until_idle_leaves_a_paused_queue_alone(
+    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @workflow
+    async def work(n: int) -> int:
+        return n
+
+    monkeypatch.setattr("pgflow.testing.UNSERVED_SECONDS", 0)
+    aflow.include(work)
+    await aflow.app.pause_queue("default")
+    await aflow.start(work, 1)
+    assert await aflow.until_idle() is None
+
+
+# ---------------------------------------------------------------- loops
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def started(aflow: AsyncHarness, anyio_backend: str) -> AsyncIterator[AsyncRun[int]]:
+    @workflow
+    async def work() -> int:
+        return await go.wait()
+
+    aflow.include(work)
+    run = await aflow.start(work)
+    await aflow.until_idle()
+    yield run
+    await run.send(go, 5)
+    assert await run.result(SOON) == 5
+
+
+@pytest.mark.anyio
+async def test_a_harness_works_on_the_loop_of_the_plugin_that_runs_the_test(
+    aflow: AsyncHarness, started: AsyncRun[int]
+) -> None:
+    assert await started.status() == "waiting"
+    await aflow.crash()
+    await aflow.until_idle()
+
+
+def on_a_loop_of_its_own(test: Any) -> Any:
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@on_a_loop_of_its_own
+async def test_a_harness_works_in_a_test_that_brings_its_loop(aflow: AsyncHarness) -> None:
+    @workflow
+    async def work() -> int:
+        return 1
+
+    aflow.include(work)
+    assert await (await aflow.start(work)).result(SOON) == 1
+
+
+def test_an_app_says_that_it_is_open_on_another_loop(dsn: str) -> None:
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        app = pgflow.AsyncApp(dsn)
+        first.run(app.__aenter__())
+        with pytest.raises(WrongState, match="open on another event loop"):
+            second.run(app.pause_queue("default"))
+        first.run(app.close())
+        second.run(app.pause_queue("default"))
 
 
 # ---------------------------------------------------------------- skip

@@ -22,13 +22,19 @@ def quiet_driver() -> None:
         _DRIVER.setLevel(_QUIET)
 
 
-def set_up_logging(level: str, form: str = "text") -> None:
+def set_up_logging(level: str, form: str = "text", *, tells_failures: bool = False) -> None:
     """Logs to standard error.
+
+    Args:
+        level: Least level that is shown.
+        form: ``text`` or ``json``.
+        tells_failures: True if the command has words of its own for runs that fail. Then the log
+            has them for whoever asks for more than warnings.
 
     Raises:
         Mistake: There is no such level or format.
     """
-    from pgflow.logs import JsonFormatter, TextFormatter
+    from pgflow.logs import JsonFormatter, TextFormatter, is_failed_run
 
     if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise Mistake(f"--log-level is debug, info, warning or error, not {level!r}")
@@ -36,6 +42,8 @@ def set_up_logging(level: str, form: str = "text") -> None:
         raise Mistake(f"--log-format is text or json, not {form!r}")
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    if tells_failures and level.upper() in ("WARNING", "ERROR"):
+        handler.addFilter(lambda record: not is_failed_run(record))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if level.upper() == "DEBUG" and _DRIVER.level == _QUIET:
         _DRIVER.setLevel(logging.NOTSET)

@@ -507,7 +507,7 @@ def run(
     from pgflow_cli.runs.running import run_here
 
     form = choose_form(as_json=as_json)
-    set_up_logging(log_level)
+    set_up_logging(log_level, tells_failures=True)
     limit = (
         None
         if max_runtime is None

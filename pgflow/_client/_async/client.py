@@ -16,7 +16,7 @@ from pgflow._client._async.obligations import AsyncObligations
 from pgflow._client._async.schedules import AsyncSchedules
 from pgflow._client._async.session import AsyncSession
 from pgflow._client._async.updates import AsyncSentUpdate
-from pgflow._client.handles import Outcome, delivery_of, signal_query
+from pgflow._client.handles import Outcome, signal_query
 from pgflow._client.starts import start_query
 from pgflow._client.updates import update_query
 from pgflow._client.values import stored_value
@@ -27,6 +27,7 @@ from pgflow._db.query import Query, Steps
 from pgflow._flow.entities import Snapshot, Update, check_entity_key, entity_of
 from pgflow._flow.events import encode_event
 from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.messages import delivery_of
 from pgflow._flow.signals import Signal
 from pgflow._flow.updates import BoundUpdate
 from pgflow._flow.workflow import Workflow

@@ -9,9 +9,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from pgflow._client._sync.session import Session
 from pgflow._client._sync.updates import SentUpdate
-from pgflow._client.handles import Handle, Position, delivery_of, signal_query
+from pgflow._client.handles import Handle, Position, signal_query
 from pgflow._client.updates import bound, update_query
 from pgflow._db.calls import mail, result, updates
+from pgflow._flow.messages import delivery_of
 from pgflow._flow.signals import Signal
 from pgflow._flow.updates import UpdateHandler
 from pgflow._model.durations import Duration
