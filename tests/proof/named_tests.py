@@ -172,8 +172,13 @@ TESTS = {
         ["tests/seals/test_verify.py", "tests/seals/test_redact.py", "tests/seals/test_sealing.py"],
     ),
     "G48": (
-        "planted objects and roles without rights",
-        ["tests/sql/test_schema.py", "-k", "planted or privileges or nobody or plain"],
+        "planted objects and roles without rights; values where bash evaluates",
+        [
+            "tests/sql/test_schema.py",
+            "tests/runs/test_bash_values.py",
+            "-k",
+            "planted or privileges or nobody or plain or bash_evaluates or refused_by_its_place",
+        ],
     ),
 }
 
