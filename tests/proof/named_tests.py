@@ -172,12 +172,13 @@ TESTS = {
         ["tests/seals/test_verify.py", "tests/seals/test_redact.py", "tests/seals/test_sealing.py"],
     ),
     "G48": (
-        "planted objects and roles without rights; values where bash evaluates",
+        "planted objects and roles without rights; values that bash evaluates; hostile .git",
         [
             "tests/sql/test_schema.py",
             "tests/runs/test_bash_values.py",
+            "tests/workspace/test_hostile_repositories.py",
             "-k",
-            "planted or privileges or nobody or plain or bash_evaluates or refused_by_its_place",
+            "planted or privileges or nobody or plain or evaluates or its_place or hostile",
         ],
     ),
 }
