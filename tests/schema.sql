@@ -4800,7 +4800,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 39fc3788fe3183129228db0b51c74800
+  md5 9bfa0eb9d56bd81d64638263af2c6640
   grant execute to pgflow_worker
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
