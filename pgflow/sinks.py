@@ -185,11 +185,12 @@ def _seconds_of(retry_after: str | None) -> float | None:
         return min(float(text[:9]), LONGEST_RETRY_AFTER)
     try:
         at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        seconds = (at - datetime.now(UTC)).total_seconds()
+    except (ValueError, OverflowError):  # a year or a zone of thirty digits
         return None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return min(max((at - datetime.now(UTC)).total_seconds(), 0.0), LONGEST_RETRY_AFTER)
+    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
 
 
 class Notify:

@@ -33,6 +33,7 @@ from pgflow.declare.dag import discover, read_file
 from pgflow.declare.durable import programs, shell
 from pgflow.declare.durable.shell import rewrite
 from pgflow.declare.graph import Bash, Group, Loop, Node, Script, every_node
+from pgflow.declare.text.bash import parser as shell_parser
 from pgflow.declare.text.templates import program_references
 
 CORPUS = Path(__file__).parent / "corpus" / "dag"
@@ -143,7 +144,7 @@ def judge_shell(source: Source) -> Found:
     kinds = Counter[str]()
     wrong: list[str] = []
     slots = {int(re.sub(r"\D", "", slot.reference)): slot for slot in made.slots}
-    root = shell._parser().parse(made.text.encode()).root_node
+    root = shell_parser().parse(made.text.encode()).root_node
     for number, kind in enumerate(kinds_of(source.text)):
         slot = slots.get(number)
         if slot is None:
@@ -174,7 +175,7 @@ def kinds_of(text: str) -> Iterator[str]:
         start, end = (len(text[:one].encode()) for one in (first, last))
         masked[start + 1 : end] = b"v" * (end - start - 1)
         starts.append(start)
-    root = shell._parser().parse(bytes(masked)).root_node
+    root = shell_parser().parse(bytes(masked)).root_node
     for start in starts:
         yield next(
             (name for one in upwards(root, start) if (name := kind_of(one))), "outside quotes"

@@ -30,6 +30,7 @@ from pgflow.errors import InvalidArgument, KeyConflict, Redacted
 from pgflow.replay.check import Divergence, find_divergence
 
 FORMAT = 1
+_TOO_DEEP = "is nested too deeply: no run is, so it was not exported by pgflow"
 SUFFIX = ".jsonl"
 
 
@@ -74,6 +75,8 @@ def read_history(line: str, where: str = "the history") -> RecordedRun:
         data = json.loads(line)
     except ValueError as error:
         raise InvalidArgument(f"{where} is not JSON: {error}") from error
+    except RecursionError:
+        raise InvalidArgument(f"{where} {_TOO_DEEP}") from None
     if not isinstance(data, dict) or "pgflow_history" not in data:
         raise InvalidArgument(f"{where} is no history of a run: `pgflow export` writes them")
     if data["pgflow_history"] != FORMAT:
@@ -201,6 +204,8 @@ def import_lines(connection: psycopg.Connection[Any], lines: Iterable[tuple[str,
                 run(connection, transfer.import_run(line))
             except (InvalidArgument, KeyConflict) as error:
                 raise type(error)(f"{where}: {error}; nothing was imported") from error
+            except psycopg.errors.StatementTooComplex:
+                raise InvalidArgument(f"{where} {_TOO_DEEP}; nothing was imported") from None
             claim = recorded.claim
             unfinished.pop((claim.root, claim.generation), None)
             if recorded.status == "continued":

@@ -13,7 +13,8 @@ from pgflow.workspace import sync as sync
 from pgflow.workspace.commands import Command, Reach, classify
 from pgflow.workspace.durable import NotChanged, SyncFileEffect, change, lease
 from pgflow.workspace.folder import Change, Workspace
-from pgflow.workspace.git import Conflict, Fenced, Moved, WorkspaceError
+from pgflow.workspace.git import Conflict, Fenced, Moved
+from pgflow.workspace.places import WorkspaceError
 from pgflow.workspace.pushing import Pushed, PushRefused, push
 from pgflow.workspace.snapshots import Snapshot
 

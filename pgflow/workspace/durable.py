@@ -13,7 +13,7 @@ import pgflow
 from pgflow import Absent, Confirmed, DefinitionError
 from pgflow._flow.step import resolve_hints
 from pgflow.workspace.folder import Workspace
-from pgflow.workspace.git import WorkspaceError
+from pgflow.workspace.places import WorkspaceError
 from pgflow.workspace.snapshots import Snapshot
 
 P = ParamSpec("P")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pgflow.workspace.git import Conflict, Fenced, Git, Moved, WorkspaceError
+from pgflow.workspace.git import Conflict, Fenced, Git, Moved
+from pgflow.workspace.places import WorkspaceError
 from pgflow.workspace.snapshots import Operation, Snapshot
 
 REFERENCES = "refs/agent/"
@@ -78,8 +79,7 @@ class Workspace:
         if not git.has_worktree(folder):
             if git.find(base) is None:
                 raise WorkspaceError(f"{repository} has no commit {base}")
-            git.run("worktree", "prune")
-            git.run("worktree", "add", "--quiet", "--force", "--detach", str(folder), base)
+            git.add_worktree(folder, base, "--detach")
         return cls(str(folder), run, tuple(include), tuple(live))
 
     def remove(self) -> None:
@@ -88,7 +88,7 @@ class Workspace:
         if folder.parent.name != "worktrees" or folder.parent.parent.name != "pgflow":
             raise WorkspaceError(f"{self.path} is a folder of yours: remove it yourself")
         if folder.exists():
-            self.git.run("worktree", "remove", "--force", "--force", self.path)
+            self.git.remove_worktree(folder, is_locked=True)
 
     def fenced(self, fence: int) -> Workspace:
         """The same, worked in under a lease: who has a smaller fence than was seen is refused."""
@@ -214,7 +214,9 @@ class Workspace:
         """
         target = self._known(snapshot)
         before = self._trees(target)[0] if since is None else self._known(since).commit
-        return self.git.ask("diff", "--no-color", "--no-ext-diff", before, target.commit)
+        return self.git.ask(
+            "diff", "--no-color", "--no-ext-diff", "--no-textconv", before, target.commit
+        )
 
     def conflicts_with(self, other: str) -> list[str]:
         """Lists the files that both this run and a branch, or another run's reference, have changed
@@ -227,7 +229,7 @@ class Workspace:
         if tip is None:
             return []
         try:
-            self.git.merge_commits(tip.commit, other)
+            self.git.merge_commits(tip.commit, self.git.find(other) or other)
         except Conflict as conflict:
             return conflict.paths
         return []
@@ -382,16 +384,17 @@ class Workspace:
         git = self.git
         with git.index(quoted(self.run)) as index:
             outside = [f":(exclude,top,literal){path}" for path in self.live]
-            git.run("add", "--all", "--", ":/", *outside, index=index)
+            git.take_in(":/", *outside, index=index)
             there = [path for path in self.include if (Path(self.path) / path).exists()]
             if there:
                 named = [f":(top,literal){path}" for path in there]
-                git.run("add", "--force", "--all", "--", *named, *outside, index=index)
+                git.take_in(*named, *outside, index=index, options=("--force",))
             return git.ask("write-tree", index=index)
 
     def _write(self, tree: str) -> None:
         """Makes the files those of a tree; what is live or ignored stays."""
         git = self.git
+        self._look()  # what is there and not in the tree has to be in the index, to be removed
         with git.index(quoted(self.run)) as index:
             git.run("read-tree", "--reset", "-u", tree, index=index)
 

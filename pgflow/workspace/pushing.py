@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 import pgflow
 from pgflow import Absent, Confirmed, effect
 from pgflow.workspace.folder import Workspace, quoted
-from pgflow.workspace.git import Git, WorkspaceError
+from pgflow.workspace.git import Git
+from pgflow.workspace.places import WorkspaceError
 
 REFERENCES = "refs/agent-push/"
 """Folder of the references of pushes, each from before it begins: what is sent, what was there."""

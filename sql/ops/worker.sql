@@ -180,7 +180,8 @@ begin
       held_by, detail)
     select j.run_id, t, j.lane_id, j.newest, j.attempt, j.priority, true, 'stuck', 'poison', 'pgflow',
       jsonb_build_object('deaths', j.deaths,
-        'message', format('%s workers died holding this run and it recorded nothing', j.deaths))
+        'message', format('%s workers died holding this run and it recorded nothing: if it kills them, mend that; '
+          'if its step only takes long, pgflow retry gives it as many deaths again', j.deaths))
     from judged j where j.deaths >= j.max_deaths and j.is_alone order by j.run_id
     returning h.run_id
   )

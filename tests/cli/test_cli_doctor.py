@@ -50,6 +50,29 @@ def test_a_sound_database_passes_every_check(dsn):
     ] == []
 
 
+@pytest.mark.unsound
+def test_a_function_planted_beside_ours_is_named_with_the_remedy(dsn, conn):
+    conn.execute(
+        "create function pgflow.check(planted text default '') returns text language sql "
+        "as $$ select 'x' $$"
+    )
+    conn.execute(
+        "create function public.pg_total_relation_size(oid) returns bigint language plpgsql "
+        "as $$ begin raise 'planted'; end $$"
+    )
+    rows, code = findings(dsn, "--deep")
+    wrong = {
+        name: [row for row in found if row[0] == "fail"]
+        for name, found in rows.items()
+        if any(row[0] == "fail" for row in found)
+    }
+    assert (code, set(wrong)) == (1, {"schema drift", "invariants"})
+    _, said, remedy = wrong["schema drift"][0]
+    assert "check(text) is not pgflow's, and calls of check may find it" in said.replace('"', "")
+    assert remedy.startswith("drop function pgflow.")
+    assert "is not unique: somebody has put another function" in wrong["invariants"][0][1]
+
+
 @pytest.mark.full
 def test_a_person_sees_what_to_do_under_each_finding(dsn, conn):
     make_stuck(conn, "stuck-1")

@@ -250,6 +250,20 @@ def test_a_run_or_key_that_is_there_refuses_the_file_in_one_line_and_leaves_noth
     assert statuses(conn) == {"hello-1": "queued"}
 
 
+@pytest.mark.parametrize("depth", [2_000, 200_000])
+def test_a_history_that_is_nested_deeply_is_refused_in_one_line(
+    exported: str, dsn: str, tmp_path: Path, depth: int
+) -> None:
+    nested = "[" * depth + "]" * depth
+    for name, value in (("labels", nested), ("input", json.dumps(nested))):
+        file = tmp_path / f"{name}.jsonl"
+        history = {**json.loads(exported.splitlines()[0]), name: "HERE"}
+        file.write_text(json.dumps(history).replace('"HERE"', value))
+        answer = pgflow(dsn, "import", str(file))
+        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1), answer.err
+        assert f"{name}.jsonl, line 1" in answer.err
+
+
 def test_what_was_imported_is_not_imported_again(exported: str, dsn: str, tmp_path: Path) -> None:
     assert import_text(dsn, exported, tmp_path).code == 0
     answer = import_text(dsn, exported, tmp_path)

@@ -179,13 +179,16 @@ TESTS = {
     "G48": (
         (
             "planted objects and roles without rights; statements of people in a database whose "
-            "application has left everything open"
+            "application has left everything open; values that bash evaluates; hostile .git"
         ),
         [
             "tests/sql/test_schema.py",
             "tests/inspect/test_inspect_sheet.py",
+            "tests/runs/test_bash_values.py",
+            "tests/workspace/test_hostile_repositories.py",
             "-k",
-            "planted or privileges or nobody or plain or test_inspect_sheet",
+            "planted or privileges or nobody or plain or test_inspect_sheet "
+            "or evaluates or its_place or hostile",
         ],
     ),
 }

@@ -117,7 +117,7 @@ def test_elsewhere_any_text_will_do(script: str) -> None:
 
 
 def test_a_script_that_the_lexer_does_not_understand_is_refused_by_its_line() -> None:
-    with pytest.raises(NotRewritable, match="line 2: the lexer does not understand"):
+    with pytest.raises(NotRewritable, match="line 2, column 7: the lexer does not understand"):
         rewrite("true\n{ cat <<'X'; } | cat\n$a.output\nX\n")
 
 

@@ -213,7 +213,8 @@ def test_a_run_that_kills_its_workers_is_stuck_and_the_queue_goes_on(db: Conn, m
     assert (state, reason) == ("stuck", "poison")
     assert error == {
         "deaths": most,
-        "message": f"{most} workers died holding this run and it recorded nothing",
+        "message": f"{most} workers died holding this run and it recorded nothing: if it kills "
+        "them, mend that; if its step only takes long, pgflow retry gives it as many deaths again",
     }
     assert claim_one(db).run_id == innocent
 

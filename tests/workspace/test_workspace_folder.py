@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -276,12 +275,3 @@ def test_links_are_kept_as_links(ws: Workspace, folder: Path, tmp_path: Path) ->
     ws.rewind(first)
     assert (folder / "link").readlink() == outside
     assert outside.read_text() == "outside"
-
-
-@pytest.mark.full
-def test_a_lost_index_costs_time_alone(ws: Workspace, folder: Path) -> None:
-    append(ws, "k1", "b", "+1")
-    shutil.rmtree(folder / ".git" / "pgflow")
-    append(ws, "k2", "b", "+2")
-    ws.rewind(ws.history()[-1])
-    assert (folder / "b").read_text() == "b"

@@ -136,6 +136,15 @@ def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -
                 "name the primary in the connection string",
             )
         ]
+    except psycopg.errors.AmbiguousFunction as error:
+        return [
+            Finding(
+                "fail",
+                f"this cannot be checked: {error.diag.message_primary}: somebody has put another "
+                "function of that name beside it",
+                "drop that function: the check of schema drift names it",
+            )
+        ]
     except psycopg.errors.ProgrammingError as error:
         return [
             Finding(

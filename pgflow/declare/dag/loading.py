@@ -69,6 +69,7 @@ class Loaded:
     head: dict[str, Any] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
     nodes: tuple[Draft, ...] = ()
+    lines: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -117,7 +118,8 @@ def load_text(text: str, file: str) -> Loaded:
     loaded = Loaded(file, document=document)
     if isinstance(document.value, dict):
         loaded.head = document.value
-        _load(loaded, document, text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+        loaded.lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        _load(loaded, document, loaded.lines)
     else:
         said = "Missing required field 'name'" if isinstance(document.value, list) else _NO_OBJECT
         hint = _STUDIED

@@ -18,6 +18,7 @@ from pgflow.declare.dag.including import TRAVELS, Shelf, Whole, expand, includes
 from pgflow.declare.dag.loading import Loaded, load_text
 from pgflow.declare.dag.scopes import Scopes
 from pgflow.declare.dag.shelf import Tree, most_files, tree_of, workflow_files
+from pgflow.declare.dag.shells import shell_problems
 from pgflow.declare.graph import Graph
 from pgflow.declare.graph.problems import Problem, Verdict
 
@@ -150,6 +151,7 @@ def _verdict(loaded: Loaded, shelf: Shelf, told: Problem | None = None) -> Verdi
         return Verdict(loaded.file, tuple(problems), unresolved=(_problem(loaded, error),))
     except WrongInclude as error:
         return Verdict(loaded.file, (*problems, _problem(loaded, error)))
+    problems += shell_problems(loaded, whole.nodes)
     return Verdict(loaded.file, tuple(problems), _graph(loaded, whole))
 
 

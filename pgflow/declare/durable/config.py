@@ -6,7 +6,6 @@ say, the user's own says (``~/.archon/config.yaml``).
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +19,12 @@ from pgflow.declare.graph import Graph
 from pgflow.declare.text.outputs import value_text
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
 from pgflow.errors import InvalidWorkflow
+from pgflow.workspace.git import Git
+from pgflow.workspace.places import WorkspaceError
 
 PLACE: Final = Path(".archon", "config.yaml")
 """Place of the file in a working folder."""
 
-_GIT_SECONDS: Final = 5
 
 _TIERS_OF: Final[dict[str, dict[str, tuple[str, str | None]]]] = {
     "claude": {"small": ("haiku", None), "medium": ("sonnet", None), "large": ("opus", None)},
@@ -108,14 +108,12 @@ def configured(folder: str | Path, provider: str | None = None) -> Settings:
 
 def _base_branch(folder: str | Path) -> str:
     """The branch that the repository's remote calls its own; empty if nobody says."""
-    command = ["git", "-C", str(folder), "symbolic-ref", "--short", "refs/remotes/origin/HEAD"]
     try:
-        said = subprocess.run(  # noqa: S603 - a fixed command
-            command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        git = Git(str(folder))
+        said = git.ask("symbolic-ref", "--short", "refs/remotes/origin/HEAD")
+    except WorkspaceError:
         return ""
-    return said.stdout.strip().removeprefix("origin/") if said.returncode == 0 else ""
+    return said.strip().removeprefix("origin/")
 
 
 def with_tiers(settings: Settings, graph: Graph) -> Settings:

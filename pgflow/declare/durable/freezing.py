@@ -210,7 +210,7 @@ class _Reader:
             self.commands[name] = text
 
     def _shell(self, script: str) -> None:
-        if script not in self.shells and (made := rewrite(script)).slots:
+        if script not in self.shells and (made := rewrite(script)).text != script:
             self.shells[script] = made
 
     def _program(self, body: Script) -> None:

@@ -17,7 +17,8 @@ from typing import Final, Literal, TypeAlias
 
 from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.worktrees import has_own_commits, is_clean
-from pgflow.workspace.git import Git, WorkspaceError
+from pgflow.workspace.git import Git
+from pgflow.workspace.places import WorkspaceError
 
 Why: TypeAlias = Literal["", "uncommitted", "commits"]
 """Reason why a part of a leftover is kept: a worktree with something uncommitted, or a branch with
@@ -135,7 +136,7 @@ class Leftovers:
         """Remove a worktree; git refuses one that is locked, or another repository's."""
         if (place / ".git").exists():
             git = self._git or Git(str(place))
-            git.run("worktree", "remove", "--force", str(place))
+            git.remove_worktree(place)
         else:
             shutil.rmtree(place)
 

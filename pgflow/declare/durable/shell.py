@@ -8,34 +8,50 @@ outside of quotes, ``${PGFLOW_1}`` within double ones, and ``'"${PGFLOW_1}"'`` w
 quoted heredoc that has references loses the quotes of its delimiter, and the rest of its body is
 escaped instead. Comments stay as they are.
 
-A variable's value is never read as a program, with one exception: where bash evaluates
-(``$((...))``, ``[[ x -gt y ]]``, ``let``, an index), it evaluates the values too. There a value
-must be a whole number (`Slot.is_number`).
+A variable's value is never read as a program. Where bash evaluates (``$((...))``, ``let``, an
+index, ``[[ x -gt y ]]``), it evaluates the values too, and arithmetic can run commands. There a
+value must be a whole number. That of a reference is looked at before the script runs
+(`Slot.is_number`). That of a variable which the script itself has filled with a value is looked at
+when bash evaluates it, by what is put around it (`_Guards`). Where bash would take a value for a
+name or a program, the script is refused (`pgflow.declare.text.bashrules`).
 
-The lexer is ``tree-sitter-bash``, of the extra ``run``. Only whoever starts a run needs it: what it
-made is frozen with the run. A script without references needs no lexer.
+Only whoever starts a run needs the lexer: what it made is frozen with the run. A script without
+values needs none.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from pgflow.declare.graph.graph import Part
-from pgflow.declare.text.templates import program_references
-from pgflow.errors import SetupError
+from pgflow.declare.text.bash import IDENTIFIER, INNER_SHELLS, Place, is_shell, upwards, walk
+from pgflow.declare.text.bashscript import Script, is_quoted_heredoc, reads_values
 
 PREFIX = "PGFLOW_VALUE_"
 """Names of the variables that carry values begin so."""
 
+NUMBER: Final = "pgflow_number_"
+"""The function by which a script looks at what it evaluates."""
+_GUARD: Final = "/*[!0-9[:space:]+-]*/.no_whole_number"
+"""Behind the name of a variable, it makes a text that is no whole number one that bash refuses to
+evaluate.
+"""
+_PRELUDE: Final = (
+    f"{NUMBER}() {{ case $1 in *[!0-9[:space:]+-]*) "
+    "printf '%s\\n' \"pgflow: bash would evaluate '${1:0:100}', which is no whole number\" >&2; "
+    'printf .no_whole_number;; *) printf %s "$1";; esac; }; '
+)
+
 _ESCAPED = re.compile(r"[\\$`]")
 _PLAIN_DELIMITER = re.compile(r"[A-Za-z0-9_.-]+")
-_INNER_SHELLS = frozenset({"command_substitution", "process_substitution", "subshell", "program"})
-_EVALUATED = frozenset({"arithmetic_expansion", "c_style_for_statement", "subscript"})
-_COMPARED = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
-_DECLARES_MAPS = re.compile(r"\b(?:declare|local|typeset)\s+-[a-zA-Z]*A")
+_INNER_SHELLS = INNER_SHELLS | {"subshell", "program"}
+_TESTS = re.compile(rb"(?:\[|test)\s")
+_CHANGES = re.compile(rb"\s*(?:\+\+|--|[-+*/%&|^]=|<<=|>>=)")
+_IS_CHANGED = re.compile(rb"(?:\+\+|--)\s*$")
+_ELEMENT = re.compile(rb"\[([^][]*)\]")
+_ASSIGNS = re.compile(rb"\s*=(?!=)")
 
 
 class Slot(Part):
@@ -72,82 +88,64 @@ def rewrite(script: str) -> Shell:
         variable for each kind of place.
 
     Raises:
-        NotRewritable: One stands where no variable can.
-        SetupError: It has references, and the lexer is not installed.
+        NotRewritable: One stands where no variable can, or bash would take a value for a name or a
+            program.
+        SetupError: It has values, and the lexer is not installed.
     """
-    found = list(program_references(script))
-    if not found:
+    if not reads_values(script):
         return Shell(text=script)
-    return _Rewriting(script, found).done()
+    read = Script(script)
+    for finding in read.findings:
+        if finding.is_error:
+            line, column = read.where(finding.start)
+            raise NotRewritable(f"line {line}, column {column}: {finding.message}")
+    return _Rewriting(read).done()
+
+
+Edit = tuple[int, int, str]
+"""Start and end of what is replaced, and the text in its stead."""
 
 
 class _Rewriting:
-    """The rewriting of one script. Positions are those of its UTF-8 bytes, as the lexer has
-    them.
-    """
+    """The rewriting of one script."""
 
-    def __init__(self, script: str, found: list[tuple[int, int]]) -> None:
-        self.source = script.encode("utf-8", "surrogatepass")
+    def __init__(self, script: Script) -> None:
         self.script = script
-        self.found = [(self._byte(start), self._byte(end)) for start, end in found]
+        self.source = script.source
         self.slots: dict[tuple[str, bool], Slot] = {}
-        self.edits: list[tuple[int, int, str]] = []
+        self.edits: list[Edit] = []
         self.opened: set[int] = set()
-        self.root = _parser().parse(self._masked()).root_node
-        if self.root.has_error:
-            line = next(_errors(self.root)).start_point[0] + 1
-            raise NotRewritable(
-                f"line {line}: the lexer does not understand this script, so its references cannot "
-                "be told from its quotes: write it more plainly, or read them from a variable"
-            )
-
-    def _byte(self, index: int) -> int:
-        return len(self.script[:index].encode("utf-8", "surrogatepass"))
-
-    def _masked(self) -> bytes:
-        """The script with each reference as a plain variable of the same length, which is what the
-        lexer knows.
-        """
-        masked = bytearray(self.source)
-        for start, end in self.found:
-            masked[start + 1 : end] = b"v" * (end - start - 1)
-        return bytes(masked)
 
     def done(self) -> Shell:
         """The script with all its references rewritten."""
-        for start, end in self.found:
+        for start, end in self.script.found:
             self._rewrite(start, end)
+        guards = list(dict.fromkeys(_Guards(self.script).edits()))
         text = bytearray(self.source)
-        for start, end, new in sorted(self.edits, reverse=True):
+        for start, end, new in sorted([*self.edits, *guards], reverse=True):
             text[start:end] = new.encode()
-        return Shell(text=text.decode("utf-8", "surrogatepass"), slots=tuple(self.slots.values()))
+        whole = text.decode("utf-8", "surrogatepass")
+        if any(NUMBER in new for _, _, new in guards):
+            whole = _PRELUDE + whole
+        return Shell(text=whole, slots=tuple(self.slots.values()))
 
     def _rewrite(self, start: int, end: int) -> None:
-        nodes = list(_upwards(self.root.descendant_for_byte_range(start, start + 1)))
+        nodes = self.script.nodes_at(start)
         kinds = [node.type for node in nodes]
-        if "comment" in kinds:
+        if not self.script.is_live(start):
             return
-        quoted = next((node for node in nodes if _is_quoted_heredoc(node)), None)
+        quoted = next((node for node in nodes if is_quoted_heredoc(node)), None)
         if quoted is not None and _innermost(nodes, quoted):
             self._open(quoted)
-            self.edits.append((start, end, f"${{{self._slot(start, end, nodes)}}}"))
+            self.edits.append((start, end, f"${{{self._slot(start, end)}}}"))
             return
-        if "raw_string" not in kinds and "ansi_c_string" not in kinds and self._is_literal(start):
-            return
-        variable = f"${{{self._slot(start, end, nodes)}}}"
+        variable = f"${{{self._slot(start, end)}}}"
         self.edits.append((start, end, _in_place(kinds, variable)))
 
-    def _is_literal(self, start: int) -> bool:
-        """Return True if its ``$`` is escaped, or belongs to the ``$$`` before it."""
-        before = self.source[:start]
-        slashes = len(before) - len(before.rstrip(b"\\"))
-        dollars = len(before) - len(before.rstrip(b"$"))
-        return slashes % 2 == 1 or dollars % 2 == 1
-
-    def _slot(self, start: int, end: int, nodes: list[Any]) -> str:
+    def _slot(self, start: int, end: int) -> str:
         """The variable that carries a value to this place."""
         reference = self.source[start:end].decode()
-        is_number = _is_evaluated(nodes, self.script)
+        is_number = any(place.has(start) for place in self.script.places)
         known = self.slots.get((reference, is_number))
         if known is None:
             name = f"{PREFIX}{len(self.slots) + 1}"
@@ -169,34 +167,13 @@ class _Rewriting:
             )
         self.edits.append((start.start_byte, start.end_byte, delimiter))
         body = next(child for child in redirect.children if child.type == "heredoc_body")
-        inside = [found for found in self.found if body.start_byte <= found[0] < body.end_byte]
+        inside = [
+            found for found in self.script.found if body.start_byte <= found[0] < body.end_byte
+        ]
         for at in _ESCAPED.finditer(self.source[body.start_byte : body.end_byte].decode("latin-1")):
             place = body.start_byte + at.start()
             if not any(first <= place < last for first, last in inside):
                 self.edits.append((place, place, "\\"))
-
-
-def _errors(node: Any) -> Iterator[Any]:
-    """The places that the lexer does not understand, the innermost first."""
-    for child in node.children:
-        if child.has_error:
-            yield from _errors(child)
-    yield node
-
-
-def _upwards(node: Any) -> Iterator[Any]:
-    """The node and those around it, the innermost first."""
-    while node is not None:
-        yield node
-        node = node.parent
-
-
-def _is_quoted_heredoc(node: Any) -> bool:
-    """Return True for a heredoc in whose body nothing is expanded."""
-    return node.type == "heredoc_redirect" and any(
-        child.type == "heredoc_start" and re.search(rb"['\"\\]", child.text)
-        for child in node.children
-    )
 
 
 def _innermost(nodes: list[Any], heredoc: Any) -> bool:
@@ -218,51 +195,150 @@ def _in_place(kinds: list[str], variable: str) -> str:
     return f'"{variable}"'
 
 
-def _is_evaluated(nodes: list[Any], script: str) -> bool:
-    """Return True where bash takes a value for an arithmetic expression."""
-    for node in nodes:
-        if node.type in _INNER_SHELLS:
-            return False
-        if node.type == "subscript":
-            return _DECLARES_MAPS.search(script) is None
-        if node.type in _EVALUATED or _compares_numbers(node) or _assigns_numbers(node):
-            return True
-    return False
+class _Guards:
+    """Guards around the variables of a script that may carry a value, where bash would
+    evaluate it.
+
+    A plain variable gets a pattern behind its name; all else goes through a function. What is no
+    whole number becomes a text that bash refuses. Words of ``[`` get quotes, so that no value can
+    bring in an operator.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.values = script, script.values
+
+    def edits(self) -> Iterator[Edit]:
+        """All of them."""
+        for place in self.script.places:
+            if place.is_operand and _is_of_test(place.node):
+                continue
+            if place.is_operand:
+                yield from self._operand(place)
+            else:
+                yield from self._within(place, place.node)
+                yield from self._names(place)
+        for node in self.script.walk():
+            if node.type in ("test_command", "command") and _TESTS.match(node.text):
+                yield from self._quotes(node)
+
+    def _operand(self, place: Place) -> Iterator[Edit]:
+        """One word: it is guarded as a whole, unless it is a plain variable."""
+        node = place.node
+        inner = node.named_children[0] if _is_quoted_one(node) else node
+        if node.type in ("word", "variable_name"):
+            if node.text.decode() in self.values.names:
+                yield place.start, place.end, f"${{{node.text.decode()}{_GUARD}}}"
+        elif self.values.expands(inner) and _is_plain(inner):
+            yield _with_guard(inner)
+        elif (
+            self.values.has_reference(node)
+            and not place.shells
+            and not _has_variable(self.values, node)
+        ):
+            return  # it is a number, or the script does not run
+        elif self.values.carried_by(node):
+            yield place.start, place.start, f"$({NUMBER} "
+            yield place.end, place.end, ")"
+
+    def _within(self, place: Place, node: Any) -> Iterator[Edit]:
+        """The expansions and commands of an expression."""
+        start, end = node.byte_range
+        if end <= place.start or start >= place.end:
+            return
+        if is_shell(node):
+            if self.values.carried_by(node):
+                yield start, start, f'$({NUMBER} "'
+                yield end, end, '")'
+        elif start >= place.start and self._is_read(node):
+            if _is_plain(node):
+                yield _with_guard(node)
+            else:
+                yield start, start, f'$({NUMBER} "'
+                yield end, end, '")'
+        else:
+            for child in node.children:
+                yield from self._within(place, child)
+
+    def _is_read(self, node: Any) -> bool:
+        return self.values.expands(node) and not node.text.startswith(b"${#")
+
+    def _names(self, place: Place) -> Iterator[Edit]:
+        """The names of an expression that stand without a ``$``."""
+        text = bytearray(self.script.source[place.start : place.end])
+        for node in walk(place.node):
+            if node.type in ("simple_expansion", "expansion", "raw_string") or is_shell(node):
+                first, last = (at - place.start for at in node.byte_range)
+                if node is not place.node and first >= 0:
+                    text[first:last] = b" " * (last - first)
+        for found in IDENTIFIER.finditer(bytes(text)):
+            name, start = found[0].decode(), place.start + found.start()
+            if name not in self.values.names or not place.has(start):
+                continue
+            element = _ELEMENT.match(text, found.end())
+            end = found.end() if element is None else element.end()
+            if _CHANGES.match(text, end) or _IS_CHANGED.search(text, 0, found.start()):
+                if element is not None and not self._is_clean(element[1]):
+                    line, column = self.script.where(start)
+                    said = f"bash evaluates the index of {name}: use a number of its own"
+                    raise NotRewritable(f"line {line}, column {column}: {said}")
+                at = place.start + _expression_start(bytes(text), found.start())
+                yield at, at, f"(${{{text[found.start() : end].decode()}{_GUARD}}}+0), "
+            elif not _ASSIGNS.match(text, end):
+                yield start, start, "(${"
+                yield place.start + end, place.start + end, f"{_GUARD}}}+0)"
+
+    def _is_clean(self, index: bytes) -> bool:
+        """Return True for a number, and for the name of a variable without a value."""
+        return index.isalnum() and index.decode() not in self.values.names
+
+    def _quotes(self, command: Any) -> Iterator[Edit]:
+        """Quotes for the words of a test that have none."""
+        stack = list(command.children)
+        while stack:
+            node = stack.pop()
+            if self.values.expands(node):
+                yield node.start_byte, node.start_byte, '"'
+                yield node.end_byte, node.end_byte, '"'
+            elif node.type not in ("string", "raw_string", *INNER_SHELLS):
+                stack += node.children
 
 
-def _compares_numbers(node: Any) -> bool:
-    """Return True for ``x -gt y`` within ``[[ ]]``, and for ``((...))``."""
-    if node.type == "test_command":
-        return bool(node.children) and node.children[0].type == "(("
-    if node.type == "compound_statement":
-        return bool(node.children) and node.children[0].type == "(("
-    operators = [child.text.decode() for child in node.children if child.type == "test_operator"]
-    return node.type == "binary_expression" and not _COMPARED.isdisjoint(operators)
+def _with_guard(node: Any) -> Edit:
+    """A plain variable with the guard behind its name."""
+    text = node.text.decode()
+    inner = text[2:-1] if text.startswith("${") else text[1:]
+    return node.start_byte, node.end_byte, f"${{{inner}{_GUARD}}}"
 
 
-def _assigns_numbers(node: Any) -> bool:
-    """Return True for ``let`` and ``declare -i``."""
-    words = [child.text.decode("utf-8", "replace") for child in node.children]
-    if node.type == "command":
-        return words[:1] == ["let"]
-    return node.type == "declaration_command" and any(
-        re.fullmatch(r"-[a-zA-Z]*i[a-zA-Z]*", word) for word in words
+def _is_plain(node: Any) -> bool:
+    """Return True for ``$x``, ``${x}`` and ``${x[0]}``."""
+    if node.type == "simple_expansion":
+        return True
+    inner = node.named_children
+    return len(node.children) == 3 and inner[0].type in ("variable_name", "special_variable_name")
+
+
+def _is_quoted_one(node: Any) -> bool:
+    """Return True for ``"$x"``."""
+    return (
+        node.type == "string"
+        and len(node.children) == 3
+        and node.children[1].type in ("simple_expansion", "expansion")
     )
 
 
-@cache
-def _parser() -> Any:
-    """The lexer.
+def _is_of_test(node: Any) -> bool:
+    """Return True for a word of ``[ ... ]``, which takes a number or nothing."""
+    around = next((one for one in upwards(node) if one.type == "test_command"), None)
+    return around is not None and around.children[0].text == b"["
 
-    Raises:
-        SetupError: It is not installed.
-    """
-    try:
-        import tree_sitter
-        import tree_sitter_bash
-    except ImportError as error:
-        raise SetupError(
-            "shell scripts that read outputs of other nodes need a lexer of bash: "
-            "pip install 'pgflow-engine[run]'"
-        ) from error
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+def _has_variable(values: Any, node: Any) -> bool:
+    return any(values.expands(one) for one in walk(node))
+
+
+def _expression_start(text: bytes, at: int) -> int:
+    """The beginning of the expression that a name is in: behind ``((``, ``$[`` or a semicolon."""
+    opened = re.match(rb"(?:for\s*)?\(\(|\$\(\(|\$\[", text)
+    first = opened.end() if opened is not None else 0
+    return max(first, text.rfind(b";", 0, at) + 1)

@@ -19,7 +19,8 @@ from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.results import NodeFailed, WorkflowFailed
 from pgflow.declare.graph import Graph
-from pgflow.workspace.git import Git, WorkspaceError
+from pgflow.workspace.git import Git
+from pgflow.workspace.places import WorkspaceError
 
 
 def wants_one(graph: Graph, settings: Settings) -> bool:
@@ -82,18 +83,19 @@ def make_worktree(folder: str, folders: Folders) -> str:
     """
     folders.make()
     git, place, branch = Git(folder), folders.worktree, folders.branch
-    top = git.ask("rev-parse", "--show-toplevel")
+    top = git.place.top or git.place.common
     if not git.has_worktree(place):
-        git.run("worktree", "prune")
-        is_there = git.find(f"refs/heads/{branch}") is not None
-        named = [str(place), branch] if is_there else ["-b", branch, str(place), "HEAD"]
-        git.run("worktree", "add", "--quiet", "--force", *named)
-    return str(place / os.path.relpath(os.path.realpath(folder), os.path.realpath(top)))
+        git.place.refuse_links(f"refs/heads/{branch}")
+        if git.find(f"refs/heads/{branch}") is not None:
+            git.add_worktree(place, branch)
+        else:
+            git.add_worktree(place, "HEAD", "-b", branch)
+    return str(place / os.path.relpath(os.path.realpath(folder), top))
 
 
 def is_clean(place: Path) -> bool:
     """Return True if nothing in a worktree is uncommitted."""
-    return not Git(str(place)).ask("status", "--porcelain", "--untracked-files=all")
+    return Git(str(place)).is_clean()
 
 
 def remove_worktree(folders: Folders) -> bool:
@@ -111,7 +113,7 @@ def remove_worktree(folders: Folders) -> bool:
     if not is_clean(place):
         return False
     git = Git(str(Git(str(place)).common_folder()))
-    git.run("worktree", "remove", "--force", str(place))
+    git.remove_worktree(place)
     if not has_own_commits(git, folders.branch):
         git.run("branch", "--quiet", "-D", folders.branch)
     return True

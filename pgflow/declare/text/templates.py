@@ -180,6 +180,13 @@ def program_references(text: str) -> Iterator[tuple[int, int]]:
         yield found.span()
 
 
+def value_references(text: str) -> Iterator[tuple[int, int]]:
+    """The same without the run's own variables: what agents and programs have said."""
+    for found in _IN_PROGRAMS.finditer(text):
+        if found["variable"] is None:
+            yield found.span()
+
+
 def resolve(
     text: str,
     variables: Variables,

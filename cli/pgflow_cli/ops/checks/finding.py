@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pgflow_cli.look.database import connect_to_any, fetch, fetch_dicts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import psycopg
 
     from pgflow.inspect import Question
@@ -45,15 +48,24 @@ class Patient:
 
     def ask(self, question: Question[T]) -> T:
         """The answer to a question about what pgflow has."""
-        return fetch(self.connection, question)
+        with self._own_names():
+            return fetch(self.connection, question)
 
     def rows(self, query: str, params: Any = None) -> list[dict[str, Any]]:
         """Rows of a query to the server itself, of its settings, its catalogs and its activity."""
-        return fetch_dicts(self.connection, query, params)
+        with self._own_names():
+            return fetch_dicts(self.connection, query, params)
 
     def row(self, query: str, params: Any = None) -> dict[str, Any]:
         """The only row of such a query."""
         return self.rows(query, params)[0]
+
+    @contextmanager
+    def _own_names(self) -> Iterator[None]:
+        """A transaction in which no function of another schema passes for the server's."""
+        with self.connection.transaction():
+            self.connection.execute("set local search_path = pg_catalog, pg_temp")
+            yield
 
     def second_connection(self) -> psycopg.Connection[Any]:
         """Another connection to the same database."""

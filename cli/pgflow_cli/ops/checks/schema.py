@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from pgflow_cli.ops.checks.finding import Finding, Patient, count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
 
 
 def check_schema(patient: Patient) -> Iterator[Finding]:
@@ -63,7 +64,7 @@ _DROPPED_INDEX = re.compile(r"^drop index (?:if exists )?pgflow\.(\w+)", re.MULT
 _VIEW = re.compile(r"^create (?:or replace )?view pgflow\.(\w+)", re.MULTILINE)
 
 _FUNCTIONS = """
-select p.proname as name, p.prosrc as body from pg_proc p
+select p.proname as name, p.prosrc as body, p.oid::regprocedure::text as signature from pg_proc p
 where p.pronamespace = to_regnamespace('pgflow') and p.proname !~ '^former_\\d+$' order by 1
 """
 _RELATIONS = """
@@ -103,7 +104,9 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
         "view": set(_VIEW.findall(sources)),
     }
     ours = _BODY.findall(sources) + [(name, "") for name in _PARSED_BODY.findall(sources)]
-    findings = [*_functions(ours, [(row["name"], row["body"]) for row in patient.rows(_FUNCTIONS)])]
+    theirs = patient.rows(_FUNCTIONS)
+    findings = [*_functions(ours, [(row["name"], row["body"]) for row in theirs])]
+    findings += _overloads(ours, theirs)
     for kind, names in wanted.items():
         findings += [
             Finding(
@@ -147,8 +150,24 @@ def _functions(
                 f"function pgflow.{name} is not of this version",
                 "drop it, or give it another schema",
             )
-        elif wanted[name] != found[name]:
+        elif wanted[name] - found[name]:
             yield Finding("fail", f"function pgflow.{name} was changed by hand", remedy)
+
+
+def _overloads(
+    ours: Iterable[tuple[str, str]], theirs: Sequence[dict[str, Any]]
+) -> Iterator[Finding]:
+    """Functions beside one of ours that has the same name: calls may find them instead, or both."""
+    wanted, found = _by_name(ours), _by_name((row["name"], row["body"]) for row in theirs)
+    for row in theirs:
+        name, signature = row["name"], row["signature"]
+        bodies = wanted.get(name, set())
+        if bodies and bodies <= found[name] and row["body"].strip() not in bodies:
+            yield Finding(
+                "fail",
+                f"function {signature} is not pgflow's, and calls of {name} may find it",
+                f"drop function {signature}, and see who may create in this schema",
+            )
 
 
 def _by_name(functions: Iterable[tuple[str, str]]) -> dict[str, set[str]]:

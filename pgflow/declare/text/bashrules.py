@@ -1,0 +1,331 @@
+"""Rules for bash that reads values: what is refused, and what is warned of.
+
+A value is a text of an agent or a person. Where bash would take it for the name of a variable, for
+the name of a program or for a text that it expands, nothing can make that safe: an index within a
+name runs commands. So it is refused. Where a script hands it to another program as code, it is
+warned of, by the name of that program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+from pgflow.declare.text.bash import (
+    DECLARES,
+    IDENTIFIER,
+    Names,
+    commands,
+    flags_of,
+    name_of,
+    parser,
+    places,
+    text_of,
+    walk,
+)
+from pgflow.declare.text.bashcode import Code, Finding
+from pgflow.declare.text.bashvalues import Values, command_name, words_of
+
+_TAKES_NAMES: Final = "takes the name of a variable from"
+_NAME_IT: Final = "an index in a name runs commands, so write the name itself"
+
+_EVALUATED_VARIABLES: Final = """
+    BASHOPTS BASH_ENV BROWSER EDITOR ENV GIT_ASKPASS GIT_EDITOR GIT_EXTERNAL_DIFF GIT_PAGER GIT_SSH
+    GIT_SSH_COMMAND JAVA_TOOL_OPTIONS LD_AUDIT LD_LIBRARY_PATH LD_PRELOAD LESSOPEN NODE_OPTIONS
+    PAGER PATH PERL5LIB PERL5OPT PROMPT_COMMAND PS0 PS1 PS2 PS4 PYTHONHOME PYTHONPATH PYTHONSTARTUP
+    RUBYLIB RUBYOPT SHELLOPTS SSH_ASKPASS VISUAL
+"""
+"""Variables that say which programs run."""
+
+_WRAPPERS: Final = frozenset(
+    {"builtin", "command", "doas", "env", "exec", "nohup", "setsid", "stdbuf", "sudo", "time"}
+)
+_WITH_ARGUMENT: Final = {"read": "dnNptui", "mapfile": "dnOsucC", "readarray": "dnOsucC"}
+_IS_ASSIGNMENT: Final = re.compile(r"[\"']?[A-Za-z_]\w*\+?=")
+_BRACKETS: Final = re.compile(rb"(\w+)\[([^]]*)")
+_REFERENCE: Final = re.compile(r"\$[{!#]*([A-Za-z_]\w*|[0-9@*])")
+
+
+class Rules:
+    """The rules on one script.
+
+    Args:
+        values: Its values.
+        names: Names that it declares.
+        source: Its text as its author wrote it, in UTF-8.
+    """
+
+    def __init__(self, values: Values, names: Names, source: bytes) -> None:
+        self._values, self._names, self._source = values, names, source
+        self._code = Code(values, self.what)
+
+    def findings(self, root: Any) -> Iterator[Finding]:
+        """Yield the findings on the script, in the order of its text."""
+        for node in commands(root):
+            match node.type:
+                case "command":
+                    yield from self._command(node)
+                case "declaration_command":
+                    yield from self._declaration(node)
+                case "unset_command":
+                    yield from self._named(node, "unset", words_of(node))
+                case "test_command":
+                    yield from self._test(list(_operands(node)))
+                case "variable_assignment":
+                    yield from self._assignment(node)
+                case "for_statement":
+                    values = node.children_by_field_name("value")
+                    yield from self._special(node, [name_of(node)], values)
+                case "binary_expression":
+                    yield from self._compared(node)
+                case "expansion":
+                    yield from self._expansion(node)
+                case "heredoc_body":
+                    yield from self._backquotes(node)
+                case _:
+                    pass
+
+    # ------------------------------------------------------------ helpers
+
+    def _says(self, node: Any) -> bool:
+        return self._values.carried_by(node)
+
+    def what(self, node: Any) -> str:
+        """The value in a part of a script, as its author wrote it."""
+        span = self._values.reference_in(node)
+        if span is None:
+            one = next((one for one in walk(node) if self._values.expands(one)), node)
+            span = one.byte_range
+        text = self._source[span[0] : span[1]].decode("utf-8", "replace")
+        return " ".join(text.split())[:60]
+
+    def _refused(self, node: Any, said: str, remedy: str) -> Finding:
+        return Finding(node.start_byte, f"{said} {self.what(node)}: {remedy}")
+
+    def _is_name(self, word: Any) -> bool:
+        """Return True if the name that a word says, or its index, depends on a value."""
+        if self._says(word):
+            return True
+        found = _BRACKETS.search(word.text)
+        if found is None or found[1].decode() in self._names.maps:
+            return False
+        read = {name.decode() for name in IDENTIFIER.findall(found[2])}
+        read |= set(_REFERENCE.findall(found[2].decode("utf-8", "replace")))
+        return not read.isdisjoint(self._values.names)
+
+    # ------------------------------------------------------------ names and programs
+
+    def _command(self, command: Any) -> Iterator[Finding]:
+        name, words = command_name(command), words_of(command)
+        yield from self._program(command, name, words)
+        match name:
+            case "read" | "mapfile" | "readarray":
+                yield from self._reader(command, name, words)
+            case "printf" if len(words) > 1 and text_of(words[0]) == "-v":
+                yield from self._named(command, "printf -v", words[1:2])
+                yield from self._special(command, [text_of(words[1])], words[2:])
+            case "printf" if words and words[0].text.startswith(b"-v") and self._says(words[0]):
+                yield from self._named(command, "printf -v", words[:1])
+            case "unset":
+                yield from self._named(command, name, words)
+            case "getopts":
+                yield from self._named(command, name, words[1:2])
+            case "coproc":
+                yield from self._named(command, name, words[:1])
+            case "wait":
+                after = [n for n, word in enumerate(words) if text_of(word).startswith("-p")]
+                yield from self._named(
+                    command, "wait -p", [one for n in after for one in words[n : n + 2]]
+                )
+            case "test":
+                yield from self._test(words)
+            case "let":
+                yield from self._let(words)
+            case _:
+                if name in ("eval", "trap"):
+                    yield from self._inner(name, words)
+                yield from self._code.findings(command, name, words)
+
+    def _program(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
+        """The name of a program, also behind ``exec`` and its like."""
+        if name in _WRAPPERS:
+            if name == "command" and words and text_of(words[0]) in ("-v", "-V"):
+                return
+            program = next(
+                (
+                    word
+                    for n, word in enumerate(words)
+                    if not re.match(r"-|[A-Za-z_]\w*=", text_of(word))
+                    and not (n and text_of(words[n - 1]).startswith("-"))
+                ),
+                None,
+            )
+        else:
+            program = command.child_by_field_name("name")
+        if program is None or not self._says(program):
+            return
+        if re.match(r"[\"']?\$", text_of(program)):
+            yield self._refused(
+                program, "bash takes the name of a program from", "choose it with case ... in"
+            )
+        else:
+            said = f"{self.what(program)} chooses the program that runs: choose it with case ... in"
+            yield Finding(program.start_byte, said, is_error=False)
+
+    def _named(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
+        """Words that are names of variables."""
+        del command
+        for word in words:
+            if self._is_name(word):
+                yield self._refused(word, f"{name} {_TAKES_NAMES}", _NAME_IT)
+
+    def _reader(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
+        skip = ""
+        named = []
+        for word in words:
+            text = text_of(word)
+            if skip:
+                if skip == "C" and self._says(word):
+                    yield self._refused(word, f"{name} -C runs", "write the command itself")
+                skip = ""
+            elif re.fullmatch(r"-[A-Za-z]+", text):
+                skip = text[-1] if text[-1] in _WITH_ARGUMENT[name] else ""
+            else:
+                named.append(word)
+        yield from self._named(command, name, named)
+        if self._values.names.intersection(map(text_of, named)):
+            yield from self._special(command, [text_of(word) for word in named], None)
+
+    def _special(self, node: Any, names: list[str], values: list[Any] | None) -> Iterator[Finding]:
+        """Variables with ``-i`` or ``-n`` that get a value in another way than by an assignment."""
+        if values is not None and not any(self._says(value) for value in values):
+            return
+        for name in names:
+            if name in self._names.integers:
+                said = f"{name} is an integer, so bash evaluates what it is given here"
+                yield Finding(node.start_byte, f"{said}: read it into another variable first")
+            elif name in self._names.references:
+                said = f"{name} has declare -n, so bash takes what it is given for a name"
+                yield Finding(node.start_byte, f"{said}: {_NAME_IT}")
+
+    def _declaration(self, node: Any) -> Iterator[Finding]:
+        name, flags = text_of(node.children[0]), flags_of(node)
+        if set(flags) & set("pfF"):
+            return
+        for child in node.children[1:]:
+            if child.type == "variable_assignment":
+                yield from self._declared(child, name, flags)
+            elif not self._is_name(child):
+                continue
+            elif not _IS_ASSIGNMENT.match(text_of(child)):
+                yield self._refused(child, f"{name} {_TAKES_NAMES}", _NAME_IT)
+            elif set(flags) & set("aAin"):
+                yield self._refused(
+                    child, f"{name} -{flags} evaluates", "assign it in a line of its own"
+                )
+
+    def _declared(self, node: Any, command: str, flags: str) -> Iterator[Finding]:
+        value = node.child_by_field_name("value")
+        if value is None or not self._says(value):
+            return
+        is_array = set(flags) & set("aA") or (
+            command in DECLARES - {"export"} and name_of(node) in self._names.arrays
+        )
+        if is_array and value.type != "array":
+            remedy = f'write {name_of(node)}=("...")'
+            yield self._refused(value, f"{command} of an array evaluates", remedy)
+
+    def _assignment(self, node: Any) -> Iterator[Finding]:
+        name, value = name_of(node), node.child_by_field_name("value")
+        if value is None or not self._says(value):
+            return
+        if name in self._names.references:
+            yield from self._special(node, [name], None)
+        if name in _EVALUATED_VARIABLES.split():
+            said = f"{name} says which programs run, and is given"
+            yield self._refused(value, said, "give it a text of your own")
+
+    def _compared(self, node: Any) -> Iterator[Finding]:
+        """An element of an array that is compared without a ``$``: ``[[ a[0] -gt 1 ]]``."""
+        for side in node.children_by_field_name("left") + node.children_by_field_name("right"):
+            read = {name.decode() for name in IDENTIFIER.findall(side.text)}
+            if side.type == "concatenation" and b"[" in side.text and self._reads(read, side):
+                yield self._refused(side, "bash evaluates", "write ${...} around it")
+
+    def _reads(self, names: set[str], node: Any) -> bool:
+        return self._says(node) or not names.isdisjoint(self._values.names)
+
+    def _test(self, words: list[Any]) -> Iterator[Finding]:
+        """``-v`` and its like, and two values of which the first might be such an operator."""
+        for word, following in pairwise(words):
+            operator = text_of(word)
+            if operator in ("-v", "-R") and self._is_name(following):
+                is_element = b"[" in following.text
+                remedy = "write [[ -n ${...+x} ]] instead" if is_element else _NAME_IT
+                yield self._refused(following, f"{operator} {_TAKES_NAMES}", remedy)
+            elif self._says(word) and self._says(following):
+                yield self._refused(
+                    word, "test may take for an operator", "write the operator between them"
+                )
+
+    def _let(self, words: list[Any]) -> Iterator[Finding]:
+        for word in words:
+            read = {name.decode() for name in IDENTIFIER.findall(word.text)}
+            read |= set(_REFERENCE.findall(text_of(word)))
+            if not read.isdisjoint(self._values.names):
+                yield self._refused(word, "let evaluates", "write $(( ... )) instead")
+
+    def _inner(self, name: str, words: list[Any]) -> Iterator[Finding]:
+        """A text within quotes that bash reads again, and what it evaluates there."""
+        for word in words:
+            if word.type not in ("raw_string", "string") or self._says(word):
+                continue
+            root = parser().parse(word.text[1:-1].replace(b"\\$", b"$")).root_node
+            values = Values(root, (), self._values.names)
+            rules = Rules(values, self._names, word.text[1:-1])
+            read = {
+                match.decode()
+                for place in places(root, self._names)
+                for match in re.findall(rb"[A-Za-z_]\w*", place.node.text)
+            }
+            inner = next((one for one in rules.findings(root) if one.is_error), None)
+            named = sorted(read & values.names)
+            if inner is not None or named:
+                why = f"evaluates {named[0]}" if inner is None else inner.message
+                yield Finding(word.start_byte, f"{name} runs a text in which bash {why}", False)
+
+    def _expansion(self, node: Any) -> Iterator[Finding]:
+        signs = [text_of(child) for child in node.children]
+        if not self._values.expands(node):
+            return
+        if signs[1:2] == ["!"] and not ({"@", "*"} & set(signs[2:])) and not _is_all(node):
+            yield self._refused(node, f"${{!...}} {_TAKES_NAMES}", "choose with case ... in")
+        if "@" in signs and "P" in signs[signs.index("@") :]:
+            yield self._refused(node, "${...@P} expands the text of", "leave the @P away")
+
+    def _backquotes(self, body: Any) -> Iterator[Finding]:
+        """Backquotes within a heredoc, which the lexer takes for text."""
+        start = next((one for one in body.parent.children if one.type == "heredoc_start"), None)
+        if start is None or re.search(rb"['\"\\]", start.text) or not self._says(body):
+            return
+        at = re.search(rb"(?<!\\)`", body.text)
+        if at is not None:
+            said = "backquotes in a heredoc that has a value: write $( ) instead"
+            yield Finding(body.start_byte + at.start(), said)
+
+
+def _operands(node: Any) -> Iterator[Any]:
+    """The words of ``[ ... ]`` and ``[[ ... ]]``, operators too."""
+    for child in node.children:
+        if child.type.endswith("_expression") or child.type in ("ERROR", "test_command"):
+            yield from _operands(child)
+        else:
+            yield child
+
+
+def _is_all(node: Any) -> bool:
+    """Return True for ``${!a[@]}``, the indexes of an array."""
+    index = next((one for one in node.children if one.type == "subscript"), None)
+    return index is not None and text_of(index.child_by_field_name("index") or index) in ("@", "*")

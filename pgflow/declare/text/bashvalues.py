@@ -1,0 +1,246 @@
+"""The ways of values through a script: which of its variables may say what an agent or a person
+said.
+
+It looks at names and not at the order of commands: a variable carries a value if any assignment in
+the script may give it one. Numbers that bash has computed carry none.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pgflow.declare.text.bash import (
+    INNER_SHELLS,
+    is_arithmetic,
+    name_of,
+    text_of,
+    upwards,
+    walk,
+)
+
+Source = Any
+"""A node whose text is assigned, or the name of a variable that is read."""
+
+SAID: Final = re.compile(
+    r"\b(?:USER_MESSAGE|ARGUMENTS|LOOP_USER_INPUT|REJECTION_REASON|LOOP_PREV_OUTPUT"
+    r"|CONTEXT|EXTERNAL_CONTEXT|ISSUE_CONTEXT|INPUTS_\w+)\b"
+)
+"""Variables of the environment that carry the words of people and agents."""
+
+ARGUMENTS: Final = "@"
+"""Stands for the arguments of the script's functions, and for those of ``set``."""
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
+_POSITIONAL: Final = re.compile(r"[1-9][0-9]*|[@*]")
+_FILES_OUT: Final = frozenset({">", ">>", "&>", "&>>", ">|"})
+_READERS: Final = {"read": "REPLY", "mapfile": "MAPFILE", "readarray": "MAPFILE"}
+
+
+def words_of(command: Any) -> list[Any]:
+    """The arguments of a command."""
+    if command.type == "command":
+        return list(command.children_by_field_name("argument"))
+    return list(command.named_children)
+
+
+def command_name(command: Any) -> str:
+    """The name of a command without the folder it is in; empty if it is no plain word."""
+    if command.type in ("declaration_command", "unset_command"):
+        return text_of(command.children[0])
+    name = command.child_by_field_name("name")
+    if name is None or any(child.type != "word" for child in name.children):
+        return ""
+    return text_of(name).rpartition("/")[2].lstrip("\\")
+
+
+class Values:
+    """The values of a script.
+
+    Args:
+        root: Its tree.
+        references: Start and end of each reference that is a value, in order.
+        names: Variables that carry one from the start, beside those of `SAID`.
+    """
+
+    def __init__(
+        self, root: Any, references: Sequence[tuple[int, int]], names: frozenset[str] = frozenset()
+    ) -> None:
+        self._spans = list(references)
+        self._references = [start for start, _ in references]
+        self._sources: defaultdict[str, list[Source]] = defaultdict(list)
+        self._functions = {
+            name_of_function(node) for node in walk(root) if node.type == "function_definition"
+        }
+        self._files: set[str] = set()
+        for node in walk(root):
+            self._collect(node)
+        self.names = self._closure(names | frozenset(SAID.findall(text_of(root))))
+        """Variables that may carry a value."""
+        while more := {name for node in walk(root) for name in self._files_of(node)} - self._files:
+            self._files |= more
+            self.names = self._closure(self.names)
+
+    @property
+    def any(self) -> bool:
+        """True if the script has a value at all."""
+        return bool(self._references or self.names)
+
+    def carried_by(self, node: Any) -> bool:
+        """Return True if a part of the script may say a value."""
+        return self._carries(node, self.names)
+
+    def has_reference(self, node: Any) -> bool:
+        """Return True if a reference stands in a part of the script."""
+        return self._between(node.start_byte, node.end_byte)
+
+    def reference_in(self, node: Any) -> tuple[int, int] | None:
+        """Start and end of the first reference in a part of the script."""
+        first = bisect_left(self._references, node.start_byte)
+        return self._spans[first] if self.has_reference(node) else None
+
+    def expands(self, node: Any) -> bool:
+        """Return True for an expansion of a variable that carries a value."""
+        return node.type in ("simple_expansion", "expansion") and _read_by(node) in self.names
+
+    def _between(self, start: int, end: int) -> bool:
+        first = bisect_left(self._references, start)
+        return first < len(self._references) and self._references[first] < end
+
+    def _carries(self, node: Any, names: frozenset[str] | set[str]) -> bool:
+        if node.type == "comment" or is_arithmetic(node) or _is_length(node):
+            return False
+        if node.type in ("simple_expansion", "expansion") and _read_by(node) in names:
+            return True
+        if (node.type in INNER_SHELLS or _reads_file(node)) and any(
+            name in text_of(node) for name in self._files
+        ):
+            return True
+        if not node.children:
+            return self._between(node.start_byte, node.end_byte)
+        if any(self._carries(child, names) for child in node.children):
+            return True
+        return self._in_gaps(node)
+
+    def _in_gaps(self, node: Any) -> bool:
+        """Return True for a reference that no child has, as within a quoted heredoc."""
+        at = node.start_byte
+        for child in node.children:
+            if self._between(at, child.start_byte):
+                return True
+            at = child.end_byte
+        return self._between(at, node.end_byte)
+
+    def _closure(self, names: frozenset[str]) -> frozenset[str]:
+        found = set(names)
+        while True:
+            more = {
+                name
+                for name, sources in self._sources.items()
+                if name not in found and any(self._gives(source, found) for source in sources)
+            }
+            if not more:
+                return frozenset(found)
+            found |= more
+
+    def _gives(self, source: Source, names: set[str]) -> bool:
+        if isinstance(source, str):
+            return source in names
+        if self._carries(source, names):
+            return True
+        words = source.named_children if source.type == "array" else [source]
+        return any(
+            text_of(word).strip("'\"") in names for word in words
+        )  # arithmetic follows names
+
+    def _files_of(self, node: Any) -> Iterator[str]:
+        """The files that a command writes a value to, by their last names."""
+        if node.type == "file_redirect":
+            signs = {text_of(child) for child in node.children}
+            words = node.named_children[-1:] if not signs.isdisjoint(_FILES_OUT) else []
+            around = [node.parent]
+        else:
+            is_tee = node.type == "command" and command_name(node) == "tee"
+            words = words_of(node) if is_tee else []
+            around = [one for one in upwards(node) if one.type == "pipeline"]
+        if words and any(self.carried_by(one) for one in around):
+            yield from (_last_name(word) for word in words if b"/dev/" not in word.text)
+
+    # ------------------------------------------------------------ what gives what
+
+    def _collect(self, node: Any) -> None:
+        match node.type:
+            case "variable_assignment":
+                value = node.child_by_field_name("value")
+                if value is not None and node.parent.type != "c_style_for_statement":
+                    self._sources[name_of(node)].append(value)
+            case "for_statement":
+                values = node.children_by_field_name("value")
+                self._sources[name_of(node)] += values or [ARGUMENTS]
+            case "expansion":
+                if {":=", "="} & {text_of(child) for child in node.children}:
+                    self._sources[name_of(node)].append(node.children[-2])
+            case "command":
+                self._collect_command(node)
+            case _:
+                pass
+
+    def _collect_command(self, command: Any) -> None:
+        name, words = command_name(command), words_of(command)
+        if name in _READERS:
+            given = [text_of(word) for word in words if word.type == "word"]
+            named = {word for word in given if _IDENTIFIER.fullmatch(word)} or {_READERS[name]}
+            for variable in named:
+                self._sources[variable] += self.input_of(command)
+        elif name == "printf" and len(words) > 1 and text_of(words[0]) == "-v":
+            self._sources[text_of(words[1])] += words[2:]
+        elif name == "getopts":
+            self._sources["OPTARG"].append(ARGUMENTS)
+        elif name == "set":
+            self._sources[ARGUMENTS] += words
+        elif name in self._functions:
+            self._sources[ARGUMENTS] += words
+            self._sources[f"<{name}"] += self.input_of(command)
+
+    def input_of(self, command: Any) -> list[Source]:
+        """The standard input of a command: what is redirected or piped to it, or to what is around
+        it.
+        """
+        found: list[Source] = []
+        inner = command
+        for node in upwards(command):
+            if node.type == "pipeline":
+                found += [one for one in node.children if one.end_byte <= inner.start_byte]
+            found += [child for child in node.children if child.type.endswith("_redirect")]
+            if node.type == "function_definition":
+                found.append(f"<{name_of_function(node)}")
+            inner = node
+        return found
+
+
+def name_of_function(definition: Any) -> str:
+    """The name of a function."""
+    name = definition.child_by_field_name("name")
+    return "" if name is None else text_of(name)
+
+
+def _read_by(expansion: Any) -> str:
+    """The variable that an expansion reads."""
+    name = name_of(expansion)
+    return ARGUMENTS if _POSITIONAL.fullmatch(name) else name
+
+
+def _last_name(word: Any) -> str:
+    return text_of(word).strip("'\"").rpartition("/")[2] or "/"
+
+
+def _reads_file(node: Any) -> bool:
+    return node.type == "file_redirect" and any(text_of(child) == "<" for child in node.children)
+
+
+def _is_length(node: Any) -> bool:
+    """Return True for ``${#x}``."""
+    return bool(node.type == "expansion" and node.text.startswith(b"${#"))

@@ -1,0 +1,217 @@
+"""Places of a repository: the folders that git works with, and one of ours.
+
+Whoever writes into a working tree may write its ``.git`` as well: a file or a link there may lead
+to the repository of somebody else. So these are found without git, and a repository counts only if
+it says itself that the folder is its working tree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from pgflow.errors import PgflowError
+
+ATTRIBUTES: Final = (
+    "* !text !eol !crlf !ident !filter !working-tree-encoding !diff !merge !whitespace\n"
+)
+"""Of every file: bytes as they are. These lines come before those of any other file."""
+CONFIG: Final = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+_LARGEST: Final = 1 << 20
+
+
+class WorkspaceError(PgflowError):
+    """Something that git or the folder refuses; the text says which command, and why."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folders of a repository.
+
+    Attributes:
+        top: Top folder of the working tree; None of a repository without one.
+        git: Git's folder for this working tree.
+        common: Git's folder, which all working trees share.
+    """
+
+    top: Path | None
+    git: Path
+    common: Path
+
+    def refuse_links(self, reference: str) -> None:
+        """Refuse a reference whose file, or whose log, would be written by way of a link.
+
+        Raises:
+            WorkspaceError: There is one.
+        """
+        for first in (self.common, self.common / "logs"):
+            path = first
+            for part in reference.split("/"):
+                path /= part
+                _refuse_link(path)
+
+
+def find_place(folder: Path) -> Place:
+    """Find the repository that a folder is in.
+
+    Raises:
+        WorkspaceError: There is none, or it does not know the folder.
+    """
+    start = Path(os.path.realpath(folder))
+    for top in (start, *start.parents):
+        entry = top / ".git"
+        if os.path.lexists(entry):
+            return _checked(_of_working_tree(top, entry))
+        if top == start and all((top / name).exists() for name in ("HEAD", "objects", "refs")):
+            return _checked(Place(None, top, top))
+    raise WorkspaceError(f"{folder} is in no git repository")
+
+
+def _of_working_tree(top: Path, entry: Path) -> Place:
+    mode = entry.lstat().st_mode
+    if stat.S_ISDIR(mode):
+        if (entry / "commondir").exists():
+            raise WorkspaceError(f"{entry} borrows another repository: {entry / 'commondir'}")
+        return Place(top, entry, entry)
+    found = re.fullmatch(r"gitdir: (.+?)\s*", _text(entry)) if stat.S_ISREG(mode) else None
+    if found is None:
+        raise WorkspaceError(f"{entry} is neither a folder nor the file of a working tree")
+    own = Path(os.path.realpath(top / found[1]))
+    if (own / "commondir").is_file():
+        common = Path(os.path.realpath(own / _text(own / "commondir").strip()))
+        back = Path(_text(own / "gitdir").strip())
+        known = own.parent == common / "worktrees" and _same(back, entry)
+    else:
+        common = own
+        known = _same(own / _worktree_of(own), top)
+    if not known:
+        raise WorkspaceError(f"{entry} leads to {own}, which does not know this folder")
+    return Place(top, own, common)
+
+
+def _same(path: Path, other: Path) -> bool:
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _worktree_of(own: Path) -> str:
+    """The working tree that the repository of a submodule names."""
+    command = ["git", "config", "--file", str(own / "config"), "--no-includes", "core.worktree"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
+    return done.stdout.rstrip("\n") or "."
+
+
+def _checked(place: Place) -> Place:
+    """Refuse links among the folders that are written to."""
+    common = place.common
+    for name in ("config", "logs", "objects", "packed-refs", "pgflow", "refs", "worktrees"):
+        _refuse_link(common / name)
+    try:
+        with os.scandir(common / "objects") as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    _refuse_link(Path(entry.path))
+    except OSError as error:
+        raise WorkspaceError(f"{common} has no objects: {error}") from None
+    return place
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise WorkspaceError(f"{path} is a symbolic link, and may lead anywhere: remove it")
+
+
+def _text(path: Path) -> str:
+    """The text of a small file; empty if it is none."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size > _LARGEST:
+            return ""
+        return path.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+# Our own folder -----------------------------------------------------------------------------------
+
+
+def own_folder(place: Place) -> Path:
+    """Make the folder that commands on files have as git's: outside of all that a run writes to.
+
+    It has the lines of ours, the index of each run, and what the user of the repository ignores. It
+    may be removed at any time: then git reads all files once.
+    """
+    cache_folder = _cache(place)
+    folder = cache_folder / hashlib.sha256(os.fsencode(place.git)).hexdigest()[:32]
+    if not folder.exists():
+        _forget_lost(cache_folder)
+    for name in ("info", "objects", "refs"):
+        (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+    ignored = _text(place.common / "info" / "exclude")
+    for name, text in (
+        ("HEAD", "ref: refs/heads/none\n"),
+        ("config", CONFIG),
+        ("info/attributes", ATTRIBUTES),
+        ("repository", str(place.git)),
+        ("info/exclude", f"{_text(_users_ignored())}\n{ignored}"),
+    ):
+        if _text(folder / name) != text:
+            written = folder / f"{name}.{os.getpid()}"
+            written.write_text(text, errors="surrogateescape")
+            written.replace(folder / name)
+    return folder
+
+
+def _forget_lost(cache_folder: Path) -> None:
+    """Remove the folders of repositories that are gone."""
+    for folder in cache_folder.iterdir():
+        repository = _text(folder / "repository")
+        if repository and not os.path.lexists(repository):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cache(place: Place) -> Path:
+    """The folder of all such folders: the user's for such things, or one for this process."""
+    top = place.top or place.common
+    base = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pgflow" / "git"
+    )
+    if _is_ours(base) and not base.resolve().is_relative_to(top):
+        return base
+    return _for_this_process()
+
+
+def _is_ours(base: Path) -> bool:
+    try:
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = base.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and os.access(base, os.W_OK)
+
+
+@cache
+def _for_this_process() -> Path:
+    return Path(tempfile.mkdtemp(prefix="pgflow-git-"))
+
+
+@cache
+def _users_ignored() -> Path:
+    """The file of all that the user ignores everywhere."""
+    said = subprocess.run(
+        ["git", "config", "--type=path", "--get", "core.excludesFile"],  # noqa: S607
+        cwd="/",
+        env={**os.environ, "GIT_DIR": os.devnull},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.rstrip("\n")
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
+    return Path(said) if said else Path(home, "git", "ignore")

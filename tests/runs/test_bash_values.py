@@ -1,0 +1,204 @@
+"""Values that would run where bash evaluates: they are refused, looked at or warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+
+from pgflow.declare.dag import read_text
+from pgflow.declare.durable import shell
+from pgflow.declare.durable.shell import NotRewritable, rewrite
+from tests import bashuses
+
+REFUSED = {
+    'printf -v "$a.output" hi': (11, "printf -v takes the name of a variable from $a.output"),
+    '[[ -v "$a.output" ]]': (7, "-v takes the name"),
+    'test -v "$x"': (9, "-v takes the name of a variable from $x"),
+    '[ -v "$x" ]': (6, "-v takes"),
+    "[[ -R $x ]]": (7, "-R takes"),
+    'read -r "$x"': (9, "read takes"),
+    'mapfile -C "$x" -c 1 q': (12, "mapfile -C runs"),
+    'readarray "$x"': (11, "readarray takes"),
+    "echo ${!x}": (6, "${!...} takes the name"),
+    'set -- "$x"; echo ${!1}': (19, "${!...} takes"),
+    'echo "${x@P}"': (7, "${...@P} expands"),
+    'declare "$x=1"': (9, "declare takes"),
+    'export "$x"': (8, "export takes"),
+    'unset "$x"': (7, "unset takes"),
+    "unset 'q[x]'": (7, "unset takes"),
+    'declare -n r="$x"': (12, "r has declare -n"),
+    'declare -n r; r="$x"': (15, "r has declare -n"),
+    'declare -i n; read n <<< "$x"': (15, "n is an integer"),
+    'declare -a q="$x"': (14, "declare of an array evaluates"),
+    'q=(1); declare q="$x"': (18, "declare of an array evaluates"),
+    "let y=x": (5, "let evaluates"),
+    'getopts a "$x"': (11, "getopts takes"),
+    'wait -n -p "$x"': (12, "wait -p takes"),
+    'coproc "$x" { true; }': (8, "coproc takes"),
+    "PS4=$x": (5, "PS4 says which programs run"),
+    'BASH_ENV="$x" bash f': (10, "BASH_ENV says"),
+    'declare -A m; [[ -v "m[$x]" ]]': (21, "write [[ -n ${...+x} ]] instead"),
+    'q=("$x"); [[ q[0] -gt 1 ]]': (14, "write ${...} around it"),
+    "$x --all": (1, "the name of a program from $x"),
+    "exec $a.output": (6, "the name of a program from $a.output"),
+    "echo ${!ARGUMENTS}": (6, "${!...} takes"),
+    'y=$(echo "$x"); z=$y; echo ${!z}': (28, "${!...} takes"),
+    'echo "$x" > file; y=$(cat file); echo ${!y}': (39, "${!...} takes"),
+}
+
+
+@pytest.mark.parametrize("use", REFUSED)
+def test_a_value_that_would_be_a_name_or_a_program_is_refused_by_its_place(use: str) -> None:
+    column, said = REFUSED[use]
+    with pytest.raises(NotRewritable) as refused:
+        rewrite(f"x=$a.output\n{use}\n")
+    assert str(refused.value).startswith(f"line 2, column {column}: ")
+    assert said in str(refused.value)
+
+
+EVALUATED = (
+    "(( x ))",
+    "(( x++ ))",
+    "echo $(( ${x:-0} + 1 ))",
+    "[[ 1 -lt x ]]",
+    '[[ "${x:-0}" -gt 1 ]]',
+    "q=(1); echo ${q[x]}",
+    "y=abc; echo ${y:x}",
+    "declare -i n; n=$x",
+    "[ $x = y ]",
+    "cat <<X\n$(( x ))\nX",
+    'echo "$x" | while read -r y; do (( y )); done',
+    "time [[ $x -gt 1 ]]",
+    "if ! (( x )); then :; fi",
+    "echo $(( INPUTS_NAME ))",
+)
+
+
+@pytest.mark.parametrize("use", EVALUATED)
+def test_a_value_that_bash_evaluates_runs_nothing(use: str) -> None:
+    made = rewrite(f"x=$a.output\n{use}\n")
+    for value in ("a[$(touch${IFS}$MARK)]", "-v a[$(touch${IFS}$MARK)]"):
+        values = {slot.name: value for slot in made.slots}
+        assert not bashuses.play(made.text, values, value)[0]
+
+
+def test_the_same_value_runs_where_nothing_is_put_around_it() -> None:
+    with patch.object(shell._Guards, "edits", lambda _: iter(())):
+        made = rewrite("x=$a.output\n(( x ))\n")
+    values = {slot.name: bashuses.VALUES[0] for slot in made.slots}
+    assert bashuses.play(made.text, values, "")[0]
+
+
+def same(uses: Iterator[str] | tuple[str, ...], numbers: tuple[str, ...]) -> None:
+    """Each use says of a number what it says without anything around it."""
+    for use in uses:
+        script = f"x=$a.output\n{use}\necho end $x $y\n"
+        try:
+            made = rewrite(script)
+        except NotRewritable:
+            continue
+        with patch.object(shell._Guards, "edits", lambda _: iter(())):
+            plain = rewrite(script)
+        assert len(made.slots) == len(plain.slots)
+        for number in numbers:
+            values = {slot.name: number for slot in made.slots}
+            said, expected = (bashuses.play(one.text, values, number) for one in (made, plain))
+            assert said == expected, use
+
+
+def test_a_number_is_evaluated_as_ever() -> None:
+    same(EVALUATED, ("7", "-3"))
+
+
+@pytest.mark.full
+def test_a_number_is_evaluated_as_ever_in_every_use() -> None:
+    names = ("y='x'", "y=x;")  # arithmetic of the name of a variable is not followed any more
+    same(tuple(use for use in bashuses.USES if not use.startswith(names)), ("0", "7", ""))
+
+
+@pytest.mark.full
+def test_no_value_runs_in_whatever_use() -> None:
+    tries = bashuses.draw(3_000, seed=5)
+    ends = {one: bashuses.judge(one) for one in tries}
+    assert [one for one, end in ends.items() if end == "ran"] == []
+    assert {"refused", "harmless"} == set(ends.values())
+
+
+def test_a_value_in_the_body_of_a_counting_loop_is_any_text() -> None:
+    made = rewrite("for ((i = 0; i < 2; i++)); do echo $a.output; done")
+    assert [slot.is_number for slot in made.slots] == [False]
+
+
+def problems(script: str) -> list[tuple[str, int | None, int | None, str]]:
+    """Verdicts on a bash node: severity, line and column, and words."""
+    body = "".join(f"      {line}\n" for line in script.split("\n"))
+    text = (
+        "name: w\ndescription: d\nnodes:\n  - {id: a, prompt: p}\n"
+        f"  - id: b\n    depends_on: [a]\n    bash: |\n{body}"
+    )
+    found = read_text(text).problems
+    return [(one.severity, one.line, one.column, one.message) for one in found]
+
+
+def test_a_refusal_is_told_by_line_and_column_of_the_file() -> None:
+    found = problems('set -e\nif true; then\n  printf -v "$a.output" x\nfi')
+    assert [one[:3] for one in found] == [("error", 10, 19)]
+    assert found[0][3].startswith("Node 'b': printf -v takes the name of a variable from $a.output")
+
+
+@pytest.mark.parametrize(
+    ("script", "program"),
+    [
+        ('eval "echo $a.output"', "eval"),
+        ("bash -c 'echo $a.output'", "bash"),
+        ('sh -ec "$a.output"', "sh"),
+        ('ssh host "ls $a.output"', "ssh"),
+        ('awk "{ print $a.output }" f', "awk"),
+        ('sed -i "s/a/$a.output/" f', "sed"),
+        ("echo $a.output | xargs -I{} sh -c 'echo {}'", "xargs"),
+        ("xargs $a.output < f", "xargs"),
+        ("find . -exec $a.output \\;", "find"),
+        ('env -S "$a.output"', "env"),
+        ('trap "$a.output" EXIT', "trap"),
+        ('source "$a.output"', "source"),
+        ('. "$a.output"', "."),
+        ('python3 -c "print($a.output)"', "python3"),
+        ("python3 - <<X\nprint('$a.output')\nX", "python3"),
+        ('perl -e "$a.output"', "perl"),
+        ("node -e '$a.output'", "node"),
+        ("parallel echo ::: $a.output", "parallel"),
+        ('su -c "$a.output" joe', "su"),
+        ("git -c alias.x=$a.output x", "git"),
+        ('docker exec c sh -c "$a.output"', "sh"),
+        ('x="ls $a.output"; bash -c "$x"', "bash"),
+        ("echo $a.output | bash", "bash"),
+        ("eval 'echo ${!ARGUMENTS}'", "eval"),
+        ("./$a.output/x.sh", "$a.output"),
+    ],
+)
+def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(
+    script: str, program: str
+) -> None:
+    found = problems(script)
+    assert {one[0] for one in found} == {"warning"}
+    assert any(message.startswith(f"Node 'b': {program} ") for *_, message in found), found
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'bash -c \'echo "$1"\' - "$a.output"',
+        "awk -v x=\"$a.output\" '{ print x }' f",
+        'python3 script.py "$a.output" <<< "$a.output"',
+        "jq -r .x <<< $a.output",
+        'git commit -m "$a.output"',
+        "trap 'rm -f file' EXIT; echo $a.output > file",
+        'echo "$a.output" | bun script.ts',
+    ],
+)
+def test_a_value_that_is_handed_over_as_a_value_is_not_warned_of(script: str) -> None:
+    assert problems(script) == []
