@@ -1334,7 +1334,7 @@ table pgflow.worker, owner pgflow_owner
   lost_threads integer not null default 0 -- Threads at bodies that nobody waits for any more
   stopping boolean not null default false -- True once it takes no further runs
   host text not null -- Name of the machine it runs on
-  version text not null -- Version of pgflow-engine that it runs
+  version text not null -- Version of pgflow-engine that it runs, its schema and a digest of its files
   stamp text -- Comment of the schema that its code would install; null = it did not say so
   queues text[] not null -- Queues that it serves
   constraint worker_pkey PRIMARY KEY (worker_id)
@@ -2128,7 +2128,7 @@ view pgflow.workers, owner pgflow_owner
   concurrency integer -- Most runs that it holds at once
   running bigint -- Number of runs that it holds now
   stopping boolean -- True once it takes no further runs
-  version text -- Version of pgflow-engine that it runs
+  version text -- Version of pgflow-engine that it runs, its schema and a digest of its files
   started_at timestamp with time zone -- Time at which it announced itself
   beat_at timestamp with time zone -- Time of its last sign of life
   beat bigint -- Counts up while it lives; others watch whether it moves

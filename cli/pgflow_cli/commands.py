@@ -257,11 +257,10 @@ def make_command(name: str, place: str) -> Any:
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
         from pgflow._engine import is_compiled
+        from pgflow.schema import own_assets
 
-        typer.echo(f"pgflow {version('pgflow-engine')}{' (compiled)' if is_compiled() else ''}")
+        typer.echo(f"pgflow {own_assets().stamp.brief}{' (compiled)' if is_compiled() else ''}")
         raise typer.Exit
 
 

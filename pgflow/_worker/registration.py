@@ -11,7 +11,6 @@ from typing import Any
 from pgflow._db.calls import budgets
 from pgflow._db.calls import worker as calls
 from pgflow._flow.workflow import Workflow
-from pgflow._version import __version__
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.lanes import Lanes
 from pgflow._worker.life import Life
@@ -47,7 +46,7 @@ class Registration:
                 os.getpid(),
                 options.queues,
                 options.concurrency,
-                __version__,
+                own_assets().stamp.brief,
                 str(own_assets().stamp),
             ),
             is_patient=is_patient,

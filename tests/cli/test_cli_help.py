@@ -138,7 +138,10 @@ def test_what_cannot_be_read_is_one_line(typed, said):
 
 
 def test_the_version():
-    assert re.fullmatch(r"pgflow \d+\.\d+\.\d+\S*( \(compiled\))?\n", pgflow(None, "--version").out)
+    assert re.fullmatch(
+        r"pgflow \d+\.\d+\.\d+\S* \(schema \d+, files \w{8}\)( \(compiled\))?\n",
+        pgflow(None, "--version").out,
+    )
 
 
 def test_the_shell_completes_commands():
