@@ -8,7 +8,7 @@ import os
 import socket
 from typing import Any
 
-from pgflow._db.calls import budgets
+from pgflow._db.calls import budgets, declare
 from pgflow._db.calls import worker as calls
 from pgflow._flow.workflow import Workflow
 from pgflow._worker.connection import WorkerConnection
@@ -35,6 +35,7 @@ class Registration:
         self._lanes = lanes
         self._workflows = definitions.workflows
         self._pools = definitions.pools
+        self._queues = definitions.queues
         self._options = options
 
     async def register(self, *, is_patient: bool = True) -> None:
@@ -56,6 +57,8 @@ class Registration:
         await self._control.insist(calls.register_code(worker_id, codes))
         if self._pools:
             await self._control.insist(budgets.declare_pools(self._pools), is_patient=is_patient)
+        if self._queues:
+            await self._control.insist(declare.declare_queues(self._queues), is_patient=is_patient)
         await self._lanes.look(self._control.insist)
 
     async def release_stuck(self) -> None:

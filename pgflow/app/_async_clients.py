@@ -18,7 +18,7 @@ from pgflow._client.locks import AsyncHeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._async_pool import lent_async
 from pgflow._db.calls import mail, result, start
-from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow._db.failures import is_infrastructure, is_passing, naming_refusals
 from pgflow._db.query import (
     OnAsyncConnection,
     Query,
@@ -46,6 +46,16 @@ IDLE_TIMEOUT_MS = 10_000
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+async def _sent(
+    send: Callable[[psycopg.AsyncConnection[Any], bool], Awaitable[T]],
+    connection: psycopg.AsyncConnection[Any],
+    *,
+    again: bool,
+) -> T:
+    with naming_refusals(connection):
+        return await send(connection, again)
 
 
 class AsyncPoolClient(AppBase, AsyncClient):
@@ -110,12 +120,12 @@ class AsyncPoolClient(AppBase, AsyncClient):
         pool = await self._open()
         try:
             async with lent_async(pool) as connection:
-                return await send(connection, False)
+                return await _sent(send, connection, again=False)
         except psycopg.Error as error:
             if once or not is_infrastructure(error):
                 raise
             async with lent_async(pool) as connection:  # the other may have died while it was idle
-                return await send(connection, True)
+                return await _sent(send, connection, again=True)
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         answer = await self._send(
@@ -228,11 +238,13 @@ class AsyncBoundClient(AsyncClient):
 
     async def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
-        return await run_steps_async(self._adapted.executor, make(0))  # type: ignore[arg-type]
+        with naming_refusals(self._connection):
+            return await run_steps_async(self._adapted.executor, make(0))  # type: ignore[arg-type]
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction
-        answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
+        with naming_refusals(self._connection):
+            answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer

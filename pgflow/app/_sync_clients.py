@@ -19,7 +19,7 @@ from pgflow._client.locks import HeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
 from pgflow._db.calls import mail, result, start
-from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow._db.failures import is_infrastructure, is_passing, naming_refusals
 from pgflow._db.query import OnConnection, Query, Steps, run, run_all, run_on, run_steps
 from pgflow._flow.scope import step_scope_of
 from pgflow._flow.workflow import Workflow
@@ -39,6 +39,16 @@ IDLE_TIMEOUT_MS = 10_000
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+def _sent(
+    send: Callable[[psycopg.Connection[Any], bool], T],
+    connection: psycopg.Connection[Any],
+    *,
+    again: bool,
+) -> T:
+    with naming_refusals(connection):
+        return send(connection, again)
 
 
 class PoolClient(AppBase, Client):
@@ -103,12 +113,12 @@ class PoolClient(AppBase, Client):
         pool = self._open()
         try:
             with lent(pool) as connection:
-                return send(connection, False)
+                return _sent(send, connection, again=False)
         except psycopg.Error as error:
             if once or not is_infrastructure(error):
                 raise
             with lent(pool) as connection:  # the other may have died while it was idle
-                return send(connection, True)
+                return _sent(send, connection, again=True)
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         answer = self._send(lambda connection, _: run(connection, query), once=wakes or once)
@@ -219,11 +229,13 @@ class BoundClient(Client):
 
     def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
-        return run_steps(self._adapted.executor, make(0))  # type: ignore[arg-type]
+        with naming_refusals(self._connection):
+            return run_steps(self._adapted.executor, make(0))  # type: ignore[arg-type]
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction
-        answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
+        with naming_refusals(self._connection):
+            answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer

@@ -82,7 +82,7 @@ declare
   role_name text;
 begin
   foreach role_name in array
-    '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}'::text[]
+    '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer}'::text[]
   loop
     continue when exists (select from pg_roles where rolname = role_name);
     begin

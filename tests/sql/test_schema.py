@@ -40,7 +40,13 @@ from tools import generate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-READERS = ("pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor")
+READERS = (
+    "pgflow_client",
+    "pgflow_worker",
+    "pgflow_operator",
+    "pgflow_auditor",
+    "pgflow_declarer",
+)
 ROLES = ("pgflow_owner", *READERS)
 
 
@@ -885,7 +891,7 @@ def test_a_role_may_call_exactly_what_the_privileges_say(installed, role):
 
 
 @pytest.mark.parametrize("role", READERS)
-def test_a_role_may_read_the_views_and_touch_no_table(installed, role):
+def test_a_role_may_read_the_views_it_is_granted_and_touch_no_table(installed, role):
     query = """
         select relkind, has_table_privilege(%(role)s, oid, 'select'),
           has_table_privilege(%(role)s, oid, 'insert, update, delete, truncate, references, trigger')
@@ -894,7 +900,7 @@ def test_a_role_may_read_the_views_and_touch_no_table(installed, role):
     assert set(installed.execute(query, {"role": role})) == {
         ("r", False, False),
         ("p", False, False),
-        ("v", True, False),
+        ("v", role != "pgflow_declarer", False),
     }
     sequences = "select bool_or(has_sequence_privilege(%s, oid, 'usage, select, update')) from pg_class where relnamespace = 'pgflow'::regnamespace and relkind = 'S'"
     assert installed.execute(sequences, [role]).fetchone() == (False,)
