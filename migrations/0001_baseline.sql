@@ -35,7 +35,8 @@ create table pgflow.queue (
   max_deaths smallint not null default 5 check (max_deaths between 1 and 1000),
   refuses_unknown boolean not null default false,
   is_lined boolean,
-  is_closed boolean
+  is_closed boolean,
+  declared jsonb
 );
 comment on table pgflow.queue is 'Limits and policy of a queue; a row appears when a queue is first named';
 comment on column pgflow.queue.max_running is 'How many runs of this queue may be leased at once over all workers; null = no limit';

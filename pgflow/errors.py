@@ -3,6 +3,9 @@
     Exception
     └── PgflowError
         ├── RunNotFound          PF001   no run has this key
+        ├── PoolNotFound         PF026   no pool has this name
+        ├── ScheduleNotFound     PF027   no schedule has this name
+        ├── RelayNotFound        PF028   no relay has this name
         ├── KeyConflict          PF002   the key names a run with another workflow or input
         ├── InvalidArgument      PF003   a value that no run can have or store
         │   └── NotStorable              a value that cannot be written as JSON and read back
@@ -46,6 +49,7 @@
             ├── SchemaForeign            a schema "pgflow" that is not ours
             ├── SchemaOutdated           `pgflow migrate` has not run for this version
             ├── SchemaNewer              the database belongs to a newer version
+            ├── MissingGrant             the role of a connection may not do this
             ├── ServerUnsupported        the server is too old, or the database not in UTF-8
             └── EmbeddedServerError      the embedded server does not start
 
@@ -70,6 +74,24 @@ class RunNotFound(PgflowError):
     """No run has this key: never started, rolled back, or removed with its history."""
 
     sqlstate = "PF001"
+
+
+class PoolNotFound(PgflowError):
+    """No pool has this name: neither has an app declared it yet, nor somebody set it."""
+
+    sqlstate = "PF026"
+
+
+class ScheduleNotFound(PgflowError):
+    """No schedule has this name: no app has declared it yet, or somebody has removed it."""
+
+    sqlstate = "PF027"
+
+
+class RelayNotFound(PgflowError):
+    """No relay has this name: no app has declared it yet, or somebody has removed it."""
+
+    sqlstate = "PF028"
 
 
 class KeyConflict(PgflowError):
@@ -424,6 +446,10 @@ class SchemaNewer(SetupError):
     """The schema was written by a newer version of pgflow than this one."""
 
 
+class MissingGrant(SetupError):
+    """The role of a connection may not do this; the message names it, and the grant that helps."""
+
+
 class ServerUnsupported(SetupError):
     """The server is older than Postgres 15, or the database has another encoding than UTF8."""
 
@@ -436,6 +462,9 @@ BY_SQLSTATE: dict[str, type[PgflowError]] = {
     cls.sqlstate: cls
     for cls in (
         RunNotFound,
+        PoolNotFound,
+        ScheduleNotFound,
+        RelayNotFound,
         KeyConflict,
         InvalidArgument,
         LeaseLost,

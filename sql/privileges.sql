@@ -14,7 +14,7 @@
 do $$
 declare
   grants constant jsonb := current_setting('pgflow.grants');
-  readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}';
+  readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer}';
   role_name text;
   unknown text;
   fn record;

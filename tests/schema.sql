@@ -1,6 +1,7 @@
 schema pgflow, owner pgflow_owner
   grant usage to pgflow_auditor
   grant usage to pgflow_client
+  grant usage to pgflow_declarer
   grant usage to pgflow_operator
   grant usage to pgflow_worker
 
@@ -854,6 +855,7 @@ table pgflow.queue, owner pgflow_owner
   refuses_unknown boolean not null default false -- Whether a start of a workflow, or of a version of it, that no worker has ever had is refused
   is_lined boolean -- True if its runs stand in a line: see pgflow.line; null = they do not
   is_closed boolean -- True if it takes no new runs; null = it does
+  declared jsonb -- Rules that the code of an app declared last; null = it declares none
   constraint queue_max_deaths_check CHECK (((max_deaths >= 1) AND (max_deaths <= 1000)))
   constraint queue_max_per_worker_check CHECK ((max_per_worker > 0))
   constraint queue_max_running_check CHECK ((max_running > 0))
@@ -1336,7 +1338,7 @@ table pgflow.worker, owner pgflow_owner
   lost_threads integer not null default 0 -- Threads at bodies that nobody waits for any more
   stopping boolean not null default false -- True once it takes no further runs
   host text not null -- Name of the machine it runs on
-  version text not null -- Version of pgflow-engine that it runs
+  version text not null -- Version of pgflow-engine that it runs, its schema and a digest of its files
   stamp text -- Comment of the schema that its code would install; null = it did not say so
   queues text[] not null -- Queues that it serves
   constraint worker_pkey PRIMARY KEY (worker_id)
@@ -2143,7 +2145,7 @@ view pgflow.workers, owner pgflow_owner
   concurrency integer -- Most runs that it holds at once
   running bigint -- Number of runs that it holds now
   stopping boolean -- True once it takes no further runs
-  version text -- Version of pgflow-engine that it runs
+  version text -- Version of pgflow-engine that it runs, its schema and a digest of its files
   started_at timestamp with time zone -- Time at which it announced itself
   beat_at timestamp with time zone -- Time of its last sign of life
   beat bigint -- Counts up while it lives; others watch whether it moves
@@ -2333,7 +2335,7 @@ function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   md5 7d5c1b1ef566010d91f841f553470b21
 
 function pgflow.backfill_schedule(name text, slots timestamp with time zone[], overlap text DEFAULT 'buffer_all'::text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns TABLE(slot_at timestamp with time zone, run_key text, state text, lane_id integer), owner pgflow_owner
-  -- Has past slots of a schedule start their runs: one after the other (overlap buffer_all), or all at once (allow). A slot that has a run gets no second one. Answers what became of each: started, buffered, or there. PF001 if there is no such schedule
+  -- Has past slots of a schedule start their runs: one after the other (overlap buffer_all), or all at once (allow). A slot that has a run gets no second one. Answers what became of each: started, buffered, or there. PF027 if there is no such schedule
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -2759,10 +2761,10 @@ function pgflow.check_places_() returns TABLE(invariant text, detail text), owne
   md5 8d4c034836b1b16873d95f8a23d6c4de
 
 function pgflow.check_pool_(name text, budget jsonb) returns void, owner pgflow_owner
-  -- Refuses a pool that is not there (PF001) and bad limits (PF003)
+  -- Refuses a pool that is not there (PF026) and bad limits (PF003)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 fc1e549423e7b0f411bf128dea640aa6
+  md5 b5a3ca7e9336c470e647371772c1a963
 
 function pgflow.check_relays_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Cursors and deliveries are of events that there were
@@ -3077,7 +3079,17 @@ function pgflow.declare_(one jsonb, worker_id integer, t timestamp with time zon
   -- Sets a schedule as code declares it; false if it is like that already
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8ab10908e6ceba587ff7c899af35954e
+  md5 30de81d292fec5439c21202981b804fb
+
+function pgflow.declare_app(declared jsonb) returns text[], owner pgflow_owner
+  -- Sets what an app declares and nobody has set yet: {pools, queues, relays, schedules, codes}, each a list as declare_pools, declare_queues and declare_schedules take it; answers the names
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 e82bafa3de19bf86d09fd8bd818f3f18
+  grant execute to pgflow_declarer
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   -- Sets the pools that an app declares, [{name, limits, parent, per, tz, soft, hard}, ...], each parent first, where that differs from its last declaration; answers how many
@@ -3085,6 +3097,16 @@ function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 b44fbc5e7a9bf8d50ea7ee5026deedde
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.declare_queues(queues jsonb) returns text[], owner pgflow_owner
+  -- Sets rules of queues that an app declares, [{queue, rules}, ...], where that differs from its last declaration; a rule that it no longer names is taken away. Answers which queues have changed
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c3984baf38e77aa88f6184c623535bd3
+  grant execute to pgflow_declarer
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -3215,7 +3237,7 @@ function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
   md5 8505fb2b38c95b7678d5ca004cfa2859
 
 function pgflow.drop_relay(name text) returns void, owner pgflow_owner
-  -- Removes a relay, its cursor and its deliveries; PF001 if there is no such relay
+  -- Removes a relay, its cursor and its deliveries; PF028 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3374,10 +3396,10 @@ function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner
   md5 911bf5420acff79735238153df40356d
 
 function pgflow.find_relay_(name text) returns void, owner pgflow_owner
-  -- Locks a relay, or PF001
+  -- Locks a relay, or PF028
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c131a78e8e4ee03d6b78c8c284008848
+  md5 06662a98a7f356ee43a6a4a814d83366
 
 function pgflow.fire_slot_(INOUT s pgflow.schedule, slot timestamp with time zone, t timestamp with time zone, OUT lane integer) returns record, owner pgflow_owner
   -- Starts the run of a slot; what keeps it from starting is kept with the schedule
@@ -3521,7 +3543,7 @@ function pgflow.get_documents(collection text, paths json, refresh boolean DEFAU
   grant execute to pgflow_worker
 
 function pgflow.grant_budget(pool text, amounts jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
-  -- Allows more of a pool in its current period: amounts by unit, such as {"usd": 10}, beyond its limits. PF001 if there is no such pool
+  -- Allows more of a pool in its current period: amounts by unit, such as {"usd": 10}, beyond its limits. PF026 if there is no such pool
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3907,16 +3929,16 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   md5 b2a37c6898a68dd8e966d2d5b47f1c4d
 
 function pgflow.known_pool_(name text) returns pgflow.pool, owner pgflow_owner
-  -- A pool, locked; PF001 if there is none of this name
+  -- A pool, locked; PF026 if there is none of this name
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 483ed43ff6f8ca42ec935a9d18e12efc
+  md5 971fc411852967a40bf204ddf7af857b
 
 function pgflow.known_schedule_(name text) returns pgflow.schedule, owner pgflow_owner
-  -- Locks a schedule and answers it; PF001 if there is none
+  -- Locks a schedule and answers it; PF027 if there is none
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 254c1f0062a0e0758b3a0bc54fa1ea37
+  md5 fa44dfdedd606c63144d089236beb70c
 
 function pgflow.labels_at_start_(run_id bigint, labels jsonb) returns jsonb, owner pgflow_owner
   -- Labels that a run was started with, given its number and the labels that it has now
@@ -4568,7 +4590,7 @@ function pgflow.pause_queue(queue text, why text DEFAULT NULL::text, sent_by tex
   grant execute to pgflow_operator
 
 function pgflow.pause_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
-  -- Has a relay take no more events until resume_relay; PF001 if there is no such relay
+  -- Has a relay take no more events until resume_relay; PF028 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -4584,7 +4606,7 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   grant execute to pgflow_operator
 
 function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
-  -- Has a schedule start nothing until it is resumed; false if it is paused. Slots that pass meanwhile start no run. PF001 if there is none
+  -- Has a schedule start nothing until it is resumed; false if it is paused. Slots that pass meanwhile start no run. PF027 if there is none
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -4723,6 +4745,12 @@ function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain big
   set search_path=pg_catalog, pg_temp
   md5 b8f1f60063583bdc5b1042edaa817356
 
+function pgflow.put_code_(codes jsonb) returns void, owner pgflow_owner
+  -- Makes rows of code known, as register_code takes them
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 748e92e39481954b6fffd84c1cbb1c04
+
 function pgflow.put_documents(documents json) returns integer, owner pgflow_owner
   -- Writes documents, given as an array of {collection, path, value, ttl_ms, once}: all of them or none. One with once = true leaves what is there. Answers how many it has written
   plpgsql volatile security definer
@@ -4813,11 +4841,11 @@ function pgflow.read_rate_(said text, OUT many integer, OUT seconds double preci
   md5 736b8e98c314723a894fdf68ff2c8122
 
 function pgflow.read_schedule_spec(name text) returns jsonb, owner pgflow_owner
-  -- Spec of a schedule, by which its slots are computed. PF001 if there is none
+  -- Spec of a schedule, by which its slots are computed. PF027 if there is none
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 767c40dd6e2cff0cf5bbc412ca460647
+  md5 1a45059319fc3461650601a1384e0a40
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4877,7 +4905,7 @@ function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_own
   md5 6045b5f707276c54b02c275dca41025f
 
 function pgflow.redeliver_events(name text, event bigint DEFAULT NULL::bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Has a relay try its dead events again, or one of them; answers how many. PF001 if there is no such relay
+  -- Has a relay try its dead events again, or one of them; answers how many. PF028 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -4942,7 +4970,7 @@ function pgflow.register_code(worker_id integer, codes jsonb) returns void, owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 069a9031e45f54ac73d83fe9a7d445e6
+  md5 49bf2890bc0ef6a4465b2f1c474bf998
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -5027,7 +5055,7 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   grant execute to pgflow_worker
 
 function pgflow.remove_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
-  -- Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next worker makes it again. PF001 if there is none
+  -- Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next worker makes it again. PF027 if there is none
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5061,7 +5089,7 @@ function pgflow.replace_message(key text, message bigint, payload json, why text
   grant execute to pgflow_operator
 
 function pgflow.replay_relay(name text, from_event bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Has a relay go on from this event, backwards or forwards: events that it has delivered come again, under their numbers. Answers how many there are. PF001 if there is no such relay
+  -- Has a relay go on from this event, backwards or forwards: events that it has delivered come again, under their numbers. Answers how many there are. PF028 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5129,7 +5157,7 @@ function pgflow.resume_queue(queue text, why text DEFAULT NULL::text, sent_by te
   grant execute to pgflow_operator
 
 function pgflow.resume_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
-  -- Lets a relay go on that is paused, or whose circuit is open; PF001 if there is no such relay
+  -- Lets a relay go on that is paused, or whose circuit is open; PF028 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5145,7 +5173,7 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   grant execute to pgflow_operator
 
 function pgflow.resume_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
-  -- Has a paused schedule go on with the slots to come; false if it is not paused. PF001 if there is none
+  -- Has a paused schedule go on with the slots to come; false if it is not paused. PF027 if there is none
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5174,7 +5202,7 @@ function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_o
   md5 8a9cf897a6a0f63d97f9b0dba960b36f
 
 function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, restore boolean DEFAULT false) returns void, owner pgflow_owner
-  -- Has a pool, and every pool that draws on it, admit nothing from now on; what is under way goes on. With restore it admits again. PF001 if there is no such pool
+  -- Has a pool, and every pool that draws on it, admit nothing from now on; what is under way goes on. With restore it admits again. PF026 if there is no such pool
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5346,11 +5374,11 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
-  -- Makes a pool, or sets its limits anew: limits by unit, such as {"usd": 50}; parent = the pool that it draws on; per = hour, day, week, month, quarter or year after which it is full again, in a time zone; soft = part of a limit from which on runs are told; hard = no step at all of a run under it is licensed once it is used up. PF001 if there is no such parent, PF006 if it has another
+  -- Makes a pool, or sets its limits anew: limits by unit, such as {"usd": 50}; parent = the pool that it draws on; per = hour, day, week, month, quarter or year after which it is full again, in a time zone; soft = part of a limit from which on runs are told; hard = no step at all of a run under it is licensed once it is used up. PF026 if there is no such parent, PF006 if it has another
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8ba8dff3cb4b4522b023207d5fe4a5bc
+  md5 97e23c943087ed81e141d7330f265dc3
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5505,7 +5533,7 @@ function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT
   md5 3bc2d69c3a0e5ddf66103053e62b5911
 
 function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision, debounce_seconds double precision DEFAULT NULL::double precision, max_wait_seconds double precision DEFAULT NULL::double precision, collect integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
-  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and the run gets those of all starts with its key, up to so many items; it begins once it has them, or max_wait_seconds after the first start
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF026 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and the run gets those of all starts with its key, up to so many items; it begins once it has them, or max_wait_seconds after the first start
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5766,7 +5794,7 @@ function pgflow.trial_balance() returns TABLE(ledger text, opened bigint, confir
   grant execute to pgflow_operator
 
 function pgflow.trigger_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, slot_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
-  -- Starts a run of a schedule now, paused or not, whatever runs of it are open. slot_at: the slot that it is of, under which it is started once; the present time if none is given. PF001 if there is no such schedule
+  -- Starts a run of a schedule now, paused or not, whatever runs of it are open. slot_at: the slot that it is of, under which it is started once; the present time if none is given. PF027 if there is no such schedule
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5806,6 +5834,17 @@ function pgflow.unbegun_(queue text, upto bigint) returns TABLE(run_id bigint, c
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 a2d25c116c8748d432cb09af5afbed6b
+
+function pgflow.undeclared(declared jsonb) returns text[], owner pgflow_owner
+  -- Names of what an app declares and nobody has set yet, in the form that declare_app takes
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 e3192ad35408efa56c6f0e6996fd372a
+  grant execute to pgflow_client
+  grant execute to pgflow_declarer
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.undone_from_(run_id bigint, cut integer) returns TABLE(key text, is_done boolean), owner pgflow_owner
   -- Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done

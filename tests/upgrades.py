@@ -13,6 +13,7 @@ runs that it left in flight, which then end; so is a record of the version at ha
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -21,11 +22,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 APPS = Path(__file__).parent / "apps"
 REPOSITORY = Path(__file__).parents[1]
 RUNS = 40
+UPGRADES = 8
 REPLACED = 3
 """Times that every function is replaced under the calls of old workers, and again under those of
 new ones.
@@ -91,6 +94,7 @@ AT_HAND = Version(REPOSITORY)
 
 NEXT = """
 alter table pgflow.run add column next_note text;
+alter table pgflow.signal add column next_note text;
 alter table pgflow.worker add column next_count int not null default 0;
 create table pgflow.next_fact (run_id bigint primary key, at timestamptz not null);
 comment on table pgflow.next_fact is 'A table of the next version';
@@ -248,8 +252,11 @@ def fleet_on(server_dsn: str) -> Iterator[Fleet]:
 
 def verdict(figures: dict[str, Any]) -> list[str]:
     """Return complaints; none if nothing is wrong."""
-    must_be_none = ("lost", "doubled", "wrong_results", "held", "violations")
-    wrong = [f"{name}: {figures[name]}" for name in must_be_none if figures[name]]
+    must_be_none = (
+        *("lost", "doubled", "wrong_results", "held", "violations"),
+        *("application_errors", "deadlocks"),
+    )
+    wrong = [f"{name}: {figures[name]}" for name in must_be_none if figures.get(name)]
     if set(figures["exit_codes"]) != {0}:
         wrong.append(f"workers that were stopped ended with {figures['exit_codes']}")
     return wrong
@@ -258,24 +265,70 @@ def verdict(figures: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------- an upgrade under work
 
 
-def migrate(fleet: Fleet, assets: schema.Assets) -> None:
-    """Upgrade as an operator would: again if a transaction was in the way."""
+class Application:
+    """Transactions of an application that go on all the while: each has rows of its own, starts a
+    run, signals it and the one before, reads a view, and commits.
+    """
 
-    def is_done() -> bool:
-        try:
-            schema.install(fleet.conn, assets)
-        except SetupError:
-            return False
-        return True
+    def __init__(self, fleet: Fleet) -> None:
+        self._dsn = fleet.dsn
+        self._conn = fleet.conn
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._work, args=(n,)) for n in range(2)]
+        self.committed = 0
+        self.errors: list[str] = []
 
-    fleet.wait(is_done, "the schema is upgraded")
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def figures(self) -> dict[str, Any]:
+        """What became of its transactions, and the deadlocks that anybody had."""
+        row = self._conn.execute(
+            "select deadlocks from pg_stat_database where datname = current_database()"
+        ).fetchone()
+        return {
+            "application_transactions": self.committed,
+            "application_errors": self.errors,
+            "deadlocks": row and row[0],
+        }
+
+    def _work(self, thread: int) -> None:
+        statements = [
+            "insert into app.booked values (%(key)s, 0)",
+            "select pgflow.send_signal(%(before)s, 'go', '1')",
+            "select pgflow.start_run('idle', '{}', key => %(key)s)",
+            "select status from pgflow.runs where key = %(key)s",
+            "select pgflow.send_signal(%(key)s, 'go', '1')",
+        ]
+        with psycopg.connect(self._dsn) as conn:
+            conn.execute("select pgflow.start_run('idle', '{}', key => %s)", (f"idle{thread}/0",))
+            conn.commit()
+            for n in count(1):
+                if self._stop.is_set():
+                    return
+                keys = {"key": f"idle{thread}/{n}", "before": f"idle{thread}/0"}
+                try:
+                    for statement in statements:
+                        conn.execute(statement, keys)
+                    conn.commit()
+                    self.committed += 1
+                except psycopg.Error as error:
+                    self.errors.append(str(error))
+                    conn.rollback()
 
 
 def replace(fleet: Fleet, version: Version) -> None:
     """Apply every file again, under another text and under its own."""
     for n in range(REPLACED):
-        migrate(fleet, touched(version.assets) if n % 2 == 0 else version.assets)
-    migrate(fleet, version.assets)
+        schema.install(fleet.conn, touched(version.assets) if n % 2 == 0 else version.assets)
+    schema.install(fleet.conn, version.assets)
 
 
 def kill_one_amid(fleet: Fleet, later: Version, numbers: range) -> int:
@@ -328,23 +381,24 @@ def upgrade_under_work(fleet: Fleet, later: Version, runs: int, seed: int) -> di
     in_flight = Counter(
         status for (status,) in fleet.conn.execute("select status from pgflow.runs")
     )
-    migrate(fleet, later.assets)
-    fleet.finish(starting)
-    # One that a busy machine took for dead is registered anew, and is as outdated as it was.
-    fleet.wait(lambda: fleet.count("is_outdated", "workers") == 2, "both workers are outdated")
-    replace(fleet, later)
-    done = fleet.count("status = 'completed'")
-    fleet.ask(AT_HAND, "signal", range(third))
-    fleet.wait(
-        lambda: fleet.count("status = 'completed'") >= done + 2 * third,
-        "runs and their children complete on old workers alone",
-    )
-    by_old = fleet.count("status = 'completed'") - done
-    held_by_killed = kill_one_amid(fleet, later, range(2 * third, runs))
-    fleet.add(later, 2)
-    fleet.wait(lambda: fleet.count("not is_outdated", "workers") == 2, "new workers are there")
-    replace(fleet, later)
-    fleet.ask(later, "signal", range(third, runs))
+    with Application(fleet) as application:
+        schema.install(fleet.conn, later.assets)
+        fleet.finish(starting)
+        # One that a busy machine took for dead is registered anew, and is as outdated as it was.
+        fleet.wait(lambda: fleet.count("is_outdated", "workers") == 2, "both workers are outdated")
+        replace(fleet, later)
+        done = fleet.count("status = 'completed'")
+        fleet.ask(AT_HAND, "signal", range(third))
+        fleet.wait(
+            lambda: fleet.count("status = 'completed'") >= done + 2 * third,
+            "runs and their children complete on old workers alone",
+        )
+        by_old = fleet.count("status = 'completed'") - done
+        held_by_killed = kill_one_amid(fleet, later, range(2 * third, runs))
+        fleet.add(later, 2)
+        fleet.wait(lambda: fleet.count("not is_outdated", "workers") == 2, "new workers are there")
+        replace(fleet, later)
+        fleet.ask(later, "signal", range(third, runs))
     codes = fleet.stop(AT_HAND)
     fleet.wait(lambda: fleet.count("status = 'completed'") >= 2 * runs, "all runs end")
     codes += fleet.stop(later)
@@ -353,6 +407,7 @@ def upgrade_under_work(fleet: Fleet, later: Version, runs: int, seed: int) -> di
         "completed_by_old_workers_alone": by_old,
         "held_by_the_killed": held_by_killed,
         "exit_codes": codes,
+        **application.figures(),
         **fleet.judge([key_of(n) for n in range(runs)]),
     }
 
@@ -364,6 +419,53 @@ def play(server_dsn: str, runs: int, seed: int) -> tuple[dict[str, Any], list[st
     with next_version() as later, fleet_on(server_dsn) as fleet:
         try:
             figures = upgrade_under_work(fleet, later, runs, seed)
+        except (AssertionError, SetupError) as error:
+            return {}, [str(error)]
+        return figures, verdict(figures)
+
+
+TABLES = ("run", "signal", "ready", "lease", "parked", "wait", "unit", "run_key", "queue", "worker")
+
+
+def alter_under_work(fleet: Fleet, times: int, seed: int) -> dict[str, Any]:
+    """Upgrade so many times in a row while workers work and an application goes on; each time a
+    migration alters three tables that both use, in any order, and every file is applied again.
+    """
+    schema.install(fleet.conn, AT_HAND.assets)
+    fleet.conn.execute(releases.APPLICATION)
+    fleet.add(AT_HAND, 2)
+    random_ = random.Random(seed)
+    files = AT_HAND.assets
+    keys = range(4 * times)
+    with Application(fleet) as application:
+        working = fleet.client(AT_HAND, "start", keys)
+        for n in range(times):
+            before = application.committed
+            fleet.wait(lambda before=before: application.committed > before + 20, "transactions")
+            text = "".join(
+                f"alter table pgflow.{name} add column next_{n} int;\n"
+                for name in random_.sample(TABLES, 3)
+            )
+            number = files.migrations[-1].number + 1
+            migration = schema.SqlFile(f"{number:04}_next", text)
+            files = dataclasses.replace(files, migrations=(*files.migrations, migration))
+            schema.install(fleet.conn, touched(files) if n % 2 else files)
+        fleet.finish(working)
+        fleet.ask(AT_HAND, "signal", keys)
+        fleet.wait(lambda: fleet.count("status = 'completed'") >= 2 * len(keys), "all runs end")
+    return {
+        "upgrades": times,
+        "exit_codes": fleet.stop(AT_HAND),
+        **application.figures(),
+        **fleet.judge([key_of(n) for n in keys]),
+    }
+
+
+def play_tables(server_dsn: str, times: int, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """Alter tables under work, in a database of its own: the figures, and what is wrong."""
+    with fleet_on(server_dsn) as fleet:
+        try:
+            figures = alter_under_work(fleet, times, seed)
         except (AssertionError, SetupError) as error:
             return {}, [str(error)]
         return figures, verdict(figures)
@@ -483,7 +585,7 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     """Upgrade every recorded release once, and the version at hand under work while there is time."""
     began = time.monotonic()
     total: Counter[str] = Counter()
-    wrong: list[str] = []
+    altered, wrong = play_tables(server_dsn, UPGRADES, seed)
     while total["upgrades"] == 0 or (time.monotonic() - began < seconds and not wrong):
         figures, said = play(server_dsn, RUNS, seed + total["upgrades"])
         wrong += said
@@ -504,6 +606,13 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
                 total["lost"],
                 total["doubled"],
                 tuple(wrong),
+            ),
+            Evidence(
+                "G42",
+                "migrations of tables in use: transactions of an application beside them, and "
+                "those that failed or met a deadlock",
+                altered.get("application_transactions", 0),
+                len(altered.get("application_errors", ())),
             ),
             Evidence(
                 "G42",
@@ -540,6 +649,9 @@ def main() -> int:
         return 0
     figures, wrong = play(options.server_dsn, options.runs, options.seed)
     print(json.dumps(figures, default=str))
+    altered, said = play_tables(options.server_dsn, UPGRADES, options.seed)
+    print(json.dumps(altered, default=str))
+    wrong += said
     for path in releases.recorded():
         wrong += upgrade_record(options.server_dsn, releases.read(path), AT_HAND)
     for line in wrong:

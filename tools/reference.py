@@ -481,7 +481,7 @@ def sql_page(conn: psycopg.Connection[Any]) -> str:
         MADE,
         "# SQL\n",
         (
-            "Everything is in the schema `pgflow`. Views may be read by the four roles; functions are "
+            "Everything is in the schema `pgflow`. Views may be read by four of the five roles; functions are "
             "granted as shown; tables are granted to nobody, "
             "and are here for those who want to understand. See "
             "[roles](../how-to/managed-postgres.md#roles).\n"

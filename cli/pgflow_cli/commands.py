@@ -257,16 +257,10 @@ def make_command(name: str, place: str) -> Any:
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.machinery import PathFinder
-        from importlib.metadata import version
-        from importlib.util import find_spec
+        from pgflow._engine import is_compiled
+        from pgflow.schema import own_assets
 
-        # pgflow is found and not imported, which would take several times as long as all else.
-        package = find_spec("pgflow")
-        places = package.submodule_search_locations if package is not None else None
-        engine = PathFinder.find_spec("execution", [f"{place}/_engine" for place in places or ()])
-        is_compiled = engine is not None and not str(engine.origin).endswith(".py")
-        typer.echo(f"pgflow {version('pgflow-engine')}{' (compiled)' if is_compiled else ''}")
+        typer.echo(f"pgflow {own_assets().stamp.brief}{' (compiled)' if is_compiled() else ''}")
         raise typer.Exit
 
 

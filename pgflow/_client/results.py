@@ -207,6 +207,12 @@ class ResultWaiter:
                 async with asyncio.timeout(delay * random.uniform(0.8, 1.0)):  # noqa: S311 - spreads the load
                     await self._look.wait()
 
+    def abandon(self) -> None:
+        """Cuts its connections, where the event loop has ended without a close."""
+        self._closing = True
+        self._control.abandon()
+        self._listener.abandon()
+
     async def close(self) -> None:
         """Ends; whoever still waits is cancelled."""
         self._closing = True

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import psycopg
 
 from pgflow._db.drivers import as_psycopg, causes
-from pgflow.errors import BY_SQLSTATE, GateClosed, InvalidArgument, PgflowError
+from pgflow.errors import BY_SQLSTATE, GateClosed, InvalidArgument, MissingGrant, PgflowError
 
 # ---------------------------------------------------------------- what an error means
 
@@ -54,6 +54,71 @@ def raise_ours(error: BaseException) -> None:
         for name, value in json.loads(cause.diag.message_detail or "{}").items():
             setattr(ours, name, value)
     raise ours from error
+
+
+_FROM_LEAST = (
+    "pgflow_auditor",
+    "pgflow_declarer",
+    "pgflow_client",
+    "pgflow_operator",
+    "pgflow_worker",
+)
+
+
+def refusal(error: psycopg.Error, role: str | None) -> MissingGrant | None:
+    """Return what to say of a right that a role lacks to call or read something of ours, with the
+    grant that helps; None if the error is of something else.
+
+    Args:
+        error: The error of one of our own statements.
+        role: Name of the role; None if it is not known.
+    """
+    if error.sqlstate != "42501":
+        return None
+    who, to = (f"role {role}", role) if role else ("the role of this connection", "it")
+    from pgflow.schema import own_assets
+
+    message = error.diag.message_primary or str(error)
+    grants = own_assets().grants
+    named = [word for word in re.findall(r"\w+", message) if word in grants]
+    if named:
+        roles = grants[named[-1]]
+        least = next((one for one in _FROM_LEAST if one in roles), roles[0])
+        others = [one for one in roles if one != least]
+        return MissingGrant(
+            f"{who} may not use pgflow.{named[-1]}: grant {least} to {to}"
+            + (f" (or {', '.join(others)})" if others else "")
+        )
+    if re.search(r"\bpgflow\b", message):
+        return MissingGrant(
+            f"{who} may use nothing of the schema pgflow: grant pgflow_client to {to} (or "
+            "pgflow_worker, pgflow_operator, pgflow_auditor)"
+        )
+    return None
+
+
+@contextmanager
+def naming_refusals(connection: object) -> Iterator[None]:
+    """Has a right that the role of a connection lacks be said as :class:`MissingGrant`, with the
+    grant; not around code of others.
+
+    Args:
+        connection: Of psycopg, or of a library whose role is not known here.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = database_error(error)
+        if cause is None or (ours := refusal(cause, _role_of(connection))) is None:
+            raise
+        raise ours from error
+
+
+def _role_of(connection: object) -> str | None:
+    if not isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
+        return None
+    found = re.search(r"-c\s*role=(\w+)", connection.info.options)
+    return found[1] if found else connection.info.user
 
 
 _INFRASTRUCTURE = re.compile(

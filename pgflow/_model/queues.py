@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from pgflow._model.durations import SHORTEST, Duration, duration, in_short
 from pgflow.errors import InvalidArgument
@@ -51,6 +51,47 @@ class QueueRules(TypedDict, total=False):
     expires: Duration | None
     closed: bool | None
     max_deaths: int | None
+
+
+class Queue:
+    """Rules of a queue that an app declares: the queue has them from the first process on.
+
+    Rules that somebody has set since stand until the code says something else than it last did. A
+    rule that the code no longer names is taken away then.
+
+    Args:
+        name: Name of the queue.
+        **rules: See :class:`QueueRules`.
+
+    Raises:
+        InvalidArgument: No queue can have this name, or there is no such rule.
+
+    Example::
+
+        orders = Queue("orders", key="input.customer", key_rate="20/10s")
+        app = App(include=[fulfil], queues=[orders])
+    """
+
+    def __init__(self, name: str, **rules: Unpack[QueueRules]) -> None:
+        if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255:
+            raise InvalidArgument(f"the name of a queue is a text of 1 to 255 bytes, not {name!r}")
+        unknown = sorted(rules.keys() - QueueRules.__annotations__.keys())
+        if unknown:
+            raise InvalidArgument(
+                f"queue {name!r} has no rule named {unknown[0]}: there are "
+                f"{', '.join(QueueRules.__annotations__)}"
+            )
+        self.name = name
+        self.rules = rules
+        self._declared = {"queue": name, "rules": json.loads(rules_json(rules))}
+
+    def __repr__(self) -> str:
+        """As in error messages."""
+        return f"<Queue {self.name}>"
+
+    def declaration(self) -> dict[str, Any]:
+        """Return it as ``declare_queues`` takes it."""
+        return self._declared
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,12 @@ class WorkerConnection:
         if self._wire is not None:
             cut_if_left(self._wire.connection, left_at)
 
+    def abandon(self) -> None:
+        """Cuts the connection, where the event loop has ended without a close."""
+        self._closed = True
+        if self._wire is not None:
+            self._wire.connection.pgconn.finish()
+
     async def close(self) -> None:
         """Closes the connection for good."""
         self._closed = True

@@ -77,6 +77,11 @@ class Listener(Part):
         if self._task is not None:
             await cancel([self._task])
 
+    def abandon(self) -> None:
+        """Cuts its connection, where the event loop has ended without a stop."""
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
     def leave(self, left_at: float) -> None:
         """Another server is the primary since then: it is listened to at once."""
         cut_if_left(self._connection, left_at)

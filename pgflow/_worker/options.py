@@ -15,6 +15,7 @@ from pgflow._model.durations import seconds
 from pgflow._model.envelopes import Envelopes
 from pgflow._model.failures import FailedRun
 from pgflow._model.options import DEFAULT_QUEUE
+from pgflow._model.queues import Queue
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.pager import PagerHook
 from pgflow._worker.ref_checks import Checker
@@ -107,5 +108,6 @@ class Definitions:
     hooks: Hooks = field(default_factory=Hooks)
     envelopes: Envelopes | None = None
     pools: list[Pool] = field(default_factory=list)
+    queues: list[Queue] = field(default_factory=list)
     relays: dict[str, Relay] = field(default_factory=dict)
     on_failure: list[Callable[[FailedRun], Any]] = field(default_factory=list)

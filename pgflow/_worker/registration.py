@@ -8,10 +8,9 @@ import os
 import socket
 from typing import Any
 
-from pgflow._db.calls import budgets
+from pgflow._db.calls import budgets, declare
 from pgflow._db.calls import worker as calls
 from pgflow._flow.workflow import Workflow
-from pgflow._version import __version__
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.lanes import Lanes
 from pgflow._worker.life import Life
@@ -36,6 +35,7 @@ class Registration:
         self._lanes = lanes
         self._workflows = definitions.workflows
         self._pools = definitions.pools
+        self._queues = definitions.queues
         self._options = options
 
     async def register(self, *, is_patient: bool = True) -> None:
@@ -47,7 +47,7 @@ class Registration:
                 os.getpid(),
                 options.queues,
                 options.concurrency,
-                __version__,
+                own_assets().stamp.brief,
                 str(own_assets().stamp),
             ),
             is_patient=is_patient,
@@ -57,6 +57,8 @@ class Registration:
         await self._control.insist(calls.register_code(worker_id, codes))
         if self._pools:
             await self._control.insist(budgets.declare_pools(self._pools), is_patient=is_patient)
+        if self._queues:
+            await self._control.insist(declare.declare_queues(self._queues), is_patient=is_patient)
         await self._lanes.look(self._control.insist)
 
     async def release_stuck(self) -> None:

@@ -111,20 +111,20 @@ class Upkeep(Loop):
         self._claims.outgrown(is_outgrown=standing is Standing.BREAKING)
         if standing is Standing.NEWER:
             log.warning(
-                "the schema is now of %s; this worker is of %s and goes on: start the new version "
+                "the schema is of %s; this worker is of %s and goes on: start the new version "
                 "in its place",
                 comment,
                 ours,
             )
         elif standing is Standing.BREAKING:
             why = (
-                f"the schema is now of {comment}, with which {ours} cannot work: "
+                f"the schema is of {comment}, with which {ours} cannot work: "
                 "this worker takes no further runs"
             )
             self._life.fail_for(WorkerFailed(why))
         elif standing is Standing.OLDER:
             log.warning(
-                "the schema is now of %s, older than this worker's %s: run `pgflow migrate`",
+                "the schema is of %s, older than this worker's %s: run `pgflow migrate`",
                 comment or "nobody known",
                 ours,
             )

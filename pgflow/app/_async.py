@@ -11,14 +11,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from pgflow._client._async.client import AsyncClient
 from pgflow._client.results import ResultWaiter
 from pgflow._db._async_pool import lent_async, make_pool_async
 from pgflow._db._sync_pool import make_pool
-from pgflow._db.calls import result, wake
+from pgflow._db.calls import declare, result, wake
 from pgflow._db.calls import worker as worker_calls
+from pgflow._db.failures import naming_refusals
 from pgflow._db.query import Query, run_async
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration, duration
@@ -29,7 +31,9 @@ from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.worker import Worker
 from pgflow.app._async_clients import AsyncBoundClient, AsyncPoolClient
 from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECONDS, AppBase
-from pgflow.errors import WrongColourError, WrongState
+from pgflow.app._declared import declarations, forgive
+from pgflow.app._loops import OnLoop, end_with_its_loop
+from pgflow.errors import PgflowError, WrongColourError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +42,9 @@ T = TypeVar("T")
 
 class AsyncApp(AsyncPoolClient):
     """An app for async code; see :class:`AppBase` for its arguments.
+
+    One app may be used on several event loops, one after the other or in threads beside each other:
+    each has connections of its own.
 
     Example::
 
@@ -48,14 +55,27 @@ class AsyncApp(AsyncPoolClient):
     """
 
     def _prepare(self) -> None:
-        self._pool: AsyncConnectionPool[Any] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._until_closed: AsyncGenerator[None] | None = None
-        self._waiter: ResultWaiter | None = None
-        self._workers: list[Worker] = []
-        self._opening = asyncio.Lock()
-        self._nudging: asyncio.Task[None] | None = None
-        self._next_nudge_at = -math.inf
+        self._on_loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
+
+    @property
+    def _here(self) -> OnLoop:
+        """The part of the app that belongs to the event loop that runs here."""
+        loop = asyncio.get_running_loop()
+        here = self._on_loops.get(loop)
+        if here is None:
+            self._forget_ended_loops()
+            here = self._on_loops[loop] = OnLoop()
+        return here
+
+    def _forget_ended_loops(self) -> None:
+        for loop in list(self._on_loops):
+            if loop.is_closed() and (ended := self._on_loops.pop(loop, None)):
+                ended.abandon()
+
+    @property
+    def has_workers(self) -> bool:
+        """True if a worker of this app is at work, on any event loop."""
+        return any(one.workers for one in list(self._on_loops.values()))
 
     def on(self, dsn: str | None) -> AsyncApp:
         """An async app of the same definitions, on another database if one is named."""
@@ -73,18 +93,35 @@ class AsyncApp(AsyncPoolClient):
         await self.close()
 
     async def _open(self) -> AsyncConnectionPool[Any]:
-        if self._loop is not asyncio.get_running_loop():
-            self._move_to_this_loop()
-        async with self._opening:
-            if self._pool is None:
+        here = self._here
+        async with here.opening:
+            if here.pool is None:
                 connect_options = await asyncio.to_thread(self._resolve)
                 pool = make_pool_async(connect_options, "pgflow app", CLIENT_CONNECTIONS)
+                end_with_its_loop(pool)
                 await pool.open()
-                self._waiter = ResultWaiter(connect_options, listen=self.listens)
-                self._pool = pool
-                self._until_closed = self._close_with_loop()
-                await anext(self._until_closed)
-            return self._pool
+                try:
+                    await self._declare(pool)
+                except BaseException:
+                    await pool.close()
+                    raise
+                here.waiter = ResultWaiter(connect_options, listen=self.listens)
+                here.pool = pool
+            return here.pool
+
+    async def _declare(self, pool: AsyncConnectionPool[Any]) -> None:
+        """Sets what the app declares and nobody has set yet."""
+        if (told := declarations(self.definitions)) is None:
+            return
+        missing: list[str] = []
+        try:
+            async with lent_async(pool) as connection:
+                with naming_refusals(connection):
+                    missing = await run_async(connection, declare.undeclared(told))
+                    if missing:
+                        await run_async(connection, declare.declare_app(told))
+        except (psycopg.Error, PgflowError) as error:
+            forgive(error, missing)
 
     def _move_to_this_loop(self) -> None:
         """Have the app belong to the running event loop: connections of one hang on another."""
@@ -106,34 +143,33 @@ class AsyncApp(AsyncPoolClient):
             await self._end()
 
     async def close(self) -> None:
-        """Closes every connection; the app can be opened again."""
-        await self._disconnect()
-        self._let_go()
-
-    async def _disconnect(self) -> None:
-        if self._until_closed is not None:
-            until_closed, self._until_closed = self._until_closed, None
-            await until_closed.aclose()
-
-    async def _end(self) -> None:
-        if self._nudging is not None:
-            await asyncio.gather(self._nudging, return_exceptions=True)
-            self._nudging = None
-        if self._waiter is not None:
-            await self._waiter.close()
-            self._waiter = None
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        """Closes every connection of this event loop, and of those that have ended; the app can be
+        opened again.
+        """
+        here = self._here
+        if here.nudging is not None:
+            await asyncio.gather(here.nudging, return_exceptions=True)
+            here.nudging = None
+        if here.waiter is not None:
+            await here.waiter.close()
+            here.waiter = None
+        if here.pool is not None:
+            await here.pool.close()
+            here.pool = None
+        self._on_loops.pop(asyncio.get_running_loop(), None)
+        self._forget_ended_loops()
+        if not self._on_loops:
+            self._let_go()
 
     async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """For handles of runs."""
         patience = duration(timeout, "timeout of a result", least_seconds=-math.inf)
         await self._open()
-        assert self._waiter is not None
+        waiter = self._here.waiter
+        assert waiter is not None
         try:
             async with asyncio.timeout(None if patience is None else patience.total_seconds()):
-                return await self._waiter.wait(chain_id)
+                return await waiter.wait(chain_id)
         except TimeoutError:
             raise TimeoutError(f"run {key!r} has not ended after {patience}") from None
 
@@ -148,26 +184,28 @@ class AsyncApp(AsyncPoolClient):
         """For handles of updates."""
         patience = duration(timeout, f"timeout of {what}", least_seconds=-math.inf)
         await self._open()
-        assert self._waiter is not None
+        waiter = self._here.waiter
+        assert waiter is not None
         try:
             async with asyncio.timeout(None if patience is None else patience.total_seconds()):
-                return await self._waiter.answered(chain_id, lambda: self.ask(query), is_there)
+                return await waiter.answered(chain_id, lambda: self.ask(query), is_there)
         except TimeoutError:
             raise TimeoutError(f"{what} has no answer after {patience}") from None
 
     def _nudge_soon(self) -> None:
-        if self._nudging is None or self._nudging.done():
-            self._nudging = asyncio.get_running_loop().create_task(self._nudge_in_turn())
+        here = self._here
+        if here.nudging is None or here.nudging.done():
+            here.nudging = asyncio.get_running_loop().create_task(self._nudge_in_turn(here))
 
-    async def _nudge_in_turn(self) -> None:
+    async def _nudge_in_turn(self, here: OnLoop) -> None:
         """Wakes for all that is noted: at once for one start, once in a while for many in turn."""
         now = asyncio.get_running_loop().time
         await asyncio.sleep(0)
         while self._has_notes():
-            if not self._workers:  # those of this process are told without a message
-                await asyncio.sleep(self._next_nudge_at - now())
+            if not here.workers:  # those of this loop are told without a message
+                await asyncio.sleep(here.next_nudge_at - now())
             await self._wake_noted()
-            self._next_nudge_at = now() + NUDGE_SECONDS
+            here.next_nudge_at = now() + NUDGE_SECONDS
 
     async def nudge(self) -> None:
         """Wakes what was sent or started through :meth:`using`,
@@ -182,7 +220,7 @@ class AsyncApp(AsyncPoolClient):
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
         async with lent_async(pool) as connection:
-            here = list(self._workers)
+            here = list(self._here.workers)
             for delay in WAKE_AGAIN_SECONDS if chains else ():
                 await asyncio.sleep(delay)
                 woken = await run_async(connection, wake.wake(chains, tell=not here))
@@ -200,7 +238,7 @@ class AsyncApp(AsyncPoolClient):
         app is running.
         """
         handle = await self.start(workflow, *args, **kwargs)
-        if self._workers:
+        if self._here.workers:
             return await handle.result()
         async with self.worker():
             return await handle.result()
@@ -227,6 +265,7 @@ class AsyncApp(AsyncPoolClient):
     @asynccontextmanager
     async def _run_worker(self, options: WorkerOptions) -> AsyncIterator[Worker]:
         await self._open()
+        here = self._here
         assert self._connect is not None
         step_pool = make_pool(
             self._connect, "pgflow step", options.transaction_connections, is_lent=True
@@ -250,29 +289,26 @@ class AsyncApp(AsyncPoolClient):
             self.definitions.pager,
             envelopes=self.definitions.envelopes,
             pools=self.definitions.pools,
+            queues=self.definitions.queues,
             relays=self.definitions.relays,
             on_failure=self.definitions.on_failure,
         )
         options = replace(options, listen=options.listen and self.listens)
         try:
             async with self.definitions.hooks.around():
-                worker = Worker(self._connect, definitions, options, self._chains_told)
+                worker = Worker(self._connect, definitions, options, here.told)
                 await worker.start()
-                self._workers.append(worker)
+                here.workers.append(worker)
                 try:
                     yield worker
                 finally:
-                    self._workers.remove(worker)
+                    here.workers.remove(worker)
                     await worker.stop()
-                    if self._waiter is not None:
-                        self._waiter.fail(None)
+                    if here.waiter is not None:
+                        here.waiter.fail(None)
         finally:
             await async_step_pool.close()
             await asyncio.to_thread(step_pool.close)
-
-    def _chains_told(self, chains: list[int]) -> None:
-        if self._waiter is not None:
-            self._waiter.told(chains)
 
     @asynccontextmanager
     async def worker(
@@ -316,9 +352,10 @@ class AsyncApp(AsyncPoolClient):
         result is told.
         """
         await worker.failed.wait()
+        waiter = self._here.waiter
         assert worker.failure is not None
-        assert self._waiter is not None
-        self._waiter.fail(worker.failure)
+        assert waiter is not None
+        waiter.fail(worker.failure)
         try:
             await worker.stop()
         finally:

@@ -19,7 +19,14 @@ from pgflow._client.locks import AsyncHeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._async_pool import lent_async
 from pgflow._db.calls import mail, result, start
-from pgflow._db.failures import is_ambiguous, is_answer, is_infrastructure, is_passing, ours
+from pgflow._db.failures import (
+    is_ambiguous,
+    is_answer,
+    is_infrastructure,
+    is_passing,
+    naming_refusals,
+    ours,
+)
 from pgflow._db.query import (
     OnAsyncConnection,
     Query,
@@ -49,6 +56,16 @@ IDLE_TIMEOUT_MS = 10_000
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+async def _sent(
+    send: Callable[[psycopg.AsyncConnection[Any], bool], Awaitable[T]],
+    connection: psycopg.AsyncConnection[Any],
+    *,
+    again: bool,
+) -> T:
+    with naming_refusals(connection):
+        return await send(connection, again)
 
 
 class AsyncPoolClient(AppBase, AsyncClient):
@@ -119,7 +136,7 @@ class AsyncPoolClient(AppBase, AsyncClient):
             while True:
                 try:
                     async with lent_async(pool) as connection:
-                        return await send(connection, tries > 0)
+                        return await _sent(send, connection, again=tries > 0)
                 except psycopg.Error as error:
                     tries += 1
                     is_worth_it = tries == 1 or (tries < TRIES and is_answer(error))
@@ -242,12 +259,12 @@ class AsyncBoundClient(AsyncClient):
 
     async def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
-        with self._judged():
+        with self._judged(), naming_refusals(self._connection):
             return await run_steps_async(self._adapted.executor, make(0))  # type: ignore[arg-type]
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction
-        with self._judged():
+        with self._judged(), naming_refusals(self._connection):
             answer = await run_on_async(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]

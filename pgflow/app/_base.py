@@ -28,6 +28,7 @@ from pgflow._model.effects import Ref
 from pgflow._model.envelopes import PayloadCodec, envelopes_of
 from pgflow._model.failures import FailedRun
 from pgflow._model.pages import Page
+from pgflow._model.queues import Queue
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.pager import make_hook
 from pgflow._worker.ref_checks import make_checker
@@ -69,10 +70,17 @@ class AppBase:
         interceptors: Sequence[Interceptor] = (),
         codec: PayloadCodec | None = None,
         pools: Iterable[Pool] = (),
+        queues: Iterable[Queue] = (),
         prepare_threshold: int | None = 3,
         listen: bool = True,
     ) -> None:
         """Declares an app; nothing is connected yet.
+
+        Whichever process of the app is opened first, a worker or one that only starts runs, sets
+        the pools and rules of queues in the database, and makes relays and schedules known. It
+        needs the role ``pgflow_declarer`` or ``pgflow_worker`` for that; without it, it says so
+        once, and a worker does it. What somebody has set since stands, until the code says
+        something else than it last did.
 
         Args:
             dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else an embedded server
@@ -83,8 +91,8 @@ class AppBase:
             interceptors: Code around starts, workflows and steps.
             codec: Encodes values before they reach the database, for encryption or compression; see
                 :class:`pgflow.PayloadCodec`.
-            pools: Budgets that runs draw on, each parent before its children. Workers of the app
-                set them, when the code says something else of one than it last did.
+            pools: Budgets that runs draw on, each parent before its children.
+            queues: Queues with rules: limits, rates and order.
             prepare_threshold: After how many uses a statement is prepared; None for never. Behind a
                 pooler in transaction mode, which is noticed, nothing is prepared.
             listen: True if LISTEN works on this connection string. Behind a pooler in transaction
@@ -107,6 +115,7 @@ class AppBase:
             interceptors=self._interceptors,
             envelopes=self._envelopes,
             pools=list(pools),
+            queues=list(queues),
             relays=collect_relays(things),
         )
         self._bring_checkers()
@@ -119,6 +128,7 @@ class AppBase:
         self._pending_chains: set[int] = set()
         self._pending_lanes: set[int] = set()
         self._pending_lock = threading.Lock()
+        self._resolving = threading.Lock()
         self._prepare()
         _apps.add(self)
 
@@ -131,6 +141,7 @@ class AppBase:
         """
         _of_the_parent.append(dict(vars(self)))
         self._pending_lock = threading.Lock()
+        self._resolving = threading.Lock()
         self._prepare()
 
     @property
@@ -340,27 +351,30 @@ class AppBase:
         """Finds the database and makes sure that our schema is there; starts the embedded server if
         none is named.
         """
-        if self._connect is None:
-            dsn = resolve_dsn(self._dsn)
-            if dsn is None:
-                from pgflow.embedded import acquire_unnamed
+        with self._resolving:
+            return self._connect or self._resolved()
 
-                self._embedded = acquire_unnamed()
-                dsn = self._embedded.dsn
-                migrate_dsn(dsn)
-            options = ConnectOptions(dsn, self._prepare_threshold)
-            with connect(options, "pgflow", PATIENCE_SECONDS) as connection:
-                require_schema(connection)
-                self._is_pooled = (
-                    (options.prepares or self._listen)
-                    and self._embedded is None
-                    and is_behind_pooler(connection, options)
-                )
-            if self._is_pooled:
-                tell_of_pooler(dsn)
-                options = replace(options, prepare_threshold=None)
-            self._connect = options
-        return self._connect
+    def _resolved(self) -> ConnectOptions:
+        dsn = resolve_dsn(self._dsn)
+        if dsn is None:
+            from pgflow.embedded import acquire_unnamed
+
+            self._embedded = acquire_unnamed()
+            dsn = self._embedded.dsn
+            migrate_dsn(dsn)
+        options = ConnectOptions(dsn, self._prepare_threshold)
+        with connect(options, "pgflow", PATIENCE_SECONDS) as connection:
+            require_schema(connection)
+            self._is_pooled = (
+                (options.prepares or self._listen)
+                and self._embedded is None
+                and is_behind_pooler(connection, options)
+            )
+        if self._is_pooled:
+            tell_of_pooler(dsn)
+            options = replace(options, prepare_threshold=None)
+        self._connect = options
+        return options
 
     def _let_go(self) -> None:
         self._connect = None

@@ -17,8 +17,9 @@ from psycopg_pool import ConnectionPool
 
 from pgflow._client._sync.client import Client
 from pgflow._db._sync_pool import lent, make_pool
-from pgflow._db.calls import result, wake
+from pgflow._db.calls import declare, result, wake
 from pgflow._db.calls import worker as worker_calls
+from pgflow._db.failures import naming_refusals
 from pgflow._db.query import Query, run
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
@@ -27,8 +28,9 @@ from pgflow._worker.listener import WORK_CHANNEL, payloads
 from pgflow._worker.worker import Worker
 from pgflow.app._async import AsyncApp, twin_of
 from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS
+from pgflow.app._declared import declarations, forgive
 from pgflow.app._sync_clients import BoundClient, PoolClient
-from pgflow.errors import WrongColourError
+from pgflow.errors import PgflowError, WrongColourError
 
 log = logging.getLogger("pgflow")
 
@@ -136,8 +138,26 @@ class App(PoolClient):
             if self._pool is None:
                 pool = make_pool(self._resolve(), "pgflow app", CLIENT_CONNECTIONS)
                 pool.open()
+                try:
+                    self._declare(pool)
+                except BaseException:
+                    pool.close()
+                    raise
                 self._pool = pool
             return self._pool
+
+    def _declare(self, pool: ConnectionPool[Any]) -> None:
+        """Sets what the app declares and nobody has set yet."""
+        if (told := declarations(self.definitions)) is None:
+            return
+        missing: list[str] = []
+        try:
+            with lent(pool) as connection, naming_refusals(connection):
+                missing = run(connection, declare.undeclared(told))
+                if missing:
+                    run(connection, declare.declare_app(told))
+        except (psycopg.Error, PgflowError) as error:
+            forgive(error, missing)
 
     def _async_app(self) -> tuple[Portal, AsyncApp]:
         """The loop in the background, with an app of its own on the same definitions."""
@@ -198,7 +218,7 @@ class App(PoolClient):
         app is running.
         """
         handle = self.start(workflow, *args, **kwargs)
-        if self._background is not None and self._background._workers:
+        if self._background is not None and self._background.has_workers:
             return handle.result()
         with self.worker():
             return handle.result()

@@ -20,7 +20,14 @@ from pgflow._client.locks import HeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
 from pgflow._db.calls import mail, result, start
-from pgflow._db.failures import is_ambiguous, is_answer, is_infrastructure, is_passing, ours
+from pgflow._db.failures import (
+    is_ambiguous,
+    is_answer,
+    is_infrastructure,
+    is_passing,
+    naming_refusals,
+    ours,
+)
 from pgflow._db.query import OnConnection, Query, Steps, run, run_all, run_on, run_steps
 from pgflow._flow.scope import step_scope_of
 from pgflow._flow.workflow import Workflow
@@ -42,6 +49,16 @@ IDLE_TIMEOUT_MS = 10_000
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+def _sent(
+    send: Callable[[psycopg.Connection[Any], bool], T],
+    connection: psycopg.Connection[Any],
+    *,
+    again: bool,
+) -> T:
+    with naming_refusals(connection):
+        return send(connection, again)
 
 
 class PoolClient(AppBase, Client):
@@ -112,7 +129,7 @@ class PoolClient(AppBase, Client):
             while True:
                 try:
                     with lent(pool) as connection:
-                        return send(connection, tries > 0)
+                        return _sent(send, connection, again=tries > 0)
                 except psycopg.Error as error:
                     tries += 1
                     is_worth_it = tries == 1 or (tries < TRIES and is_answer(error))
@@ -233,12 +250,12 @@ class BoundClient(Client):
 
     def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
-        with self._judged():
+        with self._judged(), naming_refusals(self._connection):
             return run_steps(self._adapted.executor, make(0))  # type: ignore[arg-type]
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction
-        with self._judged():
+        with self._judged(), naming_refusals(self._connection):
             answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]

@@ -94,6 +94,11 @@ class Stamp:
         )
 
     @property
+    def brief(self) -> str:
+        """As lists and logs show it: copies of one version with other files differ in it."""
+        return f"{self.version} (schema {self.schema}, files {self.files[:8]})"
+
+    @property
     def age(self) -> tuple[int, tuple[int, ...]]:
         return self.schema, tuple(int(digits) for digits in re.findall(r"\d+", self.version)[:3])
 

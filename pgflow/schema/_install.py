@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from psycopg.rows import tuple_row
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect
 from pgflow.errors import SchemaNewer, SetupError
 from pgflow.schema._assets import DISTRIBUTION, Assets, SqlFile, own_assets
+from pgflow.schema._locks import take_locks
 from pgflow.schema._shapes import MADE_WAY, MAKE_WAY, make_way
 from pgflow.schema._state import (
     OWNER_ROLE,
@@ -31,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOCK_TIMEOUT_SECONDS = 60.0
-# Whoever waits for a table that is in use makes all its later users wait too:
-# better to give up early.
-TABLE_LOCK_TIMEOUT_SECONDS = 5.0
+# All locks that were foreseen are held by then. Shorter than any deadlock takes to be looked for.
+UNFORESEEN_LOCK_TIMEOUT_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 2.0
 
 # Read committed, whatever the session's default is: what the lock waited for must be visible after
 # it. The number is the first eight bytes of sha256('pgflow-engine migrate').
@@ -48,6 +51,30 @@ select pg_catalog.pg_advisory_xact_lock({key});
 """)
 LOCK_KEY = int.from_bytes(hashlib.sha256(b"pgflow-engine migrate").digest()[:8], signed=True)
 
+# An installation holds some 1,800 locks at its end, in a table that all databases of a server
+# share. So as many are at work at once as fit into half of it, at least one. Two that look at the
+# same moment may both begin: then one fails, and tries again.
+_TAKE_TURN = sql.SQL("""\
+do $$
+declare
+  give_up_at constant timestamptz := clock_timestamp() + {patience};
+  room constant bigint := current_setting('max_locks_per_transaction')::bigint
+    * (current_setting('max_connections')::int + current_setting('max_prepared_transactions')::int);
+begin
+  while clock_timestamp() < give_up_at and greatest(room / 3600, 1) <= (
+    select count(distinct l.database) from pg_locks l
+    where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.pid <> pg_backend_pid()
+      and (l.classid::bigint << 32 | l.objid::bigint) = {key}
+  ) loop
+    perform pg_sleep(0.02 + 0.1 * random());
+  end loop;
+  perform pg_advisory_xact_lock({key});
+end $$;
+""")
+TURN_KEY = int.from_bytes(
+    hashlib.sha256(b"pgflow-engine migrate, at work").digest()[:8], signed=True
+)
+
 # Roles belong to the cluster: another database's installer may make them at the same time.
 _CREATE_ROLES = """\
 do $$
@@ -55,7 +82,7 @@ declare
   role_name text;
 begin
   foreach role_name in array
-    '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}'::text[]
+    '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer}'::text[]
   loop
     continue when exists (select from pg_roles where rolname = role_name);
     begin
@@ -170,7 +197,9 @@ def migrate(
 
     Args:
         conn: A connection without an open transaction.
-        lock_timeout_seconds: Seconds to wait for another installer.
+        lock_timeout_seconds: Seconds to wait for another installer, and to try again while
+            transactions use what must change. Nobody else waits for the installer meanwhile for
+            longer than a moment.
 
     Returns:
         What was done, and what is left for a database administrator.
@@ -198,17 +227,59 @@ def install(
         raise SetupError(
             "migrate needs a connection without an open transaction: commit or roll back first"
         )
+    give_up_at = time.monotonic() + lock_timeout_seconds
+    pause_seconds = 0.1
+    while True:
+        try:
+            return _install_once(conn, assets, lock_timeout_seconds)
+        except psycopg.Error as error:
+            if not _will_pass(error):
+                raise
+            if time.monotonic() + pause_seconds > give_up_at:
+                raise SetupError(_why_not(error)) from error
+        time.sleep(pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311 - spreads installers
+        pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+
+
+def _install_once(
+    conn: psycopg.Connection[Any], assets: Assets, lock_timeout_seconds: float
+) -> MigrationReport:
     with conn.transaction():
         cursor = conn.cursor(row_factory=tuple_row)
         _take_lock(cursor, lock_timeout_seconds)
         before = _look(cursor, assets)
         if _is_current(before, assets):
             return _report(before, before, Pending((), ()))
+        _apply(cursor, _turn_sql(lock_timeout_seconds))
         _apply(cursor, _prologue(before))
         pending = _find_pending(cursor, before, assets)
-        for script in pending.scripts(assets):
+        for script in pending.scripts(assets, lock_timeout_seconds):
             _apply(cursor, script)
         return _report(before, _look(cursor, assets), pending)
+
+
+def _will_pass(error: psycopg.Error) -> bool:
+    """Return whether another try may succeed: others were in the way."""
+    passing = (
+        psycopg.errors.LockNotAvailable,
+        psycopg.errors.DeadlockDetected,
+        psycopg.errors.OutOfMemory,
+        psycopg.errors.SerializationFailure,
+    )
+    return isinstance(error, passing) or "concurrently updated" in str(error)
+
+
+def _why_not(error: psycopg.Error) -> str:
+    if isinstance(error, psycopg.errors.OutOfMemory):
+        return (
+            "the server has no room for the locks of an installation, some 1,800 at once; nothing "
+            "was done. Install fewer databases at once, or raise max_locks_per_transaction: "
+            f"{error.diag.message_primary}"
+        )
+    return (
+        "another transaction uses tables or functions that must change; nothing was done, run it "
+        f"again later: {error.diag.message_primary}"
+    )
 
 
 def migration_sql(conn: psycopg.Connection[Any] | None = None) -> str:
@@ -245,10 +316,14 @@ class Pending:
     sources: tuple[SqlFile, ...]
     is_upgrade: bool = False
 
-    def scripts(self, assets: Assets) -> Iterator[str]:
-        """Each file with the record that it was applied, then the stamp."""
+    def scripts(
+        self, assets: Assets, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS
+    ) -> Iterator[str]:
+        """All locks, then each file with the record that it was applied, then the stamp."""
+        if self.is_upgrade:
+            yield take_locks(self.migrations, self.sources, lock_timeout_seconds)
         yield _BEFORE_FILES.format(
-            timeout=sql.Literal(_milliseconds(TABLE_LOCK_TIMEOUT_SECONDS))
+            timeout=sql.Literal(_milliseconds(UNFORESEEN_LOCK_TIMEOUT_SECONDS))
         ).as_string()
         for file in self.migrations:
             yield f"-- migrations/{file.name}.sql\n{file.text}\n" + _record(_RECORD_MIGRATION, file)
@@ -400,6 +475,13 @@ def _lock_sql(timeout_seconds: float) -> str:
     ).as_string()
 
 
+def _turn_sql(timeout_seconds: float) -> str:
+    return _TAKE_TURN.format(
+        key=sql.Literal(TURN_KEY),
+        patience=sql.SQL("interval {}").format(sql.Literal(f"{timeout_seconds:g} seconds")),
+    ).as_string()
+
+
 def _milliseconds(seconds: float) -> str:
     return f"{max(1, round(seconds * 1000))}ms"  # 0 would wait for ever
 
@@ -409,12 +491,6 @@ def _apply(cursor: psycopg.Cursor[Any], script: str) -> None:
     # The files are ASCII, so any client_encoding will do.
     try:
         cursor.execute(script.encode("ascii"))
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
-        told = (
-            "another transaction uses tables or functions that must change; "
-            "nothing was done, run it again later"
-        )
-        raise SetupError(f"{told}: {error}") from error
     except psycopg.errors.RaiseException as error:
         raise SetupError(f"{error.diag.message_primary}. {error.diag.message_hint}") from error
     except psycopg.Error as error:
@@ -448,5 +524,12 @@ def _advice(found: Installed) -> tuple[str, ...]:
 
 def _script(prologue: str, pending: Pending, assets: Assets) -> str:
     return "\n".join(
-        ["begin;", _lock_sql(LOCK_TIMEOUT_SECONDS), prologue, *pending.scripts(assets), "commit;\n"]
+        [
+            "begin;",
+            _lock_sql(LOCK_TIMEOUT_SECONDS),
+            _turn_sql(LOCK_TIMEOUT_SECONDS),
+            prologue,
+            *pending.scripts(assets),
+            "commit;\n",
+        ]
     )

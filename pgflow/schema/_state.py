@@ -31,7 +31,7 @@ with server (version) as (
   select pg_catalog.current_setting('server_version_num')::int
 ), pgflow_role (name) as (
   values ('pgflow_owner'), ('pgflow_client'), ('pgflow_worker'), ('pgflow_operator'),
-    ('pgflow_auditor')
+    ('pgflow_auditor'), ('pgflow_declarer')
 )
 select
   server.version,
@@ -135,9 +135,12 @@ def judge_schema(row: Sequence[Any] | None) -> None:
             f"upgrade {DISTRIBUTION}"
         )
     if standing is Standing.OLDER:
+        theirs = found.stamp
+        is_copy = theirs is not None and theirs.age == ours.age
         raise SchemaOutdated(
-            f"{place_of(found)} was written by {found.stamp or 'nobody known'}, this is {ours}: "
-            "run `pgflow migrate`"
+            f"{place_of(found)} was written by {theirs or 'nobody known'}, this is {ours}"
+            + (", another copy of the same version" if is_copy else "")
+            + ": run `pgflow migrate`"
         )
 
 

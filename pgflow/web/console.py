@@ -27,10 +27,14 @@ from pgflow.errors import (
     GateClosed,
     HasActed,
     InvalidArgument,
+    MissingGrant,
     NotAllowed,
     PayloadChanged,
     PgflowError,
+    PoolNotFound,
+    RelayNotFound,
     RunNotFound,
+    ScheduleNotFound,
     SetupError,
     WrongState,
 )
@@ -122,6 +126,10 @@ STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
     (GateClosed, 410, "Nothing to answer"),
     (PayloadChanged, 409, "Something else is asked now"),
     (RunNotFound, 404, "Not found"),
+    (PoolNotFound, 404, "Not found"),
+    (ScheduleNotFound, 404, "Not found"),
+    (RelayNotFound, 404, "Not found"),
+    (MissingGrant, 403, "The database says no"),
     (NotAllowed, 403, "Not allowed"),
     (WrongState, 409, "Not in this state"),
     (HasActed, 409, "Later steps have acted"),
@@ -260,9 +268,6 @@ class _Console:
         for cls, status, title in STATUSES:
             if isinstance(error, cls):
                 return _trouble(status, title, str(error))
-        if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            text = f"{error.diag.message_primary}: the role of this console's connection is too low"
-            return _trouble(403, "The database says no", text)
         if isinstance(error, psycopg.errors.QueryCanceled):
             return _trouble(503, "This took too long", "Ask for less: a key, a status, a queue.")
         if isinstance(error, psycopg.DataError):

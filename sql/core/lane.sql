@@ -231,6 +231,7 @@ comment on function pgflow.limit_queue(text, int, int)
 --! grant limit_queue to pgflow_operator
 
 comment on column pgflow.queue.queue is 'Name of the queue';
+comment on column pgflow.queue.declared is 'Rules that the code of an app declared last; null = it declares none';
 comment on column pgflow.queue.paused_at is 'Time since which nothing is claimed from it; null = not paused';
 
 comment on column pgflow.lane.lane_id is 'The number of the lane';

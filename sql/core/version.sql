@@ -19,11 +19,10 @@ as $$
 $$;
 comment on function pgflow.is_alias_(text, text) is 'True if a worker has said that a workflow had this name before';
 
-create or replace function pgflow.register_code(worker_id int, codes jsonb)
+create or replace function pgflow.put_code_(codes jsonb)
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -38,11 +37,6 @@ begin
     g.code_hash
   on conflict (workflow, version, code_hash) do update
   set last_at = greatest(c.last_at, excluded.last_at), is_pinned = excluded.is_pinned, alias_of = excluded.alias_of;
-  insert into pgflow.worker_code (worker_id, code_id)
-  select register_code.worker_id, c.code_id
-  from jsonb_array_elements(codes) e join pgflow.code c on c.workflow = e->>0 and c.version = e->>1
-    and c.code_hash = e->>2
-  on conflict do nothing;
   insert into pgflow.code_patch (code_id, is_deprecated, patch)
   select c.code_id, p.value::boolean, p.key
   from jsonb_array_elements(codes) e
@@ -56,6 +50,24 @@ begin
   join pgflow.code c on c.workflow = e->>0 and c.version = e->>1 and c.code_hash = e->>2
   cross join lateral jsonb_each(coalesce(e->6, '{}')) p
   order by p.key, c.code_id
+  on conflict do nothing;
+end
+$$;
+comment on function pgflow.put_code_(jsonb) is 'Makes rows of code known, as register_code takes them';
+
+create or replace function pgflow.register_code(worker_id int, codes jsonb)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pgflow.put_code_(codes);
+  insert into pgflow.worker_code (worker_id, code_id)
+  select register_code.worker_id, c.code_id
+  from jsonb_array_elements(codes) e join pgflow.code c on c.workflow = e->>0 and c.version = e->>1
+    and c.code_hash = e->>2
   on conflict do nothing;
 end
 $$;

@@ -22,12 +22,12 @@ as $$
 begin
   perform from pgflow.relay r where r.name = find_relay_.name for update;
   if not found then
-    raise exception using errcode = 'PF001', message = format('there is no relay %s', quote_nullable(name)),
+    raise exception using errcode = 'PF028', message = format('there is no relay %s', quote_nullable(name)),
       hint = 'pgflow.relays has those that there are.';
   end if;
 end
 $$;
-comment on function pgflow.find_relay_(text) is 'Locks a relay, or PF001';
+comment on function pgflow.find_relay_(text) is 'Locks a relay, or PF028';
 
 create or replace function pgflow.declare_relay(
   name text, topics text[], target text default '', start text default 'oldest'
@@ -327,7 +327,7 @@ end
 $$;
 comment on function pgflow.replay_relay(text, bigint, text, text)
   is 'Has a relay go on from this event, backwards or forwards: events that it has delivered come again, under their '
-     'numbers. Answers how many there are. PF001 if there is no such relay';
+     'numbers. Answers how many there are. PF028 if there is no such relay';
 --! grant replay_relay to pgflow_operator
 
 create or replace function pgflow.redeliver_events(
@@ -356,7 +356,7 @@ begin
 end
 $$;
 comment on function pgflow.redeliver_events(text, bigint, text, text)
-  is 'Has a relay try its dead events again, or one of them; answers how many. PF001 if there is no such relay';
+  is 'Has a relay try its dead events again, or one of them; answers how many. PF028 if there is no such relay';
 --! grant redeliver_events to pgflow_operator
 
 create or replace function pgflow.pause_relay(name text, why text default null, sent_by text default null)
@@ -373,7 +373,7 @@ begin
 end
 $$;
 comment on function pgflow.pause_relay(text, text, text)
-  is 'Has a relay take no more events until resume_relay; PF001 if there is no such relay';
+  is 'Has a relay take no more events until resume_relay; PF028 if there is no such relay';
 --! grant pause_relay to pgflow_operator
 
 create or replace function pgflow.resume_relay(name text, why text default null, sent_by text default null)
@@ -390,7 +390,7 @@ begin
 end
 $$;
 comment on function pgflow.resume_relay(text, text, text)
-  is 'Lets a relay go on that is paused, or whose circuit is open; PF001 if there is no such relay';
+  is 'Lets a relay go on that is paused, or whose circuit is open; PF028 if there is no such relay';
 --! grant resume_relay to pgflow_operator
 
 create or replace function pgflow.drop_relay(name text)
@@ -407,7 +407,7 @@ begin
 end
 $$;
 comment on function pgflow.drop_relay(text)
-  is 'Removes a relay, its cursor and its deliveries; PF001 if there is no such relay';
+  is 'Removes a relay, its cursor and its deliveries; PF028 if there is no such relay';
 --! grant drop_relay to pgflow_operator
 
 -- ---------------------------------------------------------------- reading

@@ -98,13 +98,13 @@ declare
 begin
   select s.* into found_row from pgflow.schedule s where s.name = known_schedule_.name for update;
   if found_row.name is null then
-    raise exception using errcode = 'PF001', message = format('there is no schedule %s', quote_nullable(name)),
+    raise exception using errcode = 'PF027', message = format('there is no schedule %s', quote_nullable(name)),
       hint = '`pgflow schedules` lists those that there are.';
   end if;
   return found_row;
 end
 $$;
-comment on function pgflow.known_schedule_(text) is 'Locks a schedule and answers it; PF001 if there is none';
+comment on function pgflow.known_schedule_(text) is 'Locks a schedule and answers it; PF027 if there is none';
 
 -- ---------------------------------------------------------------- firing
 
@@ -740,7 +740,8 @@ begin
     one->>'run_version', t);
   update pgflow.schedule c set declared = one where c.name = one->>'name';
   if is_changed then
-    perform pgflow.note_schedule_(one->>'name', 'declared', null, format('worker %s', worker_id), t, one);
+    perform pgflow.note_schedule_(one->>'name', 'declared', null,
+      case when worker_id is not null then format('worker %s', worker_id) end, t, one);
   end if;
   return is_changed;
 end
@@ -851,14 +852,14 @@ declare
   spec jsonb := (select s.spec from pgflow.schedule s where s.name = read_schedule_spec.name);
 begin
   if spec is null then
-    raise exception using errcode = 'PF001', message = format('there is no schedule %s', quote_nullable(name)),
+    raise exception using errcode = 'PF027', message = format('there is no schedule %s', quote_nullable(name)),
       hint = '`pgflow schedules` lists those that there are.';
   end if;
   return spec;
 end
 $$;
 comment on function pgflow.read_schedule_spec(text)
-  is 'Spec of a schedule, by which its slots are computed. PF001 if there is none';
+  is 'Spec of a schedule, by which its slots are computed. PF027 if there is none';
 --! grant read_schedule_spec to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.remove_schedule(name text, why text default null, sent_by text default null)
@@ -882,7 +883,7 @@ end
 $$;
 comment on function pgflow.remove_schedule(text, text, text)
   is 'Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next '
-     'worker makes it again. PF001 if there is none';
+     'worker makes it again. PF027 if there is none';
 --! grant remove_schedule to pgflow_operator
 
 create or replace function pgflow.pause_schedule(name text, why text default null, sent_by text default null)
@@ -909,7 +910,7 @@ end
 $$;
 comment on function pgflow.pause_schedule(text, text, text)
   is 'Has a schedule start nothing until it is resumed; false if it is paused. Slots that pass meanwhile start no run. '
-     'PF001 if there is none';
+     'PF027 if there is none';
 --! grant pause_schedule to pgflow_operator
 
 create or replace function pgflow.resume_schedule(name text, why text default null, sent_by text default null)
@@ -938,7 +939,7 @@ begin
 end
 $$;
 comment on function pgflow.resume_schedule(text, text, text)
-  is 'Has a paused schedule go on with the slots to come; false if it is not paused. PF001 if there is none';
+  is 'Has a paused schedule go on with the slots to come; false if it is not paused. PF027 if there is none';
 --! grant resume_schedule to pgflow_operator
 
 create or replace function pgflow.trigger_schedule(
@@ -970,7 +971,7 @@ end
 $$;
 comment on function pgflow.trigger_schedule(text, text, text, timestamptz)
   is 'Starts a run of a schedule now, paused or not, whatever runs of it are open. slot_at: the slot that it is of, '
-     'under which it is started once; the present time if none is given. PF001 if there is no such schedule';
+     'under which it is started once; the present time if none is given. PF027 if there is no such schedule';
 --! grant trigger_schedule to pgflow_operator
 
 create or replace function pgflow.backfill_schedule(
@@ -1031,7 +1032,7 @@ end
 $$;
 comment on function pgflow.backfill_schedule(text, timestamptz[], text, text, text)
   is 'Has past slots of a schedule start their runs: one after the other (overlap buffer_all), or all at once (allow). '
-     'A slot that has a run gets no second one. Answers what became of each: started, buffered, or there. PF001 if '
+     'A slot that has a run gets no second one. Answers what became of each: started, buffered, or there. PF027 if '
      'there is no such schedule';
 --! grant backfill_schedule to pgflow_operator
 

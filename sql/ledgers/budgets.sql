@@ -559,13 +559,13 @@ declare
 begin
   select p.* into known from pgflow.pool p where p.name = known_pool_.name for no key update;
   if known.name is null then
-    raise exception using errcode = 'PF001', message = format('no pool is named %s', quote_nullable(name)),
-      hint = 'pgflow.budgets lists them; pgflow.set_pool makes one, and so do workers of App(pools=[...]).';
+    raise exception using errcode = 'PF026', message = format('no pool is named %s', quote_nullable(name)),
+      hint = 'pgflow.budgets lists them; pgflow.set_pool makes one, and so does an app that declares it: App(pools=[...]).';
   end if;
   return known;
 end
 $$;
-comment on function pgflow.known_pool_(text) is 'A pool, locked; PF001 if there is none of this name';
+comment on function pgflow.known_pool_(text) is 'A pool, locked; PF026 if there is none of this name';
 
 create or replace function pgflow.set_pool(
   name text, limits jsonb default '{}', parent text default null, per text default null, tz text default 'UTC',
@@ -616,7 +616,7 @@ begin
   if parent is not null then
     line := line || (select p.pools from pgflow.pool p where p.name = parent);
     if cardinality(line) = 1 then
-      raise exception using errcode = 'PF001', message = format('no pool is named %s', quote_literal(parent)),
+      raise exception using errcode = 'PF026', message = format('no pool is named %s', quote_literal(parent)),
         hint = 'Set the parent first.';
     end if;
     if cardinality(line) > 8 then
@@ -655,7 +655,7 @@ $$;
 comment on function pgflow.set_pool(text, jsonb, text, text, text, numeric, boolean, text, text)
   is 'Makes a pool, or sets its limits anew: limits by unit, such as {"usd": 50}; parent = the pool that it draws on; '
      'per = hour, day, week, month, quarter or year after which it is full again, in a time zone; soft = part of a '
-     'limit from which on runs are told; hard = no step at all of a run under it is licensed once it is used up. PF001 '
+     'limit from which on runs are told; hard = no step at all of a run under it is licensed once it is used up. PF026 '
      'if there is no such parent, PF006 if it has another';
 --! grant set_pool to pgflow_worker, pgflow_operator
 
@@ -729,7 +729,7 @@ begin
 end
 $$;
 comment on function pgflow.grant_budget(text, jsonb, text, text)
-  is 'Allows more of a pool in its current period: amounts by unit, such as {"usd": 10}, beyond its limits. PF001 if '
+  is 'Allows more of a pool in its current period: amounts by unit, such as {"usd": 10}, beyond its limits. PF026 if '
      'there is no such pool';
 --! grant grant_budget to pgflow_operator
 
@@ -758,7 +758,7 @@ end
 $$;
 comment on function pgflow.revoke_pool(text, text, text, boolean)
   is 'Has a pool, and every pool that draws on it, admit nothing from now on; what is under way goes on. With restore '
-     'it admits again. PF001 if there is no such pool';
+     'it admits again. PF026 if there is no such pool';
 --! grant revoke_pool to pgflow_operator
 
 create or replace function pgflow.check_pool_(name text, budget jsonb)
@@ -772,13 +772,13 @@ begin
     perform pgflow.check_amounts_(budget, 'the budget of a run');
   end if;
   if name is not null and not exists (select from pgflow.pool p where p.name = check_pool_.name) then
-    raise exception using errcode = 'PF001', message = format('no pool is named %s', quote_nullable(name)),
-      hint = 'pgflow.budgets lists them; pgflow.set_pool makes one, and so do workers of App(pools=[...]).';
+    raise exception using errcode = 'PF026', message = format('no pool is named %s', quote_nullable(name)),
+      hint = 'pgflow.budgets lists them; pgflow.set_pool makes one, and so does an app that declares it: App(pools=[...]).';
   end if;
 end
 $$;
 comment on function pgflow.check_pool_(text, jsonb)
-  is 'Refuses a pool that is not there (PF001) and bad limits (PF003)';
+  is 'Refuses a pool that is not there (PF026) and bad limits (PF003)';
 
 create or replace function pgflow.own_pool_(root uuid)
 returns text

@@ -290,5 +290,5 @@ comment on column pgflow.worker.started_at is 'Time at which it announced itself
 comment on column pgflow.worker.concurrency is 'Most runs that it holds at once';
 comment on column pgflow.worker.stopping is 'True once it takes no further runs';
 comment on column pgflow.worker.host is 'Name of the machine it runs on';
-comment on column pgflow.worker.version is 'Version of pgflow-engine that it runs';
+comment on column pgflow.worker.version is 'Version of pgflow-engine that it runs, its schema and a digest of its files';
 comment on column pgflow.worker.queues is 'Queues that it serves';

@@ -584,7 +584,7 @@ comment on function pgflow.start_run(text, json, text, text, int, timestamptz, f
      'differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach '
      '(that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it '
      'has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a '
-     'start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its '
+     'start that is sent again knows its own run. pool: the pool that it draws on (PF026 if there is none), as its '
      'children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts '
      'while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: '
      'the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after '

@@ -436,7 +436,7 @@ comment on column pgflow.workers.queues is 'Queues that it serves';
 comment on column pgflow.workers.concurrency is 'Most runs that it holds at once';
 comment on column pgflow.workers.running is 'Number of runs that it holds now';
 comment on column pgflow.workers.stopping is 'True once it takes no further runs';
-comment on column pgflow.workers.version is 'Version of pgflow-engine that it runs';
+comment on column pgflow.workers.version is 'Version of pgflow-engine that it runs, its schema and a digest of its files';
 comment on column pgflow.workers.started_at is 'Time at which it announced itself';
 comment on column pgflow.workers.beat_at is 'Time of its last sign of life';
 comment on column pgflow.workers.beat is 'Counts up while it lives; others watch whether it moves';

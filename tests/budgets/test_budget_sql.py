@@ -382,7 +382,7 @@ def test_a_run_may_have_a_pool_of_its_own_under_another(db: Conn) -> None:
 def test_a_start_with_a_pool_that_is_not_there_is_refused(db: Conn) -> None:
     with pytest.raises(psycopg.Error, match="no pool is named 'nope'") as error:
         start(db, pool="nope")
-    assert error.value.diag.sqlstate == "PF001"
+    assert error.value.diag.sqlstate == "PF026"
 
 
 def test_a_rewind_returns_what_the_dropped_part_has_reserved_and_keeps_what_it_spent(

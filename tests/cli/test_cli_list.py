@@ -275,7 +275,7 @@ def test_an_auditor_who_reads_views_only_sees_as_much(prepared):
             assert pgflow(theirs, "show", "order-1").data["status"] == "completed"
             assert pgflow(theirs, "timeline", "order-1").code == pgflow(theirs, "queues").code == 0
             assert pgflow(theirs, "cancel", "nap-1").err.startswith(
-                "pgflow: this role may not do that: permission denied for function cancel_run"
+                f"pgflow: role {role} may not use pgflow.cancel_run: grant pgflow_client to {role}"
             )
         finally:
             conn.execute(f"drop owned by {role}; drop role {role}")

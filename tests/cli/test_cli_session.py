@@ -219,7 +219,7 @@ def masked(page: str) -> list[str]:
         (r"[█▒]+", "█"),
         (r"─+", "─"),
         (r"[ \t]+", " "),
-        (r"\b\d+\.\d+\.\d+\S*\b", "VERSION"),
+        (r"\b\d+\.\d+\.\d+\S*\b( \(schema \d+, files \w+\))?", "VERSION"),
     ):
         page = re.sub(pattern, word, page, flags=re.MULTILINE)
     return [line.strip() for line in page.splitlines()]

@@ -195,7 +195,7 @@ def test_a_relay_is_paused_resumed_replayed_and_dropped(conn: psycopg.Connection
     one(conn, "select pgflow.drop_relay('r')")
     with pytest.raises(psycopg.Error, match="there is no relay 'r'") as refused:
         one(conn, "select pgflow.drop_relay('r')")
-    assert refused.value.sqlstate == "PF001"
+    assert refused.value.sqlstate == "PF028"
 
 
 def test_a_replay_takes_the_relay_from_whoever_delivers_just_now(conn: psycopg.Connection) -> None:

@@ -168,7 +168,10 @@ TESTS = {
         "slow transactions, writers of one key, relays that are lost, targets that fail",
         ["tests/outbox"],
     ),
-    "G44": ("code in threads, forks under a pool", ["tests/flow/test_sync_workflows.py"]),
+    "G44": (
+        "code in threads, forks under a pool, one app on many event loops",
+        ["tests/flow/test_sync_workflows.py", "tests/client/test_event_loops.py"],
+    ),
     "G46": (
         (
             "each row of a thousand edited, removed, put in, reordered, cut off; seals forged, "

@@ -87,6 +87,7 @@ def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
         "90s",
         "--why",
         "launch",
+        "--yes",
     )
     assert said.data[0]["rules"] == {
         "concurrency": 50,

@@ -20,7 +20,7 @@ from pgflow import (
     AsyncApp,
     DefinitionError,
     InvalidArgument,
-    RunNotFound,
+    ScheduleNotFound,
     Slot,
     schedule,
     workflow,
@@ -191,7 +191,7 @@ def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.C
                 conn, "select distinct (priority, labels->>'of')::text from pgflow.run"
             ) == ["(3,acme)"]
             await app.remove_schedule("greet acme", why="gone", by="eve")
-            with pytest.raises(RunNotFound, match="there is no schedule 'greet acme'"):
+            with pytest.raises(ScheduleNotFound, match="there is no schedule 'greet acme'"):
                 await app.pause_schedule("greet acme")
             changes = await ask_async(app, list_schedule_changes("greet acme"))
             assert [(one.what, one.said_by) for one in reversed(changes.items)][:2] == [
@@ -204,7 +204,7 @@ def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.C
 
 
 def test_schedules_are_read_in_pages(dsn: str) -> None:
-    with App(dsn, include=[plain]) as app:
+    with App(dsn) as app:
         for name in ("b", "a", "c"):
             app.set_schedule(name, schedule(every=60), plain)
         page = ask(app, list_schedules(limit=2))
@@ -221,7 +221,7 @@ def test_schedules_are_read_in_pages(dsn: str) -> None:
 def test_a_schedule_that_is_set_in_a_transaction_is_there_if_that_commits(
     dsn: str, conn: psycopg.Connection
 ) -> None:
-    with App(dsn, include=[plain]) as app:
+    with App(dsn) as app:
         with psycopg.connect(dsn) as mine:
             app.using(mine).set_schedule("a", schedule(every=60), plain)
             assert rows(conn, "select name from pgflow.schedules") == []
@@ -251,9 +251,8 @@ def test_two_schedules_of_one_name_are_refused(dsn: str) -> None:
     @workflow
     async def twice() -> None: ...
 
-    with App(dsn, include=[twice]) as app:
-        with pytest.raises(DefinitionError, match="two schedules are named"), app.worker():
-            pass
+    with pytest.raises(DefinitionError, match="two schedules are named"):
+        App(dsn, include=[twice]).start(twice)
 
 
 async def test_a_workflow_with_a_schedule_is_started_as_any_other(aflow: AsyncHarness) -> None:

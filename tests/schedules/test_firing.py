@@ -370,7 +370,7 @@ def test_what_cannot_be_is_refused(conn: Conn, call: str, says: str) -> None:
 def test_a_schedule_that_there_is_not_is_said_to_be_none(conn: Conn, verb: str) -> None:
     with pytest.raises(psycopg.Error, match="there is no schedule 'x'") as refused:
         conn.execute(f"select pgflow.{verb}('x')")
-    assert refused.value.sqlstate == "PF001"
+    assert refused.value.sqlstate == "PF027"
 
 
 def test_an_expression_that_cannot_be_evaluated_breaks_no_other(conn: Conn) -> None:

@@ -40,7 +40,13 @@ from tools import generate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-READERS = ("pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor")
+READERS = (
+    "pgflow_client",
+    "pgflow_worker",
+    "pgflow_operator",
+    "pgflow_auditor",
+    "pgflow_declarer",
+)
 ROLES = ("pgflow_owner", *READERS)
 
 
@@ -447,16 +453,107 @@ def test_an_installer_that_waits_too_long_says_that_another_is_at_work(empty_dsn
     assert schema.migrate(empty).migrations
 
 
-def test_an_upgrade_gives_up_early_on_what_a_transaction_uses(installed, empty_dsn, monkeypatch):
-    monkeypatch.setattr(_install, "TABLE_LOCK_TIMEOUT_SECONDS", 0.02)
+def test_an_upgrade_gives_up_on_what_a_transaction_uses_and_says_whose_it_is(installed, empty_dsn):
     before = versions_of_rows(installed)
-    with connect(empty_dsn) as reader, reader.transaction():
+    with connect(empty_dsn, application_name="report") as reader, reader.transaction():
         reader.execute("select from pgflow.runs")
+        pid = reader.info.backend_pid
         with pytest.raises(
-            SetupError, match="another transaction uses tables or functions that must change"
+            SetupError,
+            match=f"another transaction uses pgflow.(lanes|runs), which must change: session {pid} of .* .report.",
         ):
-            schema.install(installed, changed_assets(runs_view="\n-- changed\n"))
+            schema.install(installed, changed_assets(runs_view="\n-- changed\n"), 0.02)
     assert versions_of_rows(installed) == before
+
+
+NEXT = """
+alter table pgflow.run add column next_note text;
+alter table pgflow.signal add column next_note text;
+create index next_idx on pgflow.unit (recorded_at);
+drop index pgflow.queue_change_idx;
+update pgflow.queue set max_running = max_running;
+create table pgflow.next_fact (n int);
+create index next_fact_idx on pgflow.next_fact (n);
+comment on column pgflow.lock.key is 'The key';
+"""
+LOCK_MODES = (
+    "ShareUpdateExclusiveLock",
+    "ShareLock",
+    "ShareRowExclusiveLock",
+    "ExclusiveLock",
+    "AccessExclusiveLock",
+)
+LOCKED = """
+select c.relname, l.mode from pg_locks l join pg_class c on c.oid = l.relation
+where l.pid = pg_backend_pid() and c.relnamespace = 'pgflow'::regnamespace and l.granted
+  and c.relkind in ('r', 'p', 'v') and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
+"""
+
+
+def test_all_locks_of_an_upgrade_are_taken_before_its_first_change(installed):
+    """Of relations that were there before, as others can hold locks on no others."""
+    files = touched(with_migration(NEXT))
+    there = {
+        name for (name,) in installed.execute("select relname from pg_class where relkind <> 'i'")
+    }
+    with installed.transaction(force_rollback=True):
+        cursor = installed.cursor()
+        installed.execute("set local search_path = pg_catalog, pg_temp")
+        found = _install._look(cursor, files)
+        installed.execute(_install._prologue(found))
+        scripts = _install._find_pending(cursor, found, files).scripts(files)
+        installed.execute(next(scripts))
+        taken = set(installed.execute(LOCKED).fetchall())
+        for script in scripts:
+            installed.execute(script.encode())
+        held = {lock for lock in installed.execute(LOCKED).fetchall() if lock[0] in there}
+    assert {
+        ("run", "AccessExclusiveLock"),
+        ("unit_0", "ShareLock"),
+        ("queue", "ExclusiveLock"),
+        ("queue_change", "AccessExclusiveLock"),
+        ("lock", "ShareUpdateExclusiveLock"),
+        ("runs", "AccessExclusiveLock"),
+    } <= taken
+    assert {
+        (name, mode)
+        for name, mode in held
+        if not any(
+            of == name and LOCK_MODES.index(other) >= LOCK_MODES.index(mode) for of, other in taken
+        )
+    } == set()
+
+
+@pytest.mark.parametrize("of_both", ["run signal", "signal run", "runs queues", "queues runs"])
+def test_an_upgrade_never_closes_a_circle_of_waits(installed, empty_dsn, of_both):
+    """The application holds one and wants the other, again and again, and looks for circles at
+    once: it would be the victim of each.
+    """
+    held, wanted = of_both.split()
+    lock = {
+        name: f"select from pgflow.{name}"
+        if name.endswith("s")
+        else f"lock table pgflow.{name} in row exclusive mode"
+        for name in (held, wanted)
+    }
+    files = with_migration("alter table pgflow.run add a int; alter table pgflow.signal add a int;")
+    with ThreadPoolExecutor(1) as pool, connect(empty_dsn) as application:
+        application.execute("set deadlock_timeout = '1ms'")
+        with application.transaction():
+            application.execute(lock[held])
+            installing = pool.submit(schema.install, installed, touched(files))
+            waits = 0
+            while waits < 5:
+                with application.transaction(force_rollback=True):
+                    began = application.execute("select clock_timestamp()").fetchone()[0]
+                    application.execute(lock[wanted])
+                    ended = application.execute("select clock_timestamp()").fetchone()[0]
+                waits += (ended - began).total_seconds() > 0.001
+                assert not installing.done()
+        assert installing.result(60).migrations == ("9999_next",)
+    assert installed.execute(
+        "select deadlocks from pg_stat_database where datname = current_database()"
+    ).fetchone() == (0,)
 
 
 @pytest.mark.full
@@ -794,7 +891,7 @@ def test_a_role_may_call_exactly_what_the_privileges_say(installed, role):
 
 
 @pytest.mark.parametrize("role", READERS)
-def test_a_role_may_read_the_views_and_touch_no_table(installed, role):
+def test_a_role_may_read_the_views_it_is_granted_and_touch_no_table(installed, role):
     query = """
         select relkind, has_table_privilege(%(role)s, oid, 'select'),
           has_table_privilege(%(role)s, oid, 'insert, update, delete, truncate, references, trigger')
@@ -803,7 +900,7 @@ def test_a_role_may_read_the_views_and_touch_no_table(installed, role):
     assert set(installed.execute(query, {"role": role})) == {
         ("r", False, False),
         ("p", False, False),
-        ("v", True, False),
+        ("v", role != "pgflow_declarer", False),
     }
     sequences = "select bool_or(has_sequence_privilege(%s, oid, 'usage, select, update')) from pg_class where relnamespace = 'pgflow'::regnamespace and relkind = 'S'"
     assert installed.execute(sequences, [role]).fetchone() == (False,)

@@ -68,6 +68,13 @@ def test_workers_go_on_while_their_schema_is_upgraded(server_dsn):
     assert figures["completed_by_old_workers_alone"] >= 8
 
 
+@pytest.mark.full
+def test_no_transaction_of_an_application_fails_while_tables_in_use_are_altered(server_dsn):
+    figures, wrong = upgrades.play_tables(server_dsn, 7, 1)
+    assert wrong == []
+    assert figures["application_transactions"] > 7 * 20
+
+
 def test_the_migrations_of_releases_are_frozen():
     ours = schema.own_assets()
     for path in releases.recorded():
@@ -208,11 +215,24 @@ def test_a_worker_says_once_that_the_schema_is_newer_and_goes_on(dsn, conn, capl
     ours = schema.own_assets().stamp
     assert lines(caplog) == [
         (
-            f"the schema is now of {stamp(999)}; this worker is of {ours} and goes on: start the new "
+            f"the schema is of {stamp(999)}; this worker is of {ours} and goes on: start the new "
             "version in its place"
         )
     ]
     assert run_row(conn, "before", "status") == run_row(conn, "after", "status") == ("completed",)
+
+
+@pytest.mark.unsound
+def test_a_worker_that_starts_on_a_newer_schema_says_so(dsn, conn, caplog):
+    async def main() -> None:
+        app = AsyncApp(dsn, include=[waits])
+        async with app, app.worker():
+            await eventually(lambda: lines(caplog), "the worker has said so")
+
+    put_stamp(conn, stamp(999))
+    asyncio.run(main())
+    (line,) = lines(caplog)
+    assert line.startswith(f"the schema is of {stamp(999)}; this worker is of ")
 
 
 @pytest.mark.unsound

@@ -102,11 +102,13 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
         SetupError: The schema is missing, foreign, or of another version.
         psycopg.Error: The database cannot be reached.
     """
+    from pgflow._db.failures import naming_refusals
     from pgflow.schema import require_schema
 
     with connect(find_dsn(dsn)) as connection:
         require_schema(connection)
-        yield connection
+        with naming_refusals(connection):
+            yield connection
 
 
 def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:

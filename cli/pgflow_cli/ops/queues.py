@@ -179,13 +179,16 @@ def set_queue(
         typer.Option(metavar="N|none", help="After so many dead workers a run is stuck."),
     ] = None,
     why: Why = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask about a queue that nothing has used.")
+    ] = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Sets rules of a queue: limits, rates and order.
 
     They hold from the next claim on, over all workers. Rules that are not given stay as they are.
-    Pass none to take one away. A queue that is not there yet is made.
+    Pass none to take one away. A queue that nothing has used yet is asked about, and made.
     """
     from pgflow._db.calls import queues as calls
     from pgflow._db.query import run
@@ -213,6 +216,10 @@ def set_queue(
     if not rules:
         raise Mistake("no rule given: pass --concurrency, --rate, --key or another")
     with opened(dsn) as connection:
+        names = [] if yes else _names(connection)
+        if not yes and queue not in names:
+            there = f" There are {', '.join(names)}." if names else ""
+            _confirm(f"Nothing has used a queue {queue!r} yet.{there} Make it?", "pass --yes")
         run(connection, calls.set_queue(queue, json.dumps(rules), why, operator()))
         _print(connection, queue, as_json=as_json, as_csv=False)
 
@@ -263,9 +270,9 @@ def purge_queue(
     print_one(form, answer, lambda: plain(said))
 
 
-def _confirm(question: str) -> None:
+def _confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:
     if not sys.stdin.isatty():
-        raise Mistake(f"{question} There is nobody to ask: pass --yes, or look with --dry-run")
+        raise Mistake(f"{question} There is nobody to ask: {remedy}")
     typer.confirm(question, abort=True, err=True)
 
 
@@ -354,10 +361,14 @@ def _change(dsn: str | None, queue: str, call: Query[None], *, as_json: bool | N
         _print(connection, queue, as_json=as_json, as_csv=False)
 
 
-def _check_name(connection: psycopg.Connection[Any], queue: str) -> None:
+def _names(connection: psycopg.Connection[Any]) -> list[str]:
     from pgflow.inspect import list_queue_names
 
-    names = fetch(connection, list_queue_names())
+    return fetch(connection, list_queue_names())
+
+
+def _check_name(connection: psycopg.Connection[Any], queue: str) -> None:
+    names = _names(connection)
     if queue not in names:
         raise Mistake(f"there is no queue {queue!r}: there are {', '.join(names) or 'none yet'}")
 

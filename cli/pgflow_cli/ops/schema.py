@@ -24,7 +24,7 @@ def migrate(
     ] = False,
     lock_timeout: Annotated[
         float,
-        seconds_option("--lock-timeout", "How long to wait for another installer.", shown="1m"),
+        seconds_option("--lock-timeout", "How long to wait for what others hold.", shown="1m"),
     ] = 60.0,
     as_json: AsJson = None,
 ) -> None:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from pgflow._desk.desk import Desk
 from pgflow._desk.relays import ORDERS, orders_for
 from pgflow._desk.words import quoted
-from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.errors import InvalidArgument, RelayNotFound
 from pgflow.inspect import (
     RelayRow,
     database_now,
@@ -90,10 +90,10 @@ async def find_relay(desk: Desk, request: Request) -> RelayRow:
     """Return the relay that an address names.
 
     Raises:
-        RunNotFound: There is none.
+        RelayNotFound: There is none.
     """
     name = query(request, "name")
     found = next((relay for relay in await desk.ask(list_relays()) if relay.name == name), None)
     if found is None:
-        raise RunNotFound(f"there is no relay {name!r}")
+        raise RelayNotFound(f"there is no relay {name!r}")
     return found

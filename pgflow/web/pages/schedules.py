@@ -13,7 +13,7 @@ from pgflow._desk.desk import Desk
 from pgflow._desk.needs import SCHEDULE_STATES
 from pgflow._desk.words import literal, quoted, wall
 from pgflow._model.schedules import MOST_LATE, read_spec, slots_between, zone_of
-from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.errors import InvalidArgument, ScheduleNotFound
 from pgflow.inspect import (
     ScheduleRow,
     count_schedules,
@@ -278,5 +278,5 @@ async def _find(desk: Desk, request: Request) -> ScheduleRow:
     name = query(request, "name")
     found = await desk.ask(find_schedule(name))
     if found is None:
-        raise RunNotFound(f"there is no schedule {name!r}")
+        raise ScheduleNotFound(f"there is no schedule {name!r}")
     return found

@@ -13,7 +13,7 @@ from pgflow._desk.desk import Desk
 from pgflow._desk.needs import SILENT_SECONDS
 from pgflow._desk.spending import NEWEST_CHARGES, SINCE, WAYS, read_spending
 from pgflow._desk.words import quoted
-from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.errors import InvalidArgument, PoolNotFound, RunNotFound
 from pgflow.inspect import (
     BudgetRow,
     check_workers,
@@ -74,7 +74,7 @@ async def show_budget(desk: Desk, request: Request) -> Page:
     pool = query(request, "pool")
     rows = (await desk.ask(list_budgets(pool, limit=None))).items
     if not rows:
-        raise RunNotFound(f"there is no pool {pool!r}")
+        raise PoolNotFound(f"there is no pool {pool!r}")
     return Page(
         "budget",
         pool,

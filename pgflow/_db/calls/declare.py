@@ -1,0 +1,26 @@
+"""``sql/ops/declare.sql``: what an app declares in its code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pgflow._db.query import Query
+from pgflow._model.queues import Queue
+
+
+def undeclared(declared: str) -> Query[list[str]]:
+    """Names of what this JSON declares and nobody has set yet."""
+    return Query("select pgflow.undeclared(%s::jsonb)", (declared,), lambda rows: list(rows[0][0]))
+
+
+def declare_app(declared: str) -> Query[list[str]]:
+    """Sets what this JSON declares and nobody has set yet; answers the names."""
+    return Query("select pgflow.declare_app(%s::jsonb)", (declared,), lambda rows: list(rows[0][0]))
+
+
+def declare_queues(queues: Sequence[Queue]) -> Query[list[str]]:
+    """Sets the rules of these queues, where a declaration has changed; answers which."""
+    told = json.dumps([queue.declaration() for queue in queues])
+    sql = "select pgflow.declare_queues(%s::jsonb)"
+    return Query(sql, (told,), lambda rows: list(rows[0][0]))

@@ -1,0 +1,180 @@
+"""The locks of an upgrade: all of them before its first change, and no wait in which it holds one.
+
+Applications and workers go on while the schema is upgraded. A transaction of theirs may hold a
+lock on any of our tables and wait for another. So an upgrade that waits while it holds a lock can
+close a circle, and the server then ends whoever happens to look first. Therefore:
+
+- what the coming files alter, drop or comment on is read off their text, and locked before any of
+  it is applied: later nothing has to be waited for;
+- comments conflict only with vacuum and with changes of tables. These locks come first, and are
+  waited for: longer than it takes until vacuum makes way;
+- of the locks that conflict with work, the first is waited for while none of them is held: a moment
+  only, because all later users wait behind it. The others are tried, again and again for a moment,
+  without ever waiting;
+- an attempt that fails gives everything back, pauses, and begins with the relation that it could
+  not have. So nobody waits behind the installer for longer than the two moments, until the attempt
+  that succeeds: then they wait for the rest of the upgrade.
+
+A view cannot be locked without the tables that it reads, except by changing it. So it is taken by
+naming its owner again, while no lock of anybody is seen on it, and with the shortest of waits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pgflow.schema._assets import SqlFile
+
+MODES = ("share update exclusive", "share", "exclusive", "access exclusive")
+"""The modes of the locks, from the weakest on."""
+
+_STATEMENTS = {
+    r"comment on (table|column|view|index|sequence)": 0,
+    r"create (unique )?index (if not exists )?(\w+ )?on": 1,
+    r"(update|insert into|delete from)": 2,
+    r"(alter|drop|truncate|cluster)( table| view| sequence| index)?( if exists)?": 3,
+    r"create or replace view": 3,
+    r"trigger \w+ ((before|after) .+? )?on": 3,
+}
+_TAKEN = {
+    re.compile(
+        rf"\b{statement} (only )?pgflow\.(?P<name>\w+)".replace(" ", r"\s+"), re.IGNORECASE
+    ): mode
+    for statement, mode in _STATEMENTS.items()
+}
+_BODY = re.compile(r"^as \$\$\n.*?^\$\$;$", re.MULTILINE | re.DOTALL)
+
+_TAKE = sql.SQL("""\
+do $$
+declare
+  wanted constant jsonb := {wanted};
+  patience constant interval := {patience};
+  mine constant int := pg_backend_pid();
+  this_database constant oid := (
+    select d.oid from pg_database d where d.datname = current_database()
+  );
+  give_up_at constant timestamptz := clock_timestamp() + patience;
+  moment constant interval := '150 ms';
+  tried int := 0;
+  is_held boolean;
+  held_since timestamptz;
+  in_the_way text;
+  first_of_all text;
+  said text;
+  one record;
+begin
+  loop
+    begin
+      perform set_config('lock_timeout', '3s', true);
+      for one in
+        select c.relname, max(a.value::int) > 0 as is_altered
+        from jsonb_each(wanted) a
+        join pg_class n on n.relnamespace = 'pgflow'::regnamespace and n.relname = a.key
+        left join pg_index i on i.indexrelid = n.oid
+        join pg_class c on c.oid = coalesce(i.indrelid, n.oid) and c.relkind in ('r', 'p')
+        group by c.relname order by c.relname
+      loop
+        in_the_way := one.relname;
+        execute format('lock table %s pgflow.%I in share update exclusive mode',
+          case when one.is_altered then '' else 'only' end, one.relname);
+      end loop;
+      perform set_config('lock_timeout', '100ms', true);
+      held_since := null;
+      for one in
+        select c.oid, c.relname, c.relkind,
+          ('{{share,exclusive,access exclusive}}'::text[])[max(a.value::int)] as mode
+        from jsonb_each(wanted) a
+        join pg_class n on n.relnamespace = 'pgflow'::regnamespace and n.relname = a.key
+        left join pg_index i on i.indexrelid = n.oid
+        join pg_class c on c.oid = coalesce(i.indrelid, n.oid)
+        where a.value::int > 0 and c.relkind in ('r', 'p', 'v')
+        group by c.oid, c.relname, c.relkind
+        order by coalesce(c.relname = first_of_all, false) desc, c.relkind = 'v', c.relname
+      loop
+        in_the_way := one.relname;
+        is_held := held_since is null;
+        if is_held and one.relkind <> 'v' then
+          execute format('lock table pgflow.%I in %s mode', one.relname, one.mode);
+        elsif is_held then
+          execute format('alter view pgflow.%I owner to current_user', one.relname);
+        end if;
+        held_since := coalesce(held_since, clock_timestamp());
+        while not is_held loop
+          begin
+            if one.relkind <> 'v' then
+              execute format('lock table pgflow.%I in %s mode nowait', one.relname, one.mode);
+              is_held := true;
+            elsif not exists (select from pg_locks l where l.relation = one.oid and l.pid <> mine
+              and l.database = this_database) then
+              perform set_config('lock_timeout', '1ms', true);
+              execute format('alter view pgflow.%I owner to current_user', one.relname);
+              is_held := true;
+            end if;
+          exception when lock_not_available then
+            null;
+          end;
+          if not is_held then
+            if clock_timestamp() > held_since + moment then
+              raise lock_not_available;
+            end if;
+            perform pg_sleep(0.002);
+          end if;
+        end loop;
+      end loop;
+      exit;
+    exception when lock_not_available or deadlock_detected then
+      tried := tried + 1;
+      first_of_all := in_the_way;
+    end;
+    if clock_timestamp() > give_up_at then
+      select string_agg(distinct format('session %s of %s (%s)%s', l.pid, a.usename,
+        coalesce(nullif(a.application_name, ''), a.backend_type),
+        ', in a transaction since ' || to_char(a.xact_start, 'HH24:MI:SS')), '; ') into said
+      from pg_locks l
+      join pg_stat_activity a on a.pid = l.pid
+      where l.relation = to_regclass(format('pgflow.%I', in_the_way)) and l.granted
+        and l.pid <> mine and l.database = this_database;
+      raise exception using errcode = 'P0001',
+        message = format('another transaction uses pgflow.%s, which must change%s', in_the_way,
+          coalesce(': ' || said, '')),
+        hint = 'Nothing was done. End that transaction, or run it again later';
+    end if;
+    perform pg_sleep(least(0.05 * 2 ^ least(tried, 6), 2.0) * (0.5 + random()));
+  end loop;
+end $$;
+""")
+
+
+def relations_to_lock(files: Iterable[SqlFile], *, are_migrations: bool) -> dict[str, int]:
+    """Return the relations whose locks these files need, each with the number of its mode in
+    `MODES`. What the bodies of functions do is not looked at, save in migrations.
+    """
+    found: dict[str, int] = {}
+    for file in files:
+        text = file.text if are_migrations else _BODY.sub("", file.text)
+        for pattern, mode in _TAKEN.items():
+            for match in pattern.finditer(text):
+                found[match["name"]] = max(mode, found.get(match["name"], 0))
+    return found
+
+
+def take_locks(
+    migrations: Iterable[SqlFile], sources: Iterable[SqlFile], patience_seconds: float
+) -> str:
+    """Return the statement that takes all locks of an upgrade by these files, or fails; it needs
+    the rights of the owner.
+    """
+    wanted = relations_to_lock(sources, are_migrations=False)
+    for name, mode in relations_to_lock(migrations, are_migrations=True).items():
+        wanted[name] = max(mode, wanted.get(name, 0))
+    return _TAKE.format(
+        wanted=sql.Literal(json.dumps(wanted, sort_keys=True)),
+        patience=sql.Literal(f"{patience_seconds:g} seconds"),
+    ).as_string()

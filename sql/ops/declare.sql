@@ -1,0 +1,106 @@
+-- Declarations of an app's code, set by its first process: a web server that starts runs under a pool need not wait
+-- for a worker. Workers say the same again when they register.
+--
+-- A declaration is set where code says something else than it last did, so what people have set since stands. Of
+-- schedules and of the payloads of signals the code of living workers decides. So another process sets them only
+-- where none are, and leaves a schedule alone that somebody has removed.
+--
+-- The right is one of its own (pgflow_declarer): it can raise the limits of a budget, and start nothing.
+
+create or replace function pgflow.declare_queues(queues jsonb)
+returns text[]
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  one record;
+  was jsonb;
+  changed text[] := '{}';
+begin
+  for one in select e->>'queue' as queue, e->'rules' as rules from jsonb_array_elements(queues) e order by 1 loop
+    continue when exists (select from pgflow.queue q where q.queue = one.queue and q.declared = one.rules);
+    perform pgflow.check_name_(one.queue, 'the name of a queue');
+    insert into pgflow.queue (queue) values (one.queue) on conflict do nothing;
+    select q.declared into was from pgflow.queue q where q.queue = one.queue for no key update;
+    continue when was = one.rules;
+    perform pgflow.set_queue(one.queue,
+      coalesce((select jsonb_object_agg(k, null) from jsonb_object_keys(was) k), '{}') || one.rules,
+      'declared by an app');
+    update pgflow.queue q set declared = one.rules where q.queue = one.queue;
+    changed := changed || one.queue;
+  end loop;
+  return changed;
+end
+$$;
+comment on function pgflow.declare_queues(jsonb)
+  is 'Sets rules of queues that an app declares, [{queue, rules}, ...], where that differs from its last declaration; '
+     'a rule that it no longer names is taken away. Answers which queues have changed';
+--! grant declare_queues to pgflow_worker, pgflow_operator, pgflow_declarer
+
+create or replace function pgflow.undeclared(declared jsonb)
+returns text[]
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select array(
+    select format('pool %s', e->>'name') from jsonb_array_elements(declared->'pools') e
+    where not exists (select from pgflow.pool p where p.name = e->>'name' and p.declared = e)
+    union all
+    select format('the rules of queue %s', e->>'queue') from jsonb_array_elements(declared->'queues') e
+    where not exists (select from pgflow.queue q where q.queue = e->>'queue' and q.declared = e->'rules')
+    union all
+    select format('relay %s', e->>'name') from jsonb_array_elements(declared->'relays') e
+    where not exists (select from pgflow.relay r where r.name = e->>'name')
+    union all
+    select format('schedule %s', e->>'name') from jsonb_array_elements(declared->'schedules') e
+    where not exists (select from pgflow.schedule s where s.name = e->>'name')
+      and not exists (select from pgflow.schedule_change c where c.schedule = e->>'name' and c.what = 'removed')
+    union all
+    select format('the signals of workflow %s', e->>0) from jsonb_array_elements(declared->'codes') e
+    where not exists (select from pgflow.code c where c.workflow = e->>0)
+  )
+$$;
+comment on function pgflow.undeclared(jsonb)
+  is 'Names of what an app declares and nobody has set yet, in the form that declare_app takes';
+--! grant undeclared to pgflow_client, pgflow_worker, pgflow_operator, pgflow_declarer
+
+create or replace function pgflow.declare_app(declared jsonb)
+returns text[]
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  missing constant text[] := pgflow.undeclared(declared);
+  one jsonb;
+begin
+  for one in select e from jsonb_array_elements(declared->'schedules') e order by e->>'name' loop
+    -- In turns, as workers declare them.
+    perform pg_advisory_xact_lock(hashtext('pgflow.schedules'), 0);
+    if format('schedule %s', one->>'name') = any(pgflow.undeclared(jsonb_build_object('schedules', jsonb_build_array(one))))
+    then
+      perform pgflow.declare_(one, null, pgflow.now_());
+    end if;
+  end loop;
+  perform pgflow.declare_queues(coalesce(declared->'queues', '[]')),
+    pgflow.declare_pools(coalesce(declared->'pools', '[]'));
+  for one in select e from jsonb_array_elements(declared->'relays') e order by e->>'name' loop
+    if format('relay %s', one->>'name') = any(missing) then
+      perform pgflow.declare_relay(one->>'name', array(select jsonb_array_elements_text(one->'topics')),
+        one->>'target', one->>'start');
+    end if;
+  end loop;
+  perform pgflow.put_code_(jsonb_agg(e order by e->>0)) from jsonb_array_elements(declared->'codes') e
+  where format('the signals of workflow %s', e->>0) = any(missing) having count(*) > 0;
+  return missing;
+end
+$$;
+comment on function pgflow.declare_app(jsonb)
+  is 'Sets what an app declares and nobody has set yet: {pools, queues, relays, schedules, codes}, each a list as '
+     'declare_pools, declare_queues and declare_schedules take it; answers the names';
+--! grant declare_app to pgflow_worker, pgflow_operator, pgflow_declarer
