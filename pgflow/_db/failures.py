@@ -14,7 +14,7 @@ import re
 import psycopg
 
 from pgflow._db.drivers import as_psycopg, causes
-from pgflow.errors import BY_SQLSTATE, GateClosed, InvalidArgument, PgflowError
+from pgflow.errors import BY_SQLSTATE, GateClosed, InvalidArgument, NotAllowed, PgflowError
 
 # ---------------------------------------------------------------- what an error means
 
@@ -42,6 +42,12 @@ def raise_ours(error: BaseException) -> None:
         raise InvalidArgument(
             f"a text holds a character that Postgres cannot store, NUL or half of a pair: {error}"
         ) from error
+    if cause is not None and cause.sqlstate == "42501" and _ANSWERS.search(str(cause)):
+        raise NotAllowed(
+            "the database role of this connection may not answer gates. Let a database "
+            "administrator grant it pgflow_approver, to answer in its own name, or "
+            "pgflow_speaker, to answer for the users of an application"
+        ) from error
     cls = BY_SQLSTATE.get(cause.sqlstate or "") if cause is not None else None
     if cls is None or cause is None:
         return
@@ -54,6 +60,7 @@ def raise_ours(error: BaseException) -> None:
     raise ours from error
 
 
+_ANSWERS = re.compile(r"\b(?:answer_gate|delegate_gate)\b")
 _INFRASTRUCTURE = re.compile(
     r"08|53|57P0|58|40001$|40P01$|55P03$|25006$|25P03$|25P04$|26000$|42P05$"
 )

@@ -25,8 +25,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform pg_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0));
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.chain', chain));
+  perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));
+  perform pg_advisory_xact_lock(pgflow.latch_('chain ' || chain));
 end
 $$;
 comment on function pgflow.lock_chain_(bigint)
@@ -616,7 +616,7 @@ declare
 begin
   perform pgflow.check_key_(new_key);
   perform pgflow.check_start_(0, null, timeout_seconds, labels, null, tenant, null, t);
-  perform pg_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0));
+  perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));
   request := md5(jsonb_build_array(chain, at_seq, from_step, pgflow.as_compared_(edit), pgflow.as_compared_(input),
     effects, with_mail, generation, labels, attempts, timeout_seconds)::text);
   if new_key is not null then

@@ -812,7 +812,7 @@ declare
   changed text[] := '{}';
 begin
   -- Those who declare take turns, so each sees what the others have said.
-  perform pg_advisory_xact_lock(hashtext('pgflow.schedules'), 0);
+  perform pg_advisory_xact_lock(pgflow.latch_('schedules'));
   insert into pgflow.schedule_declaration as d (declared_at, worker_id, schedule, declared)
   select coalesce((
     select min(o.declared_at) from pgflow.schedule_declaration o join pgflow.worker w on w.worker_id = o.worker_id

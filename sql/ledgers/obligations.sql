@@ -178,8 +178,8 @@ begin
     order by s.signal_id for update skip locked
   loop
     if not (
-      pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0))
-      and pg_try_advisory_xact_lock(hashtextextended('pgflow.chain', word.chain_id))
+      pg_try_advisory_xact_lock_shared(pgflow.latch_('retention'))
+      and pg_try_advisory_xact_lock(pgflow.latch_('chain ' || word.chain_id))
     ) then
       -- That of its sender may be gone: the holder of the run was told.
       insert into pgflow.nudge (chain_id) select word.chain_id
@@ -451,8 +451,8 @@ begin
     is_over := exists (select from pgflow.outcome e where e.run_id = late.run_id);
     -- Of a run that has ended nobody takes mail: it is written into its journal, or found again by the next poll.
     continue when is_over and not (
-      pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0))
-      and pg_try_advisory_xact_lock(hashtextextended('pgflow.chain', chain))
+      pg_try_advisory_xact_lock_shared(pgflow.latch_('retention'))
+      and pg_try_advisory_xact_lock(pgflow.latch_('chain ' || chain))
     );
     noted := pgflow.act_on_breach_(late, is_over, t);
     lanes := lanes || array_remove(array[(noted->>'lane')::int], null);

@@ -51,7 +51,7 @@ begin
       message = format('rule %s of a policy looks for a role that there is not: %s', said.n, quote_literal(said.role)),
       hint = 'role is the database role as which a worker acts, or one that this role is a member of.';
   end if;
-  perform pg_advisory_xact_lock(hashtext('pgflow.policy'));
+  perform pg_advisory_xact_lock(pgflow.latch_('policy'));
   select coalesce(max(version), 0) + 1 into next_version from pgflow.policy;
   insert into pgflow.policy (version, set_at, set_by, why)
   values (next_version, pgflow.now_(), pgflow.sender_(set_by), left(why, 4096));

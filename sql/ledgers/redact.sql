@@ -112,7 +112,7 @@ begin
     raise exception using errcode = 'PF003',
       message = case what when 'unit' then 'say which unit: its place in the journal' else 'seq must be null here' end;
   end if;
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   chain := pgflow.chain_of_(tenant, key);
   select r.run_id into me from pgflow.run r
   where (r.run_id = chain or r.chain_id = chain and r.generation > 1)
@@ -283,7 +283,7 @@ begin
   if coalesce(btrim(why), '') = '' then
     raise exception using errcode = 'PF003', message = 'say why the update is redacted';
   end if;
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   chain := pgflow.chain_of_(tenant, key);
   newest := pgflow.newest_run_(chain);
   perform from pgflow.outcome o where o.run_id = newest and o.status <> 'continued' for update;

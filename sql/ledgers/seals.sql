@@ -393,15 +393,15 @@ begin
     return;
   end if;
   if at_once then
-    perform pg_advisory_xact_lock(hashtextextended('pgflow.seal', 0));
-  elsif not pg_try_advisory_xact_lock(hashtextextended('pgflow.seal', 0)) then
+    perform pg_advisory_xact_lock(pgflow.latch_('seal'));
+  elsif not pg_try_advisory_xact_lock(pgflow.latch_('seal')) then
     wait_seconds := extract(epoch from pause);
     return next;
     return;
   end if;
   if at_once then
-    perform pg_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0));
-  elsif not pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0)) then
+    perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));
+  elsif not pg_try_advisory_xact_lock_shared(pgflow.latch_('retention')) then
     wait_seconds := 1;
     return next;
     return;

@@ -28,8 +28,8 @@ declare
   t timestamptz;
 begin
   if wait then
-    perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
-  elsif not pg_try_advisory_xact_lock(hashtextextended('pgflow.retention', 0)) then
+    perform pg_advisory_xact_lock(pgflow.latch_('retention'));
+  elsif not pg_try_advisory_xact_lock(pgflow.latch_('retention')) then
     return 0;
   end if;
   perform set_config('synchronous_commit', 'off', true);
@@ -126,7 +126,7 @@ begin
     raise exception using errcode = 'PF003', message = 'ended_before must be a time that has passed';
   end if;
   -- One at a time: two that delete the same rows in different orders would deadlock.
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   perform set_config('synchronous_commit', 'off', true);
   roots := array(
     select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id

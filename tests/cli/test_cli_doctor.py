@@ -222,7 +222,7 @@ def test_what_a_role_may_do(dsn, conn):
             (
                 "fail",
                 f"{roles['nobody']} may not use pgflow here",
-                f"grant pgflow_client (or _worker, _operator, _auditor) to {roles['nobody']}",
+                f"grant pgflow_client (or _worker, _operator, _auditor, _approver) to {roles['nobody']}",
             )
         ]
     finally:
@@ -245,7 +245,7 @@ def test_the_role_that_made_the_roles_gets_their_rights_by_the_remedy(dsn, conn)
         assert refused.err.startswith(
             "pgflow: this role may not do that: permission denied for schema pgflow. `pgflow doctor"
         )
-        conn.execute(remedy.replace(" (or _worker, _operator, _auditor)", ""))
+        conn.execute(remedy.replace(" (or _worker, _operator, _auditor, _approver)", ""))
         assert pgflow(mine, "list").code == 0
     finally:
         conn.execute(f"drop owned by {role}; drop role {role}")

@@ -298,7 +298,7 @@ begin
     when 'free', 'locked', 'queued', 'lent' then
       perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
       if place = 'lent' then
-        perform pgflow.take_lock('a', 'plain', '1 hour');
+        perform pgflow.take_lock('a', 'plain', '1 hour', secret => 'mine');
       elsif place <> 'free' then
         perform scene.commit_('k', 101, '[]', '{"locks": [[1, "a", false, null, null, []]]}');
         update scene.run set seq = 1 where name = 'k';
@@ -392,7 +392,7 @@ begin
     when 'take_lock' then
       answer := case when pgflow.take_lock('a', pg_backend_pid()::text, '1 hour', false, '1 hour') is null then 'waits' else 'won' end;
     when 'free_lock' then
-      answer := case when pgflow.release_lock('a', 1) then 'free' else 'lost' end;
+      answer := case when pgflow.release_lock('a', 1, 'mine') then 'free' else 'lost' end;
     when 'break_lock' then
       answer := case pgflow.break_lock('a', 'it hangs') when 0 then 'nothing' else 'taken' end;
     when 'sweep_locks' then

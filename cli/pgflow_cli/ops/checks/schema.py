@@ -162,6 +162,7 @@ _ROLES = {
     "start and signal runs": ("start_run", "send_signal", "cancel_run", "result", "wake"),
     "work on runs": ("claim_runs", "commit_units", "register_worker", "beat", "poll"),
     "pause, resume and retry runs": ("pause_run", "resume_run", "retry_run", "pause_queue"),
+    "answer gates": ("answer_gate", "delegate_gate"),
     "audit": ("check",),
 }
 
@@ -191,7 +192,7 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "fail",
             f"{name} may not use pgflow here",
-            f"grant pgflow_client (or _worker, _operator, _auditor) to {name}{inherits}",
+            f"grant pgflow_client (or _worker, _operator, _auditor, _approver) to {name}{inherits}",
         )
         return
     may = {row["name"]: row["may"] for row in patient.rows(_MAY)}
@@ -229,4 +230,11 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
         )
 
 
-_GRANTEES = ("pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor")
+_GRANTEES = (
+    "pgflow_client",
+    "pgflow_worker",
+    "pgflow_operator",
+    "pgflow_auditor",
+    "pgflow_approver",
+    "pgflow_speaker",
+)
