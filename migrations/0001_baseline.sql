@@ -1098,7 +1098,7 @@ comment on column pgflow.seal_round.round is 'Number of the round';
 comment on column pgflow.seal_round.sealed_at is 'Its time, which never goes back';
 comment on column pgflow.seal_round.dropped_at is 'When its seals were removed, with the history of all their runs; null = they are there';
 comment on column pgflow.seal_round.day is 'Day of that time, in UTC';
-comment on column pgflow.seal_round.root is 'Merkle root over its seals';
+comment on column pgflow.seal_round.root is 'Merkle root over its seals, and behind them its evidence';
 comment on column pgflow.seal_round.runs is 'The runs of its seals, in the order of the leaves';
 
 create table pgflow.seal_day (
@@ -1116,6 +1116,30 @@ comment on column pgflow.seal_day.last_round is 'Its last round';
 comment on column pgflow.seal_day.closed_at is 'When the root was computed';
 comment on column pgflow.seal_day.root is 'Merkle root over the roots of its rounds';
 comment on column pgflow.seal_day.head is 'Hash of the head of the day before, the day and its root';
+
+create table pgflow.evidence (
+  evidence_id bigint generated always as identity primary key,
+  round bigint,
+  run_id bigint,
+  noted_at timestamptz not null,
+  dropped_at timestamptz,
+  kind text not null,
+  key text not null,
+  hash bytea not null,
+  unique (kind, key)
+);
+comment on table pgflow.evidence is 'What people said and did beside the journal: one row for each row that must stay as it is, with its hash';
+comment on column pgflow.evidence.evidence_id is 'Number of the row';
+comment on column pgflow.evidence.round is 'The round that sealed it; null = none yet';
+comment on column pgflow.evidence.run_id is 'The run that it belongs to, with whose history it goes; null = none';
+comment on column pgflow.evidence.noted_at is 'Time of writing';
+comment on column pgflow.evidence.dropped_at is 'When the history of the run was removed; null = it is there';
+comment on column pgflow.evidence.kind is 'Kind of row, see pgflow.evidence_kinds_()';
+comment on column pgflow.evidence.key is 'Key of that row, as a JSON array';
+comment on column pgflow.evidence.hash is 'Hash of that row';
+create index evidence_run_idx on pgflow.evidence (run_id, evidence_id) where run_id is not null;
+create index evidence_round_idx on pgflow.evidence (round, evidence_id) where round is not null;
+create index evidence_new_idx on pgflow.evidence (evidence_id) where round is null;
 
 create table pgflow.seal_pending (
   run_id bigint not null,

@@ -28,6 +28,9 @@ sequence pgflow.event_id_seq, owner pgflow_owner
   -- Numbers the events; a transaction draws from it only once it has a number itself
   as bigint start 1 increment 1 cache 1
 
+sequence pgflow.evidence_evidence_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.lane_lane_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
@@ -413,6 +416,22 @@ table pgflow.event_wait, owner pgflow_owner
   constraint event_wait_pkey PRIMARY KEY (chain_id, name)
   CREATE INDEX event_wait_behind_idx ON pgflow.event_wait USING btree (event_id) WHERE (NOT is_current)
   CREATE INDEX event_wait_slot_idx ON pgflow.event_wait USING btree (topic, path, value) WHERE is_current
+
+table pgflow.evidence, owner pgflow_owner
+  -- What people said and did beside the journal: one row for each row that must stay as it is, with its hash
+  evidence_id bigint not null generated always as identity -- Number of the row
+  round bigint -- The round that sealed it; null = none yet
+  run_id bigint -- The run that it belongs to, with whose history it goes; null = none
+  noted_at timestamp with time zone not null -- Time of writing
+  dropped_at timestamp with time zone -- When the history of the run was removed; null = it is there
+  kind text not null -- Kind of row, see pgflow.evidence_kinds_()
+  key text not null -- Key of that row, as a JSON array
+  hash bytea not null -- Hash of that row
+  constraint evidence_kind_key_key UNIQUE (kind, key)
+  constraint evidence_pkey PRIMARY KEY (evidence_id)
+  CREATE INDEX evidence_new_idx ON pgflow.evidence USING btree (evidence_id) WHERE (round IS NULL)
+  CREATE INDEX evidence_round_idx ON pgflow.evidence USING btree (round, evidence_id) WHERE (round IS NOT NULL)
+  CREATE INDEX evidence_run_idx ON pgflow.evidence USING btree (run_id, evidence_id) WHERE (run_id IS NOT NULL)
 
 table pgflow.gate, owner pgflow_owner
   -- Gates that wait for an answer; gone when one is answered, has expired, was given up, or its run has ended
@@ -1139,7 +1158,7 @@ table pgflow.seal_round, owner pgflow_owner
   sealed_at timestamp with time zone not null -- Its time, which never goes back
   dropped_at timestamp with time zone -- When its seals were removed, with the history of all their runs; null = they are there
   day date not null -- Day of that time, in UTC
-  root bytea not null -- Merkle root over its seals
+  root bytea not null -- Merkle root over its seals, and behind them its evidence
   runs bigint[] not null -- The runs of its seals, in the order of the leaves
   constraint seal_round_pkey PRIMARY KEY (round)
 
@@ -1876,11 +1895,11 @@ view pgflow.queues, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.relay_changes, owner pgflow_owner
-  -- Pauses, resumptions, replays and redeliveries of relays: who, when and why
+  -- Orders to relays, from their declaration to their removal: who, when and why
   changed_at timestamp with time zone -- Time at which it was said
   relay text -- Name of the relay
-  what text -- paused, resumed, replayed or redelivered
-  said jsonb -- The event from which it goes on; or the one that is tried again, and how many
+  what text -- declared, paused, resumed, replayed, redelivered or dropped
+  said jsonb -- The event from which it goes on; or the one that is tried again, and how many; or topics and target
   why text -- The reason given; null = none
   changed_by text -- Name of whoever said it, with the role of the session in brackets
   grant select to pgflow_approver
@@ -2514,7 +2533,7 @@ function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 d4a155ee39f51cbd4ba0c8d3e6a67ef8
+  md5 2b478f76fc7e3159ab8b771e611d3a40
   grant execute to pgflow_operator
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
@@ -2697,6 +2716,12 @@ function pgflow.check_event_waits_() returns TABLE(invariant text, detail text),
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e92be04a0c560928753c3e62d782fbb0
+
+function pgflow.check_evidence_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Every row that is evidence is noted, and is as it was then
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c074c926a113b0c57eabdc75aa2c2f32
 
 function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owner pgflow_owner
   -- Refuses (PF025) a run that does not hold these locks any more; it keeps them until the end of the transaction
@@ -3004,7 +3029,7 @@ function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USE
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1809e9b62c5b8c21d5d902944cdcb0cc
+  md5 516ac641324be4983f71111f60513832
   grant execute to pgflow_operator
 
 function pgflow.close_reservations_(runs bigint[], calls integer[]) returns void, owner pgflow_owner
@@ -3059,6 +3084,12 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set jit=off
   md5 806b101e883030ef3314fac8f1d8995d
   grant execute to pgflow_worker
+
+function pgflow.compare_evidence_(e pgflow.evidence) returns TABLE(finding text, detail text), owner pgflow_owner
+  -- Compares a row with what was noted of it; answers how it differs
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 cc3a2c462f8cb8274eee857ef02e8c2e
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- For a webhook or a queue: what became of the effect that was accepted under a reference. The same said again is the same; PF001 if there is none (yet), PF006 if something else was said before
@@ -3166,7 +3197,7 @@ function pgflow.declare_relay(name text, topics text[], target text DEFAULT ''::
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8779336126b503b245e88509d7320820
+  md5 55ef9e12466d50b9e71af42ff8e4712b
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -3262,7 +3293,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 457910308d4e819b4cdf2c605f838311
+  md5 67b4bf555cb38bac989c3daf91a8c586
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -3284,14 +3315,14 @@ function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8505fb2b38c95b7678d5ca004cfa2859
+  md5 8f556d7a48dbaffe7e4a5aac2dcb5001
 
 function pgflow.drop_relay(name text) returns void, owner pgflow_owner
   -- Removes a relay, its cursor and its deliveries; PF001 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 53d3a966624b4d5e5151515d656fc459
+  md5 73dc7cfdf1653f461660aa24692bc5c9
   grant execute to pgflow_operator
 
 function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
@@ -3299,7 +3330,7 @@ function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns vo
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 bde7dc1957818f4481b89e40e26c7345
+  md5 2dd42e7bdfd5b10ad9679fd51cfdb439
 
 function pgflow.due_slots_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- The upcoming slots that are due
@@ -3358,6 +3389,27 @@ function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
 
+function pgflow.evidence_hash_(kind text, key text) returns bytea, owner pgflow_owner
+  -- Hash, behind 05, of the row of a kind that has this key; null if there is none
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set TimeZone=UTC
+  set extra_float_digits=1
+  set IntervalStyle=postgres
+  set bytea_output=hex
+  md5 36adb8865224f0254300fd1dffd949a2
+
+function pgflow.evidence_kinds_() returns TABLE(kind text, is_of_run boolean, source text, key text, finds text), owner pgflow_owner
+  -- Kinds of evidence: whether one belongs to a run, the rows, the key of a row r as JSON, and how $1 finds it
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 cd1333b2d9500f771f46412e423ddfde
+
+function pgflow.evidence_leaf_(e pgflow.evidence) returns bytea, owner pgflow_owner
+  -- Leaf of a piece of evidence in the tree of its round
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.exact_(at timestamp with time zone) returns text, owner pgflow_owner
   -- A time as microseconds since 1970, or infinity
   sql stable
@@ -3368,7 +3420,7 @@ function pgflow.expire_gates_(questions jsonb, positions integer[], t timestamp 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 51dd3b52b12075ea34edb01be0a78e3a
+  md5 bd94c615f67f2376b72ef26933016e29
 
 function pgflow.expire_lines_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs that have stood in a line for too long without beginning
@@ -3758,7 +3810,7 @@ function pgflow.insert_history_(history json, header jsonb, t timestamp with tim
   -- Inserts a run that has ended, with its journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5136b96897198e44f8cf2f9cd232695d
+  md5 59c97933116886fc5c0e444b6d609a73
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
@@ -4082,6 +4134,12 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
 
+function pgflow.leaves_(this_round bigint, runs bigint[]) returns bytea[], owner pgflow_owner
+  -- Leaves of a round: the seals of its runs, and behind them its evidence
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 db733f4e156ed5f1e0d79fe53bb54f7c
+
 function pgflow.leaves_effects_(child bigint, chain bigint) returns boolean, owner pgflow_owner
   -- True if a run, or a child of it, may have done what its parent takes back
   plpgsql stable
@@ -4369,15 +4427,21 @@ function pgflow.note_breach_(me bigint, call integer, name text, obligation text
 
 function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps who said what of a pool
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a87ea10094b344dd939980fe42b5f905
+  md5 17966ca3dde894883c9ff58bf63517cd
 
 function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps what a reference came to, for whoever says so again
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 92e3aec752b2698d53dd0a1431c93f4b
+
+function pgflow.note_evidence_(kind text, key json, run_id bigint DEFAULT NULL::bigint) returns void, owner pgflow_owner
+  -- Notes a row that was just written, so that it is sealed: whoever writes such a row calls this
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 aa3cf9aae6f14df48968ac67a955cabf
 
 function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Turns requests to pause or go on, up to the last one seen, into units that say who did what and why
@@ -4387,9 +4451,9 @@ function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT 
 
 function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps who said what of a queue
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b32cf9e80ecb25e01903c72080661353
+  md5 df41df9f76632d90a6b010d73697fd8f
 
 function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   -- Marks the messages that a run could not take, and tells their numbers in why it is held
@@ -4400,15 +4464,15 @@ function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
 
 function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by text) returns void, owner pgflow_owner
   -- Keeps who said what of a relay
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ab1e45f82043a6af10698c6787676731
+  md5 6608d70fee3db50458cc60aee53f7477
 
 function pgflow.note_schedule_(name text, what text, why text, said_by text, at timestamp with time zone, detail jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
   -- Writes down what was said of a schedule
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4faaf0b761e3b223b92656881d56272a
+  md5 4371739d5038d41bf3363a3bff535942
 
 function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
@@ -4619,7 +4683,7 @@ function pgflow.path_in_round_(round bigint, run_id bigint) returns jsonb, owner
   -- The way from a run's seal to the root of its round
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 97334732523cc01ba06254c65574539d
+  md5 0ed86b3d70bb019b25f992b709817cff
 
 function pgflow.path_of_(me bigint) returns json, owner pgflow_owner
   -- Keys of the runs above a run and its own, the root first
@@ -5140,7 +5204,7 @@ function pgflow.reopen_gates_(returned jsonb) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 485a947710b6c235e9dd5d644fbc36e9
+  md5 1cb3860539ab81abd84e0f2d26008686
 
 function pgflow.replace_message(key text, message bigint, payload json, why text DEFAULT 'replaced'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
   -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running
@@ -5163,7 +5227,7 @@ function pgflow.report_loss(worker_id integer, host text, pid integer, old_timel
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 612a47def9a03d6d589eddcfcec4425d
+  md5 705ce635f7fd656c7bac2048994f4f26
   grant execute to pgflow_worker
 
 function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NULL::text, why text DEFAULT 'requeued'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -5338,7 +5402,7 @@ function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value j
   -- Adds what somebody says to a gate, and tells its run if that closes it; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9dfc0fbaff643b25a87a1f569757e19c
+  md5 74aa0dc304d3191f970a98239721c2a4
 
 function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
   -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key
@@ -5361,7 +5425,7 @@ function pgflow.seal_units(max_runs integer DEFAULT 500, at_once boolean DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 492ea982e88535d8abf99051419c508e
+  md5 3ac410160643332b11dca3991b74639e
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5434,7 +5498,7 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d8ecb94270ab8930e05978a76623e575
+  md5 a9a379ac51c15b19b1ced32398f899d8
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -5931,6 +5995,12 @@ function pgflow.unit_text_(seq integer, call integer, kind "char", name text, ke
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.unnoted_(kinds text[], me bigint DEFAULT NULL::bigint) returns TABLE(finding text, detail text), owner pgflow_owner
+  -- Rows of these kinds, or those of a run, of which nothing was noted: no function of ours has written them
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ac69af6db0d75b28a6ab5cfe1a0b10ba
+
 function pgflow.update_entity(name text, key text, from_version bigint, update text, args json, verdict json, state json DEFAULT NULL::json, run_id bigint DEFAULT NULL::bigint, call integer DEFAULT NULL::integer, idempotency_key text DEFAULT NULL::text, said_by text DEFAULT NULL::text, mail_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of null leaves it as it is. Answers the version then. PF021 if a run or mail is named by a role that is no worker's
   plpgsql volatile security definer
@@ -6006,13 +6076,24 @@ function pgflow.verify_days() returns jsonb, owner pgflow_owner
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
 
+function pgflow.verify_evidence(after bigint DEFAULT 0, max integer DEFAULT 1000) returns jsonb, owner pgflow_owner
+  -- Compares a page of what operators did with what was noted of it: broken locks, changes of policy, queues, pools, schedules and relays, removals of history, losses. {rows: how many, findings: [[finding, detail], ...], next: where the next page begins, null at the end, where it also finds what was put in}. Of runs verify_runs does so
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 09271df2dd28b0b8a1595dd0d6a560de
+  grant execute to pgflow_approver
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+  grant execute to pgflow_speaker
+
 function pgflow.verify_rounds(after bigint DEFAULT 0, max integer DEFAULT 1000) returns jsonb, owner pgflow_owner
   -- Compares a page of rounds with their seals: {rounds, findings: [[round, finding, detail], ...], next}
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 67e984fb8af9b307982351de684632ec
+  md5 aaba470806cd1a6903757e08bc48fbc2
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -6025,17 +6106,23 @@ function pgflow.verify_run_(me bigint) returns TABLE(finding text, detail text),
   set enable_seqscan=off
   md5 40efe3dbd6f91e8f509e18428fd95eb4
 
-function pgflow.verify_runs(after bigint DEFAULT '-1'::integer, max integer DEFAULT 1000, key text DEFAULT NULL::text, tenant text DEFAULT ''::text) returns jsonb, owner pgflow_owner
+function pgflow.verify_runs(after bigint DEFAULT '-9223372036854775808'::bigint, max integer DEFAULT 1000, key text DEFAULT NULL::text, tenant text DEFAULT ''::text) returns jsonb, owner pgflow_owner
   -- Compares a page of runs, or the one with a key, with their seals: {runs: how many, findings: [[run_id, key, generation, finding, detail], ...], next: where the next page begins, null at the end}
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 b2f1a5146800d188480da621e3951f2d
+  md5 ec1a63a9bc88ce6115523b0d73f5fceb
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+
+function pgflow.verify_said_(me bigint) returns TABLE(finding text, detail text), owner pgflow_owner
+  -- Compares what was said at the gates of a run, and who imported it, with what was noted; answers how it differs
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ba456f1bfedae806ad7087e00164e02b
 
 function pgflow.wait_for_latch_(name text, is_shared boolean, what text) returns void, owner pgflow_owner
   -- Takes a latch until the end of the transaction, waiting for ten seconds at most; then it says who has it (PF006)

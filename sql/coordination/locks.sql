@@ -916,7 +916,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_variable
 declare
-  taken int;
+  fences bigint[];
 begin
   perform pgflow.check_name_(key, 'the key of a lock');
   if coalesce(why, '') = '' then
@@ -925,13 +925,16 @@ begin
   end if;
   with gone as (
     delete from pgflow.lock l where l.key = key returning l.*
+  ), broken as (
+    insert into pgflow.lock_broken as b (fence, run_id, broken_at, key, holder, broken_by, why)
+    select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, pgflow.sender_(sent_by), left(why, 4096)
+    from gone g
+    returning b.fence
   )
-  insert into pgflow.lock_broken (fence, run_id, broken_at, key, holder, broken_by, why)
-  select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, pgflow.sender_(sent_by), left(why, 4096)
-  from gone g;
-  get diagnostics taken = row_count;
+  select coalesce(array_agg(b.fence order by b.fence), '{}') into fences from broken b;
+  perform pgflow.note_evidence_('lock_broken', json_build_array(f)) from unnest(fences) f;
   perform pgflow.nudge_key_(key);
-  return taken;
+  return cardinality(fences);
 end
 $$;
 comment on function pgflow.break_lock(text, text, text)

@@ -77,12 +77,18 @@ create or replace function pgflow.note_schedule_(
   name text, what text, why text, said_by text, at timestamptz, detail jsonb default null
 )
 returns void
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  id bigint;
+begin
   insert into pgflow.schedule_change (at, schedule, what, said_by, why, detail)
   values (at, name, what, pgflow.sender_(said_by), left(why, 4096), detail)
+  returning change_id into id;
+  perform pgflow.note_evidence_('schedule_change', json_build_array(id));
+end
 $$;
 comment on function pgflow.note_schedule_(text, text, text, text, timestamptz, jsonb)
   is 'Writes down what was said of a schedule';

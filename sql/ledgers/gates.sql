@@ -230,6 +230,7 @@ begin
     -- Where one snapshot serves the whole transaction, an answer that it has not fails with 40001: all is done again.
     on conflict on constraint gate_answer_pkey do nothing;
     continue when not found;
+    perform pgflow.note_evidence_('gate_answer', json_build_array(asked.gate, number), asked.run_id);
     perform pgflow.post_verdict_(asked, number, asked.on_timeout, asked.expires_at);
     found_news := found_news || late.pos;
   end loop;
@@ -282,6 +283,7 @@ begin
     ) a
   loop
     update pgflow.gate_answer r set refusal = back.error where r.gate = back.key and r.n = back.n::int;
+    perform pgflow.note_evidence_('gate_refusal', json_build_array(back.key, back.n::int), back.run_id);
     perform pgflow.open_gate_(back.run_id, back.seq);
   end loop;
 end
@@ -505,6 +507,7 @@ begin
     on conflict on constraint gate_answer_pkey do nothing;
     exit when found;
   end loop;
+  perform pgflow.note_evidence_('gate_answer', json_build_array(gate, number), asked.run_id);
   if closing then
     perform pgflow.post_verdict_(asked, number, verdict, t);
     insert into pgflow.nudge (chain_id) values (asked.chain_id);

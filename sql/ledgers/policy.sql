@@ -66,6 +66,9 @@ begin
     coalesce(r.rule->>'on_timeout', 'expire'),
     array(select jsonb_array_elements_text(nullif(r.rule->'escalate', 'null')))
   from jsonb_array_elements(rules) with ordinality as r (rule, n);
+  perform pgflow.note_evidence_('policy', json_build_array(next_version));
+  perform pgflow.note_evidence_('policy_rule', json_build_array(next_version, r.rule))
+  from pgflow.policy_rule r where r.version = next_version order by r.rule;
   return next_version;
 exception
   when check_violation or not_null_violation then

@@ -120,6 +120,7 @@ declare
   roots bigint[];
   gone bigint[];
   own_pools text[];
+  removal bigint;
   t timestamptz := pgflow.now_();
 begin
   if ended_before is null or ended_before > t then
@@ -179,7 +180,9 @@ begin
   if runs > 0 then
     perform pgflow.drop_seals_(gone, t);
     insert into pgflow.dropped_history (dropped_at, ended_before, runs, dropped_by)
-    values (t, drop_history.ended_before, runs, session_user);
+    values (t, drop_history.ended_before, runs, session_user)
+    returning dropped_history_id into removal;
+    perform pgflow.note_evidence_('dropped_history', json_build_array(removal));
   end if;
   partitions := 0;
   if last_root is null then
