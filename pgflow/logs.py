@@ -20,8 +20,7 @@ from typing import Any, Final
 
 import psycopg
 
-from pgflow._db.dsn import redact_text
-from pgflow.texts import printable, visible
+from pgflow.texts import printable, visible, without_secrets, without_secrets_in
 
 FIELDS: Final = ("run", "run_id", "workflow", "generation", "step", "call", "attempt")
 """Attributes of records: the run's key, its number, its workflow and generation; the step, the
@@ -40,7 +39,7 @@ def redacted(error: BaseException) -> str:
     without the details in which a server quotes rows and parameters.
     """
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return redact_text(" ".join((primary or str(error)).split())) or type(error).__name__
+    return without_secrets(" ".join((primary or str(error)).split())) or type(error).__name__
 
 
 class _OneLine(logging.Filter):
@@ -54,10 +53,27 @@ class _OneLine(logging.Filter):
                 visible(str(arg)) if isinstance(arg, (str, BaseException)) else arg
                 for arg in record.args
             )
-        return True
+        return _hide_secrets(record)
+
+
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    """Take passwords out of a message and its traceback, whatever formatter comes then."""
+    if isinstance(record.msg, (str, BaseException)):
+        record.msg = without_secrets(str(record.msg))
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            without_secrets(str(arg)) if isinstance(arg, (str, BaseException)) else arg
+            for arg in record.args
+        )
+    elif isinstance(record.args, dict):
+        record.args = without_secrets_in(record.args)
+    if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
+        record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
+    return True
 
 
 logging.getLogger("pgflow").addFilter(_OneLine())
+logging.getLogger("pgflow.run").addFilter(_hide_secrets)
 
 
 class TextFormatter(logging.Formatter):
@@ -86,7 +102,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and the traceback if there is one."""
-        return redact_text(super().format(record))
+        return without_secrets(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -106,7 +122,7 @@ class JsonFormatter(logging.Formatter):
             .replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact_text(record.getMessage()),
+            "message": without_secrets(record.getMessage()),
         }
         line |= {
             name: _jsonable(value)
@@ -114,7 +130,7 @@ class JsonFormatter(logging.Formatter):
             if name not in _OF_EVERY_RECORD and name not in line
         }
         if record.exc_info and record.exc_info[0] is not None:
-            line["exception"] = redact_text(self.formatException(record.exc_info))
+            line["exception"] = without_secrets(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False, default=_jsonable)
 
 
@@ -126,4 +142,4 @@ def _word(value: object) -> str:
 def _jsonable(value: Any) -> Any:
     if isinstance(value, (int, float, type(None), dict, list, tuple)):
         return value
-    return redact_text(str(value))
+    return without_secrets(str(value))

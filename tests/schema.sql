@@ -2474,7 +2474,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 25731663cb7165df3ec0a8f698881320
+  md5 c4644a356eb3beda1904027260f244f6
 
 function pgflow.begin_batches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs of whose batches all members have ended
@@ -2533,7 +2533,7 @@ function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 2b478f76fc7e3159ab8b771e611d3a40
+  md5 dbe14ae36df369dba5dcffe680ee2983
   grant execute to pgflow_operator
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
@@ -2564,7 +2564,7 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8ea791bd051c0150f11dda7494b5589c
+  md5 b00105f4d4a9323e449d96d24a82bb45
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3029,7 +3029,7 @@ function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USE
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 516ac641324be4983f71111f60513832
+  md5 c829a98f868b7d862ba17c8e4adc1574
   grant execute to pgflow_operator
 
 function pgflow.close_reservations_(runs bigint[], calls integer[]) returns void, owner pgflow_owner
@@ -3264,7 +3264,7 @@ function pgflow.discharge_(me bigint, call integer, verdict text, why text, said
   -- Closes a debt: says how, who and why
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0a1093394f731498016057c51678d0ae
+  md5 aa1f104e0416220b3b04b9b1797e7b7e
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
@@ -3550,7 +3550,7 @@ function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c69c951e4101a6f9b040c1f2ac78db37
+  md5 28e1d1b40ba1090191ec1591896abdea
   grant execute to pgflow_operator
 
 function pgflow.forget_charges_(runs bigint[]) returns void, owner pgflow_owner
@@ -3578,7 +3578,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1b39bd806b3feccdd34329552e8c1b6d
+  md5 3f18786f4244dbc8de6c88b1c34c87f8
   grant execute to pgflow_operator
 
 function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
@@ -4305,7 +4305,7 @@ function pgflow.mended_(me bigint, chain bigint, place json, verb text, message 
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2b844beabcf1af73865ff43df3a2bbf1
+  md5 17799887f82c2d0945691f8aba2df7bb
 
 function pgflow.merkle_levels_(leaves bytea[]) returns SETOF bytea[], owner pgflow_owner
   -- The levels of a Merkle tree over so many hashes, the leaves first
@@ -4429,7 +4429,7 @@ function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by
   -- Keeps who said what of a pool
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 17966ca3dde894883c9ff58bf63517cd
+  md5 2f67af30932c6d4667c65d106d18f650
 
 function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps what a reference came to, for whoever says so again
@@ -4453,7 +4453,7 @@ function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by
   -- Keeps who said what of a queue
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 df41df9f76632d90a6b010d73697fd8f
+  md5 4fe7e2903d9ea313facbfa8179d71707
 
 function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   -- Marks the messages that a run could not take, and tells their numbers in why it is held
@@ -4466,13 +4466,13 @@ function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by 
   -- Keeps who said what of a relay
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6608d70fee3db50458cc60aee53f7477
+  md5 62c78739d525c22652f64575dcbc3533
 
 function pgflow.note_schedule_(name text, what text, why text, said_by text, at timestamp with time zone, detail jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
   -- Writes down what was said of a schedule
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4371739d5038d41bf3363a3bff535942
+  md5 69858b735cf7dcf80565e0a8ba86faa5
 
 function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
@@ -4718,7 +4718,7 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e8ecfd5f488828b6e6952dd642474a71
+  md5 f16d9ad9976bc9f60d60e7a5ceab6b08
   grant execute to pgflow_operator
 
 function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
@@ -4726,7 +4726,7 @@ function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c1c669d0d37afdc6d9fa58b84c80b008
+  md5 8eb8922fc41ee4411c806aeed646a1f9
   grant execute to pgflow_operator
 
 function pgflow.period_now(per text, tz text) returns timestamp with time zone, owner pgflow_owner
@@ -4801,7 +4801,7 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   -- Tells a run what became of one of its effects, or records it if the run has ended; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b01f4c2cdc132895271f0db5b2cb6aa8
+  md5 125be9c9864c4a16ab0955ebc508978b
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
@@ -4862,7 +4862,7 @@ function pgflow.purge_queue(queue text, upto bigint DEFAULT NULL::bigint, max in
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 bf3a59e107fd802c57bce2640e1f8ad8
+  md5 64b8ba68c4ce299fc8ded273136e0388
   grant execute to pgflow_operator
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
@@ -5007,7 +5007,7 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9a65458734f42e95e4748174e0f76acb
+  md5 413e441e05c2b95af2d554ce901b8b01
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
@@ -5021,7 +5021,7 @@ function pgflow.redact_update(key text, update_id text, why text, by text DEFAUL
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9c69c3f730d985a87ab63fabc9e97726
+  md5 66f66770a1bb4df07eeaecfbb9fde113
   grant execute to pgflow_operator
 
 function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
@@ -5043,7 +5043,7 @@ function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 08e73370efa34e7b5169d4d613126cde
+  md5 7c254be8fb8f6d761978b7fad686e449
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5295,7 +5295,7 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 93a14718c5be5a07415164f7ae89e711
+  md5 1a3f5341d9a2e150ab911bf2f8228ba9
   grant execute to pgflow_operator
 
 function pgflow.resume_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
@@ -5317,7 +5317,7 @@ function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c8444253379efd8c6d0fbadc366ce86c
+  md5 1940322c1b8b65ef72a3776ee412e656
   grant execute to pgflow_operator
 
 function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_owner
@@ -5332,7 +5332,7 @@ function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1983e752c023f37a00ce4b69ebc6e4ef
+  md5 9b90fa3b6500a6b9738df6bd81d88c41
   grant execute to pgflow_operator
 
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -5402,7 +5402,7 @@ function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value j
   -- Adds what somebody says to a gate, and tells its run if that closes it; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 74aa0dc304d3191f970a98239721c2a4
+  md5 e39be00d9124c8cdc46b8c7d77c753db
 
 function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
   -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key
@@ -5498,7 +5498,7 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a9a379ac51c15b19b1ced32398f899d8
+  md5 92e219aebfc74d2596b1a27482b285ee
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -5820,7 +5820,7 @@ function pgflow.take_out_(chain bigint, message bigint, why_moved text, number b
   -- Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7732aa99b10d84511ec81001a06537f2
+  md5 12518bf584f489bac79ab555611245d5
 
 function pgflow.take_pools_(batch jsonb) returns text[], owner pgflow_owner
   -- Locks the pools that the runs of a batch draw on, all in one order
@@ -5900,6 +5900,12 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   set enable_seqscan=off
   md5 b75c56048ff0e91a2d01a23ec9b327f8
 
+function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
+  -- Reason that somebody gave, without the passwords that it quotes, cut to so many characters
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 48250d714ca46c6c9cf69917c73f5cc8
+
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
   sql stable
@@ -5919,7 +5925,7 @@ function pgflow.transfer_obligation(obligation_key text, holder text, why text D
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d74d4c3ce588ad7c25adbe8ef254c350
+  md5 96f5d98ca324f4946ba32e4d93bcaee1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6135,7 +6141,7 @@ function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEF
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fb0daa191e33102a9f7a9002a9dfc822
+  md5 a2132e738fdf9e9c8ab98ba798f8035a
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

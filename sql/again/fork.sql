@@ -517,7 +517,7 @@ begin
   if old.parent_run_id is null then
     heir.root_run_id := heir.run_id;
   end if;
-  note := jsonb_build_object('verb', verb, 'why', left(why, 4096), 'by', pgflow.sender_(sent_by),
+  note := jsonb_build_object('verb', verb, 'why', pgflow.told_(why, 4096), 'by', pgflow.sender_(sent_by),
     'effects', mode, 'said', effects,
     'edit', pgflow.edit_note_(old.run_id, cut, edit), 'input', case when input is not null then 'edited' end,
     'attempts', attempts, 'children', children);
@@ -673,7 +673,7 @@ begin
     return;
   end if;
 
-  note := jsonb_build_object('verb', 'fork', 'why', left(why, 4096), 'by', pgflow.sender_(sent_by),
+  note := jsonb_build_object('verb', 'fork', 'why', pgflow.told_(why, 4096), 'by', pgflow.sender_(sent_by),
     'effects', mode, 'said', effects,
     'edit', pgflow.edit_note_(origin.run_id, seq, edit), 'input', case when input is not null then 'edited' end,
     'attempts', attempts);

@@ -927,7 +927,7 @@ begin
     delete from pgflow.lock l where l.key = key returning l.*
   ), broken as (
     insert into pgflow.lock_broken as b (fence, run_id, broken_at, key, holder, broken_by, why)
-    select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, pgflow.sender_(sent_by), left(why, 4096)
+    select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, pgflow.sender_(sent_by), pgflow.told_(why, 4096)
     from gone g
     returning b.fence
   )

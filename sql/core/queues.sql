@@ -38,7 +38,7 @@ declare
   id bigint;
 begin
   insert into pgflow.queue_change (changed_at, queue, what, said, why, changed_by)
-  values (t, queue, what, said, left(why, 4096), pgflow.sender_(sent_by))
+  values (t, queue, what, said, pgflow.told_(why, 4096), pgflow.sender_(sent_by))
   returning queue_change_id into id;
   perform pgflow.note_evidence_('queue_change', json_build_array(id));
 end

@@ -301,7 +301,7 @@ begin
   select t.now, t.now, 'pgflow.relays',
     array[left(name, 255), to_char(t.now at time zone 'UTC', 'YYYYMMDDHH24MISSUS'), gen_random_uuid()::text],
     json_build_object(
-      'what', what, 'said', said, 'why', left(why, 4096), 'by', pgflow.sender_(sent_by)
+      'what', what, 'said', said, 'why', pgflow.told_(why, 4096), 'by', pgflow.sender_(sent_by)
     )
   from (select pgflow.now_() as now) t
   returning path into place;

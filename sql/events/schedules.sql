@@ -85,7 +85,7 @@ declare
   id bigint;
 begin
   insert into pgflow.schedule_change (at, schedule, what, said_by, why, detail)
-  values (at, name, what, pgflow.sender_(said_by), left(why, 4096), detail)
+  values (at, name, what, pgflow.sender_(said_by), pgflow.told_(why, 4096), detail)
   returning change_id into id;
   perform pgflow.note_evidence_('schedule_change', json_build_array(id));
 end
@@ -509,7 +509,7 @@ begin
     taken := taken + 1;
     if one->>'error' is not null then
       -- Nobody looks at it until it is set anew.
-      update pgflow.schedule c set error = left(one->>'error', 4096), error_at = t, look_at = null, is_over = true
+      update pgflow.schedule c set error = pgflow.told_(one->>'error', 4096), error_at = t, look_at = null, is_over = true
       where c.name = s.name;
       continue;
     end if;
@@ -907,7 +907,7 @@ begin
   end if;
   s.paused_at := t;
   s.paused_by := pgflow.sender_(sent_by);
-  s.why_paused := left(why, 4096);
+  s.why_paused := pgflow.told_(why, 4096);
   perform pgflow.save_schedule_(s, t);
   perform pgflow.note_schedule_(s.name, 'paused', why, sent_by, t);
   return true;

@@ -547,7 +547,7 @@ declare
   id bigint;
 begin
   insert into pgflow.pool_change (changed_at, pool, what, said, why, changed_by)
-  values (t, pool, what, said, left(why, 4096), pgflow.sender_(sent_by))
+  values (t, pool, what, said, pgflow.told_(why, 4096), pgflow.sender_(sent_by))
   returning pool_change_id into id;
   perform pgflow.note_evidence_('pool_change', json_build_array(id));
 end
@@ -757,7 +757,7 @@ begin
   update pgflow.pool p
   set revoked_at = case when not restore then coalesce(p.revoked_at, clock) end,
     revoked_by = case when not restore then pgflow.sender_(sent_by) end,
-    revoked_why = case when not restore then left(why, 4096) end
+    revoked_why = case when not restore then pgflow.told_(why, 4096) end
   where p.name = name;
   perform pgflow.note_change_(name, case when restore then 'restored' else 'revoked' end, '{}', why, sent_by, clock);
 end

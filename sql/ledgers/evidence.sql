@@ -211,10 +211,10 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select 'what people said is as it was noted', v.detail
+  select 'what people said is as it was noted', format('%s', v.detail)
   from pgflow.evidence e cross join lateral pgflow.compare_evidence_(e) v
   union all
-  select 'what people said is as it was noted', v.detail
+  select 'what people said is as it was noted', format('%s', v.detail)
   from pgflow.unnoted_(array(select k.kind from pgflow.evidence_kinds_() k)) v
 $$;
 comment on function pgflow.check_evidence_() is 'Every row that is evidence is noted, and is as it was then';

@@ -503,7 +503,7 @@ begin
     insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by, payload_hash,
       hand_to, reason, acting_as, value)
     values (gate, number, asked.run_id, t, closing, verdict, said_by, session_user, shown, hand_to,
-      left(reason, 4096), acting_as, value)
+      pgflow.told_(reason, 4096), acting_as, value)
     on conflict on constraint gate_answer_pkey do nothing;
     exit when found;
   end loop;

@@ -332,7 +332,7 @@ declare
 begin
   perform pgflow.check_name_(holder, 'who holds an obligation');
   chain := pgflow.say_of_obligation_(obligation_key, json_build_object('obligation', obligation_key,
-    'verdict', 'transferred', 'to', holder, 'why', left(why, 4096)), sent_by);
+    'verdict', 'transferred', 'to', holder, 'why', pgflow.told_(why, 4096)), sent_by);
   if chain is null then
     perform pgflow.refuse_unowed_(obligation_key);
   end if;
@@ -358,7 +358,7 @@ begin
     raise exception using errcode = 'PF003', message = 'an obligation is waived for a reason: say why';
   end if;
   chain := pgflow.say_of_obligation_(obligation_key, json_build_object('obligation', obligation_key,
-    'verdict', 'waived', 'why', left(why, 4096)), sent_by);
+    'verdict', 'waived', 'why', pgflow.told_(why, 4096)), sent_by);
   if chain is null then
     perform pgflow.refuse_unowed_(obligation_key);
   end if;

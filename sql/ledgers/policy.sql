@@ -54,7 +54,7 @@ begin
   perform pg_advisory_xact_lock(pgflow.latch_('policy'));
   select coalesce(max(version), 0) + 1 into next_version from pgflow.policy;
   insert into pgflow.policy (version, set_at, set_by, why)
-  values (next_version, pgflow.now_(), pgflow.sender_(set_by), left(why, 4096));
+  values (next_version, pgflow.now_(), pgflow.sender_(set_by), pgflow.told_(why, 4096));
   insert into pgflow.policy_rule (version, rule, needs, risk, name, amount, above, predicate, author, role, approvers,
     quorum, timeout_seconds, on_timeout, escalate)
   select next_version, r.n, coalesce(r.rule->>'needs', 'gate'), r.rule->>'risk', r.rule->>'name',

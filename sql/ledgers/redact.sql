@@ -244,7 +244,7 @@ begin
     select coalesce(max(u.seq), 0) into last_seq from pgflow.unit u where u.run_id = heir.run_id;
     perform pgflow.append_(heir.run_id, last_seq + 1, 0, 'Z', what, json_build_object('what', what,
       'seq', coalesce(seq, 0), 'hash', encode(pgflow.hash_(old.body::text), 'hex'),
-      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', left(why, 4096),
+      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', pgflow.told_(why, 4096),
       'by', pgflow.sender_(by)), 0, t, t);
   end loop;
   perform pgflow.redact_copies_(heirs, body, case when what = 'unit' then body->'request' end);
@@ -327,7 +327,7 @@ begin
     select coalesce(max(u.seq), 0) into last_seq from pgflow.unit u where u.run_id = newest;
     perform pgflow.append_(newest, last_seq + 1, 0, 'Z', 'update', json_build_object('what', 'update', 'seq', 0,
       'id', update_id, 'hash', encode(pgflow.hash_(said.body::text), 'hex'),
-      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', left(why, 4096),
+      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', pgflow.told_(why, 4096),
       'by', pgflow.sender_(by)), 0, t, t);
   end loop;
   update pgflow.run_update u set error = pgflow.redacted_(u.error, null)

@@ -61,7 +61,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 begin
-  update pgflow.loss l set closed_at = pgflow.now_(), closed_by = pgflow.sender_(by), why = left(why, 1000)
+  update pgflow.loss l set closed_at = pgflow.now_(), closed_by = pgflow.sender_(by), why = pgflow.told_(why, 1000)
   where l.loss_id = loss_id and l.closed_at is null;
   if not found then
     return false;
