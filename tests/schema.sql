@@ -2721,7 +2721,7 @@ function pgflow.check_evidence_() returns TABLE(invariant text, detail text), ow
   -- Every row that is evidence is noted, and is as it was then
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c074c926a113b0c57eabdc75aa2c2f32
+  md5 e85d1017f097d980deedbb3565b495c8
 
 function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owner pgflow_owner
   -- Refuses (PF025) a run that does not hold these locks any more; it keeps them until the end of the transaction

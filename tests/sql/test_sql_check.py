@@ -669,8 +669,10 @@ MUTATIONS: dict[str, list[list[str]]] = {
     ],
     "what people said is as it was noted": [
         [
-            "insert into pgflow.queue_change (changed_at, queue, what, said, changed_by)"
-            " values (%(t)s, 'q', 'paused', '{}', 'eve')"
+            (
+                "insert into pgflow.queue_change (changed_at, queue, what, said, changed_by)"
+                " values (%(t)s, 'q', 'paused', '{}', 'eve')"
+            )
         ],
         [
             "insert into pgflow.evidence (noted_at, kind, key, hash) values (%(t)s, 'policy', '[9]', '')"
