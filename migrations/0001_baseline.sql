@@ -25,6 +25,16 @@ create table pgflow.source (
 );
 comment on table pgflow.source is 'The re-appliable SQL files (functions, triggers, views) and the hash of the text applied last';
 
+-- Anybody who may connect may take an advisory lock, so the numbers of ours must not be guessed (sql/core/latch.sql).
+create table pgflow.salt (
+  is_the_only boolean primary key default true check (is_the_only),
+  salt bytea not null
+);
+comment on table pgflow.salt is 'Secret of this installation, of which the numbers of its advisory locks are made; one row';
+comment on column pgflow.salt.is_the_only is 'True: there is one row';
+comment on column pgflow.salt.salt is 'Random bytes, which no view and no function shows';
+insert into pgflow.salt (salt) values (uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+
 -- ---------------------------------------------------------------- queues and lanes
 
 create table pgflow.queue (
@@ -1093,7 +1103,7 @@ comment on column pgflow.seal_round.round is 'Number of the round';
 comment on column pgflow.seal_round.sealed_at is 'Its time, which never goes back';
 comment on column pgflow.seal_round.dropped_at is 'When its seals were removed, with the history of all their runs; null = they are there';
 comment on column pgflow.seal_round.day is 'Day of that time, in UTC';
-comment on column pgflow.seal_round.root is 'Merkle root over its seals';
+comment on column pgflow.seal_round.root is 'Merkle root over its seals, and behind them its evidence';
 comment on column pgflow.seal_round.runs is 'The runs of its seals, in the order of the leaves';
 
 create table pgflow.seal_day (
@@ -1111,6 +1121,30 @@ comment on column pgflow.seal_day.last_round is 'Its last round';
 comment on column pgflow.seal_day.closed_at is 'When the root was computed';
 comment on column pgflow.seal_day.root is 'Merkle root over the roots of its rounds';
 comment on column pgflow.seal_day.head is 'Hash of the head of the day before, the day and its root';
+
+create table pgflow.evidence (
+  evidence_id bigint generated always as identity primary key,
+  round bigint,
+  run_id bigint,
+  noted_at timestamptz not null,
+  dropped_at timestamptz,
+  kind text not null,
+  key text not null,
+  hash bytea not null,
+  unique (kind, key)
+);
+comment on table pgflow.evidence is 'What people said and did beside the journal: one row for each row that must stay as it is, with its hash';
+comment on column pgflow.evidence.evidence_id is 'Number of the row';
+comment on column pgflow.evidence.round is 'The round that sealed it; null = none yet';
+comment on column pgflow.evidence.run_id is 'The run that it belongs to, with whose history it goes; null = none';
+comment on column pgflow.evidence.noted_at is 'Time of writing';
+comment on column pgflow.evidence.dropped_at is 'When the history of the run was removed; null = it is there';
+comment on column pgflow.evidence.kind is 'Kind of row, see pgflow.evidence_kinds_()';
+comment on column pgflow.evidence.key is 'Key of that row, as a JSON array';
+comment on column pgflow.evidence.hash is 'Hash of that row';
+create index evidence_run_idx on pgflow.evidence (run_id, evidence_id) where run_id is not null;
+create index evidence_round_idx on pgflow.evidence (round, evidence_id) where round is not null;
+create index evidence_new_idx on pgflow.evidence (evidence_id) where round is null;
 
 create table pgflow.seal_pending (
   run_id bigint not null,
@@ -1164,8 +1198,9 @@ create table pgflow.lock (
   is_shared boolean not null,
   key text not null check (octet_length(key) between 1 and 255),
   holder text not null check (octet_length(holder) between 1 and 512),
+  proof bytea,
   check ((run_id is null) = (call is null)),
-  check (run_id is not null or expires_at is not null)
+  check (run_id is not null or expires_at is not null and proof is not null)
 );
 comment on table pgflow.lock is 'Who holds a lock: a run, or plain code for a limited time; several share one if all of them said so';
 comment on column pgflow.lock.fence is 'The number of this time that the lock was won: greater than that of every holder of the key before';
@@ -1176,6 +1211,7 @@ comment on column pgflow.lock.call is 'Number of the call of the run that asked 
 comment on column pgflow.lock.is_shared is 'True if others may hold it too that share it';
 comment on column pgflow.lock.key is 'Name of what is locked';
 comment on column pgflow.lock.holder is 'Key of the run, or the name that plain code gave';
+comment on column pgflow.lock.proof is 'Hash of the secret by which plain code shows that it is the holder; null = a run, which has its lease';
 -- The last line of defence, whatever went wrong before it.
 create unique index lock_exclusive_key on pgflow.lock (key) where not is_shared;
 create index lock_key_idx on pgflow.lock (key);
@@ -1193,9 +1229,10 @@ create table pgflow.lock_wait (
   is_checked boolean not null,
   key text not null check (octet_length(key) between 1 and 255),
   holder text not null check (octet_length(holder) between 1 and 512),
+  proof bytea,
   within bigint[] not null default '{}',
   check ((run_id is null) = (call is null)),
-  check (run_id is not null or expires_at is not null and ttl is not null)
+  check (run_id is not null or expires_at is not null and ttl is not null and proof is not null)
 );
 comment on table pgflow.lock_wait is 'Who waits for a lock, in the order in which they asked';
 comment on column pgflow.lock_wait.ticket is 'Its place in the queue of the key';
@@ -1208,10 +1245,11 @@ comment on column pgflow.lock_wait.is_shared is 'True if it would share the lock
 comment on column pgflow.lock_wait.is_checked is 'True once it is known to close no circle of runs that wait for each other';
 comment on column pgflow.lock_wait.key is 'Name of what is locked';
 comment on column pgflow.lock_wait.holder is 'Key of the run, or the name that plain code gave';
+comment on column pgflow.lock_wait.proof is 'Hash of the secret of plain code, as it will be in the lock; null = a run';
 comment on column pgflow.lock_wait.within is 'Fences that the code holds around this: they are not given back before it has the lock';
 create index lock_wait_key_idx on pgflow.lock_wait (key, ticket);
 create unique index lock_wait_call_key on pgflow.lock_wait (run_id, call) where run_id is not null;
-create unique index lock_wait_holder_key on pgflow.lock_wait (key, holder) where run_id is null;
+create unique index lock_wait_holder_key on pgflow.lock_wait (key, holder, proof) where run_id is null;
 create index lock_wait_expires_idx on pgflow.lock_wait (expires_at) where expires_at is not null;
 create index lock_wait_unchecked_idx on pgflow.lock_wait (key, ticket) where not is_checked;
 create index lock_wait_within_idx on pgflow.lock_wait using gin (within) where within <> '{}';

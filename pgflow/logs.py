@@ -21,9 +21,8 @@ from typing import Any, Final
 
 import psycopg
 
-from pgflow._db.dsn import redact_text
 from pgflow._model.frames import is_own
-from pgflow.texts import printable, visible
+from pgflow.texts import printable, visible, without_secrets, without_secrets_in
 
 FIELDS: Final = ("run", "run_id", "workflow", "generation", "step", "call", "attempt")
 """Attributes of records: the run's key, its number, its workflow and generation; the step, the
@@ -42,7 +41,7 @@ def redacted(error: BaseException) -> str:
     without the details in which a server quotes rows and parameters.
     """
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return redact_text(" ".join((primary or str(error)).split())) or type(error).__name__
+    return without_secrets(" ".join((primary or str(error)).split())) or type(error).__name__
 
 
 class _OneLine(logging.Filter):
@@ -56,10 +55,27 @@ class _OneLine(logging.Filter):
                 visible(str(arg)) if isinstance(arg, (str, BaseException)) else arg
                 for arg in record.args
             )
-        return True
+        return _hide_secrets(record)
+
+
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    """Take passwords out of a message and its traceback, whatever formatter comes then."""
+    if isinstance(record.msg, (str, BaseException)):
+        record.msg = without_secrets(str(record.msg))
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            without_secrets(str(arg)) if isinstance(arg, (str, BaseException)) else arg
+            for arg in record.args
+        )
+    elif isinstance(record.args, dict):
+        record.args = without_secrets_in(record.args)
+    if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
+        record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
+    return True
 
 
 logging.getLogger("pgflow").addFilter(_OneLine())
+logging.getLogger("pgflow.run").addFilter(_hide_secrets)
 
 
 def is_failed_run(record: logging.LogRecord) -> bool:
@@ -108,7 +124,7 @@ class TextFormatter(logging.Formatter):
         if is_failed_run(record):
             record = logging.makeLogRecord(vars(record))
             record.exc_text = _frames(record)
-        return redact_text(super().format(record))
+        return without_secrets(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -128,7 +144,7 @@ class JsonFormatter(logging.Formatter):
             .replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact_text(record.getMessage()),
+            "message": without_secrets(record.getMessage()),
         }
         line |= {
             name: _jsonable(value)
@@ -139,7 +155,7 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = (
                 _frames(record)
                 if is_failed_run(record)
-                else redact_text(self.formatException(record.exc_info))
+                else without_secrets(self.formatException(record.exc_info))
             )
         return json.dumps(line, ensure_ascii=False, default=_jsonable)
 
@@ -152,4 +168,4 @@ def _word(value: object) -> str:
 def _jsonable(value: Any) -> Any:
     if isinstance(value, (int, float, type(None), dict, list, tuple)):
         return value
-    return redact_text(str(value))
+    return without_secrets(str(value))

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,6 +45,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
 from pgflow import Interceptor, Operation, RunInfo, StartOptions, __version__
 from pgflow._flow.interceptor import checking, outcome_of, replaying
 from pgflow.inspect import derive_ids
+from pgflow.texts import without_secrets
 
 METADATA_KEYS: Final = ("traceparent", "tracestate")
 """Keys of a run's metadata that hold its trace, as W3C Trace Context defines them."""
@@ -222,10 +224,10 @@ class Tracing(Interceptor):
                 span.set_attribute("error.type", _class_name(error))
                 span.set_status(
                     trace.StatusCode.ERROR,
-                    str(error) if self._record_exceptions else _class_name(error),
+                    without_secrets(str(error)) if self._record_exceptions else _class_name(error),
                 )
                 if self._record_exceptions:
-                    span.record_exception(error)
+                    span.record_exception(error, _without_secrets(error))
             raise
         finally:
             if operation is not None:
@@ -346,6 +348,14 @@ def _came_to(operation: Operation) -> dict[str, Any]:
 
 def _given(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {f"gen_ai.{name}": value for name, value in facts.items() if value is not None}
+
+
+def _without_secrets(error: BaseException) -> dict[str, str]:
+    """Attributes of a recorded exception that may quote passwords, without these."""
+    return {
+        "exception.message": without_secrets(str(error)),
+        "exception.stacktrace": without_secrets("".join(traceback.format_exception(error))),
+    }
 
 
 def _class_name(error: BaseException) -> str:

@@ -1,13 +1,20 @@
-"""Texts of somebody else, shown without what a terminal, a log or a page would obey.
+"""Texts of somebody else, shown without what a terminal, a log or a page would obey, and kept
+without passwords.
 
 Keys, labels, names and inputs come from anywhere. An escape sequence in one moves the cursor, a
 reversal of the writing direction hides half of it,
 and a newline makes a second line of a log out of one.
+
+What an error says may quote a connection string. :func:`without_secrets` is the one judge of what a
+password looks like: all that is recorded of an error goes through it before it is written, and so
+does all that is logged or shown. (`pgflow.told_` does it for reasons that are given in SQL.)
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
@@ -40,3 +47,85 @@ def _seen(char: str) -> str:
         return " "
     is_hidden = unicodedata.category(char)[0] == "C" and char not in JOINERS
     return REPLACEMENT if is_hidden else char
+
+
+# ---------------------------------------------------------------- passwords
+
+MASK = "***"
+
+_NAMES = (
+    r"[\w-]*?(?:password|passwd|passphrase)|(?:oauth_)?client_secret|scram_(?:client|server)_key"
+)
+_HINT = re.compile(r"://|passw|passp|pwd|secret|scram_|identified", re.IGNORECASE)
+# Up to the last @ before a space or quote: too much is better than too little.
+_OF_A_USER = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):[^\s'\"<>]*@")
+# A quote is a part of such a password; what begins like a port is none.
+_WITH_A_QUOTE = re.compile(
+    r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):(?!\*\*\*@|\d{1,5}(?:[^\w@]|$))\S*@"
+)
+_TOKEN = re.compile(r"(\bhttps?://)[^\s:/?#@'\"]{16,}@", re.IGNORECASE)
+# A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
+_VALUE = r"""'(?:[^'\\]|\\.|'')*'?|"(?:[^"\\]|\\.)*"?|(?:[^\s\\]|\\.)*"""
+_KEYWORD = re.compile(
+    rf"\b({_NAMES})(\s*=\s*)(?!\s|\*\*\*(?:\W|$))(?:{_VALUE})", re.IGNORECASE | re.DOTALL
+)
+_MEMBER = re.compile(
+    rf"""(\\*["'](?:{_NAMES})\\*["']\s*:\s*)(?:\\+"(?:(?!\\+").)*(?:\\+")?|{_VALUE})""",
+    re.IGNORECASE | re.DOTALL,
+)
+_ODBC = re.compile(r"((?:^|[;\s])pwd\s*=\s*)[^;\s]+(?=;|$)", re.IGNORECASE)
+_STATEMENT = re.compile(r"\b(password|identified\s+by)(\s+)'(?:[^']|'')*'?", re.IGNORECASE)
+_NAMED = re.compile(_NAMES, re.IGNORECASE)
+
+
+def looks_secret(text: str) -> bool:
+    """Return False if no password can be in a text."""
+    return _HINT.search(text) is not None
+
+
+def without_secrets(text: str) -> str:
+    """Hide the passwords that a text quotes: of URLs, of connection strings, of members of objects
+    and of statements.
+
+    Args:
+        text: Anything, for example what an error says.
+
+    Returns:
+        The same with each password replaced by ``***``.
+
+    Example::
+
+        without_secrets("cannot reach postgresql://app:hunter2@db/orders")
+        # 'cannot reach postgresql://app:***@db/orders'
+    """
+    if not looks_secret(text):
+        return text
+    if "://" in text:
+        text = _OF_A_USER.sub(rf"\1:{MASK}@", text)
+        text = _WITH_A_QUOTE.sub(rf"\1:{MASK}@", text)
+        text = _TOKEN.sub(rf"\1{MASK}@", text)
+    text = _MEMBER.sub(rf'\1"{MASK}"', text)
+    text = _STATEMENT.sub(rf"\1\2'{MASK}'", text)
+    text = _ODBC.sub(rf"\1{MASK}", text)
+    return _KEYWORD.sub(rf"\1\2{MASK}", text)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return True if a member of this name holds a password."""
+    return _NAMED.fullmatch(name) is not None
+
+
+def without_secrets_in(value: Any) -> Any:
+    """Hide the passwords in the texts of a JSON value, and in its members that have such a name."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, list):
+        return [without_secrets_in(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            without_secrets(name): MASK
+            if isinstance(one, str) and is_secret_name(name)
+            else without_secrets_in(one)
+            for name, one in value.items()
+        }
+    return value

@@ -14,8 +14,10 @@
 do $$
 declare
   grants constant jsonb := current_setting('pgflow.grants');
-  readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer}';
+  readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer,'
+    'pgflow_approver,pgflow_speaker}';
   role_name text;
+  reads_as text;
   unknown text;
   fn record;
 begin
@@ -44,17 +46,19 @@ begin
     execute format('revoke all on all functions in schema pgflow from %I', role_name);
     execute format('revoke all on all tables in schema pgflow from %I', role_name);
     execute format('grant usage on schema pgflow to %I', role_name);
+    -- Who answers sees what it answers for.
+    reads_as := case when role_name in ('pgflow_approver', 'pgflow_speaker') then 'pgflow_auditor' else role_name end;
     for fn in
       select p.oid::regprocedure as signature
       from pg_catalog.pg_proc p
-      where p.pronamespace = 'pgflow'::regnamespace and grants->p.proname ? role_name
+      where p.pronamespace = 'pgflow'::regnamespace and grants->p.proname ?| array[role_name, reads_as]
     loop
       execute format('grant execute on function %s to %I', fn.signature, role_name);
     end loop;
     for fn in
       select c.oid::regclass as signature
       from pg_catalog.pg_class c
-      where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and grants->c.relname ? role_name
+      where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and grants->c.relname ?| array[role_name, reads_as]
     loop
       execute format('grant select on %s to %I', fn.signature, role_name);
     end loop;

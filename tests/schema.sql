@@ -1,8 +1,10 @@
 schema pgflow, owner pgflow_owner
+  grant usage to pgflow_approver
   grant usage to pgflow_auditor
   grant usage to pgflow_client
   grant usage to pgflow_declarer
   grant usage to pgflow_operator
+  grant usage to pgflow_speaker
   grant usage to pgflow_worker
 
 sequence pgflow.batch_member_n_seq, owner pgflow_owner
@@ -25,6 +27,9 @@ sequence pgflow.entity_mail_mail_id_seq, owner pgflow_owner
 
 sequence pgflow.event_id_seq, owner pgflow_owner
   -- Numbers the events; a transaction draws from it only once it has a number itself
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.evidence_evidence_id_seq, owner pgflow_owner
   as bigint start 1 increment 1 cache 1
 
 sequence pgflow.lane_lane_id_seq, owner pgflow_owner
@@ -413,6 +418,22 @@ table pgflow.event_wait, owner pgflow_owner
   CREATE INDEX event_wait_behind_idx ON pgflow.event_wait USING btree (event_id) WHERE (NOT is_current)
   CREATE INDEX event_wait_slot_idx ON pgflow.event_wait USING btree (topic, path, value) WHERE is_current
 
+table pgflow.evidence, owner pgflow_owner
+  -- What people said and did beside the journal: one row for each row that must stay as it is, with its hash
+  evidence_id bigint not null generated always as identity -- Number of the row
+  round bigint -- The round that sealed it; null = none yet
+  run_id bigint -- The run that it belongs to, with whose history it goes; null = none
+  noted_at timestamp with time zone not null -- Time of writing
+  dropped_at timestamp with time zone -- When the history of the run was removed; null = it is there
+  kind text not null -- Kind of row, see pgflow.evidence_kinds_()
+  key text not null -- Key of that row, as a JSON array
+  hash bytea not null -- Hash of that row
+  constraint evidence_kind_key_key UNIQUE (kind, key)
+  constraint evidence_pkey PRIMARY KEY (evidence_id)
+  CREATE INDEX evidence_new_idx ON pgflow.evidence USING btree (evidence_id) WHERE (round IS NULL)
+  CREATE INDEX evidence_round_idx ON pgflow.evidence USING btree (round, evidence_id) WHERE (round IS NOT NULL)
+  CREATE INDEX evidence_run_idx ON pgflow.evidence USING btree (run_id, evidence_id) WHERE (run_id IS NOT NULL)
+
 table pgflow.gate, owner pgflow_owner
   -- Gates that wait for an answer; gone when one is answered, has expired, was given up, or its run has ended
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -620,8 +641,9 @@ table pgflow.lock, owner pgflow_owner
   is_shared boolean not null -- True if others may hold it too that share it
   key text not null -- Name of what is locked
   holder text not null -- Key of the run, or the name that plain code gave
+  proof bytea -- Hash of the secret by which plain code shows that it is the holder; null = a run, which has its lease
   constraint lock_check CHECK (((run_id IS NULL) = (call IS NULL)))
-  constraint lock_check1 CHECK (((run_id IS NOT NULL) OR (expires_at IS NOT NULL)))
+  constraint lock_check1 CHECK (((run_id IS NOT NULL) OR ((expires_at IS NOT NULL) AND (proof IS NOT NULL))))
   constraint lock_holder_check CHECK (((octet_length(holder) >= 1) AND (octet_length(holder) <= 512)))
   constraint lock_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
   constraint lock_pkey PRIMARY KEY (fence)
@@ -662,15 +684,16 @@ table pgflow.lock_wait, owner pgflow_owner
   is_checked boolean not null -- True once it is known to close no circle of runs that wait for each other
   key text not null -- Name of what is locked
   holder text not null -- Key of the run, or the name that plain code gave
+  proof bytea -- Hash of the secret of plain code, as it will be in the lock; null = a run
   within bigint[] not null default '{}'::bigint[] -- Fences that the code holds around this: they are not given back before it has the lock
   constraint lock_wait_check CHECK (((run_id IS NULL) = (call IS NULL)))
-  constraint lock_wait_check1 CHECK (((run_id IS NOT NULL) OR ((expires_at IS NOT NULL) AND (ttl IS NOT NULL))))
+  constraint lock_wait_check1 CHECK (((run_id IS NOT NULL) OR ((expires_at IS NOT NULL) AND (ttl IS NOT NULL) AND (proof IS NOT NULL))))
   constraint lock_wait_holder_check CHECK (((octet_length(holder) >= 1) AND (octet_length(holder) <= 512)))
   constraint lock_wait_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
   constraint lock_wait_pkey PRIMARY KEY (ticket)
   CREATE UNIQUE INDEX lock_wait_call_key ON pgflow.lock_wait USING btree (run_id, call) WHERE (run_id IS NOT NULL)
   CREATE INDEX lock_wait_expires_idx ON pgflow.lock_wait USING btree (expires_at) WHERE (expires_at IS NOT NULL)
-  CREATE UNIQUE INDEX lock_wait_holder_key ON pgflow.lock_wait USING btree (key, holder) WHERE (run_id IS NULL)
+  CREATE UNIQUE INDEX lock_wait_holder_key ON pgflow.lock_wait USING btree (key, holder, proof) WHERE (run_id IS NULL)
   CREATE INDEX lock_wait_key_idx ON pgflow.lock_wait USING btree (key, ticket)
   CREATE INDEX lock_wait_unchecked_idx ON pgflow.lock_wait USING btree (key, ticket) WHERE (NOT is_checked)
   CREATE INDEX lock_wait_within_idx ON pgflow.lock_wait USING gin (within) WHERE (within <> '{}'::bigint[])
@@ -1019,6 +1042,13 @@ table pgflow.saga_effect, owner pgflow_owner
   constraint saga_effect_name_check CHECK ((octet_length(name) <= 255))
   constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, key)
 
+table pgflow.salt, owner pgflow_owner
+  -- Secret of this installation, of which the numbers of its advisory locks are made; one row
+  is_the_only boolean not null default true -- True: there is one row
+  salt bytea not null -- Random bytes, which no view and no function shows
+  constraint salt_is_the_only_check CHECK (is_the_only)
+  constraint salt_pkey PRIMARY KEY (is_the_only)
+
 table pgflow.schedule, owner pgflow_owner
   -- Schedules, with the slots that come next
   with fillfactor=50, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000
@@ -1132,7 +1162,7 @@ table pgflow.seal_round, owner pgflow_owner
   sealed_at timestamp with time zone not null -- Its time, which never goes back
   dropped_at timestamp with time zone -- When its seals were removed, with the history of all their runs; null = they are there
   day date not null -- Day of that time, in UTC
-  root bytea not null -- Merkle root over its seals
+  root bytea not null -- Merkle root over its seals, and behind them its evidence
   runs bigint[] not null -- The runs of its seals, in the order of the leaves
   constraint seal_round_pkey PRIMARY KEY (round)
 
@@ -1364,9 +1394,11 @@ view pgflow.batches, owner pgflow_owner
   first_failed text -- Key of the member that had failed then
   failure_key text -- Key of the run that has begun with it
   failure_trouble text -- SQLSTATE with which its start was refused
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.broken_locks, owner pgflow_owner
@@ -1378,9 +1410,11 @@ view pgflow.broken_locks, owner pgflow_owner
   broken_by text -- Name of whoever took it away, with the role of the session in brackets
   why text -- Reason, in the words of whoever took it away
   run_id bigint -- The number of the run; null = plain code
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.budgets, owner pgflow_owner
@@ -1404,9 +1438,11 @@ view pgflow.budgets, owner pgflow_owner
   revoked_by text -- Name of whoever revoked it, with the role of the session in brackets
   revoked_why text -- The reason given
   made_at timestamp with time zone -- Time at which it was made
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.charges, owner pgflow_owner
@@ -1427,9 +1463,11 @@ view pgflow.charges, owner pgflow_owner
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
   seq integer -- Place of its unit in the journal
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.decisions, owner pgflow_owner
@@ -1450,9 +1488,11 @@ view pgflow.decisions, owner pgflow_owner
   generation integer -- Generation of the run that decided
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.deliveries, owner pgflow_owner
@@ -1468,9 +1508,11 @@ view pgflow.deliveries, owner pgflow_owner
   at timestamp with time zone -- Time of publishing
   payload json -- Content, as the encoder wrote it
   run_id bigint -- The number of the run that has published it; null = somebody else
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.documents, owner pgflow_owner
@@ -1481,9 +1523,11 @@ view pgflow.documents, owner pgflow_owner
   created_at timestamp with time zone -- Time at which the path was written first
   updated_at timestamp with time zone -- Time of the last write
   expires_at timestamp with time zone -- Time from which nobody sees it any more; null = never
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.effects, owner pgflow_owner
@@ -1512,9 +1556,11 @@ view pgflow.effects, owner pgflow_owner
   run_id bigint -- The number of that generation
   origin json -- Place where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here
   owed text -- Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.entities, owner pgflow_owner
@@ -1524,9 +1570,11 @@ view pgflow.entities, owner pgflow_owner
   version bigint -- Number of changes so far
   state json -- Its state; null = its first, which only the code knows
   updated_at timestamp with time zone -- Time of the last change
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.entity_updates, owner pgflow_owner
@@ -1544,9 +1592,11 @@ view pgflow.entity_updates, owner pgflow_owner
   state json -- The state after it; null = it changed nothing
   run_id bigint -- The number of the run whose update it is; null = of somebody else
   call integer -- Number of the call of that run
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.events, owner pgflow_owner
@@ -1557,9 +1607,11 @@ view pgflow.events, owner pgflow_owner
   key text -- Events of one key come in their order; null = any order will do
   payload json -- Content, as the encoder wrote it
   run_id bigint -- The number of the run that has published it; null = somebody else
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.gate_answers, owner pgflow_owner
@@ -1580,9 +1632,11 @@ view pgflow.gate_answers, owner pgflow_owner
   refusal text -- Reason why the code could not take it, so that it does not count; null = it counts
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of the generation
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.gates, owner pgflow_owner
@@ -1610,9 +1664,11 @@ view pgflow.gates, owner pgflow_owner
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of the generation
   call integer -- Number of the call
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.lane_reasons, owner pgflow_owner
@@ -1638,9 +1694,11 @@ view pgflow.lanes, owner pgflow_owner
   why text -- Reason why no worker takes queued runs: the queue is paused, or none serves it, has the workflow or that version; null = one does
   lane_id integer -- Number of the lane
   why_code text -- That reason as a code: queue_paused, no_worker, no_workflow or no_version
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.locks, owner pgflow_owner
@@ -1653,9 +1711,11 @@ view pgflow.locks, owner pgflow_owner
   expires_at timestamp with time zone -- Time from which it counts no more; null = as long as its run holds it
   waiters bigint -- Number of runs and of plain code that wait for it
   run_id bigint -- The number of the run; null = plain code
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.losses, owner pgflow_owner
@@ -1675,9 +1735,11 @@ view pgflow.losses, owner pgflow_owner
   closed_at timestamp with time zone -- Time at which somebody saw to it; null = it is open
   closed_by text -- Name of whoever saw to it, with the role of the session in brackets
   why text -- Reason that they gave
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.messages, owner pgflow_owner
@@ -1691,9 +1753,11 @@ view pgflow.messages, owner pgflow_owner
   refused text -- Reason why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it
   tenant text -- Tenant of the run; empty where there is only one
   chain_id bigint -- Number of the first run of the chain
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.obligations, owner pgflow_owner
@@ -1718,9 +1782,11 @@ view pgflow.obligations, owner pgflow_owner
   silent_at timestamp with time zone -- Time from which its outcome is unknown if no further beat comes; null = it has promised none
   holder text -- Whom it was transferred to, outside of the run; null = the run holds it
   outlives boolean -- True if its run need not wait until it is closed
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.orders, owner pgflow_owner
@@ -1732,9 +1798,11 @@ view pgflow.orders, owner pgflow_owner
   sent_by text -- Sender: the name that was given, with the role of the session in brackets; pgflow = itself
   tenant text -- Tenant of the run; empty where there is only one
   chain_id bigint -- Number of the first run of the chain
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.partitions, owner pgflow_owner
@@ -1748,9 +1816,11 @@ view pgflow.partitions, owner pgflow_owner
   noticed_at timestamp with time zone -- Time since which it is known to be nearly empty
   tries integer -- Number of times that its lock was not to be had in time
   next_try_at timestamp with time zone -- Time at which workers try again
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.patches, owner pgflow_owner
@@ -1764,9 +1834,11 @@ view pgflow.patches, owner pgflow_owner
   deprecated boolean -- True if that code only deprecates it
   safe_to_deprecate boolean -- True if no open run can take the old side: the branch may go, and patched() become deprecate_patch()
   safe_to_remove boolean -- True if the call may go too
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.provenance, owner pgflow_owner
@@ -1785,9 +1857,11 @@ view pgflow.provenance, owner pgflow_owner
   compensation text -- Status of its compensation
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of the generation
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.queue_changes, owner pgflow_owner
@@ -1798,18 +1872,22 @@ view pgflow.queue_changes, owner pgflow_owner
   said jsonb -- The rules that were set, as they were said; null takes one away. Of a purge, how many runs
   why text -- The reason given; null = none
   changed_by text -- Name of whoever said it, with the role of the session in brackets
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.queue_rules, owner pgflow_owner
   -- Rules of queues, as set_queue takes them
   queue text -- Name of the queue
   rules jsonb -- Its rules
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.queues, owner pgflow_owner
@@ -1826,22 +1904,26 @@ view pgflow.queues, owner pgflow_owner
   paused_at timestamp with time zone -- Time since which nothing is claimed from the queue; null = not paused
   refuses_unknown boolean -- True if starts of workflows that no worker has ever had are refused
   rules jsonb -- Its rules, as set_queue takes them
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.relay_changes, owner pgflow_owner
-  -- Pauses, resumptions, replays and redeliveries of relays: who, when and why
+  -- Orders to relays, from their declaration to their removal: who, when and why
   changed_at timestamp with time zone -- Time at which it was said
   relay text -- Name of the relay
-  what text -- paused, resumed, replayed or redelivered
-  said jsonb -- The event from which it goes on; or the one that is tried again, and how many
+  what text -- declared, paused, resumed, replayed, redelivered or dropped
+  said jsonb -- The event from which it goes on; or the one that is tried again, and how many; or topics and target
   why text -- The reason given; null = none
   changed_by text -- Name of whoever said it, with the role of the session in brackets
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.relays, owner pgflow_owner
@@ -1862,9 +1944,11 @@ view pgflow.relays, owner pgflow_owner
   open_until timestamp with time zone -- The circuit is open until then
   paused_at timestamp with time zone -- Time at which an operator has paused it
   declared_at timestamp with time zone -- Time at which it was declared first
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.repeated_steps, owner pgflow_owner
@@ -1882,9 +1966,11 @@ view pgflow.repeated_steps, owner pgflow_owner
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
   is_inherited boolean -- True if it is a step of the run whose journal this one begins with
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.runs, owner pgflow_owner
@@ -1918,9 +2004,11 @@ view pgflow.runs, owner pgflow_owner
   origin_run_id bigint -- The number of that generation
   reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, effect, owes (obligations only), child, timer, replacement or batch of a waiting one; paused; the trouble of a stuck one; asked, deadline, expired, purged, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
   reason_detail json -- Detail of that reason: gates, signals, children, effects, obligations and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.schedule_changes, owner pgflow_owner
@@ -1932,9 +2020,11 @@ view pgflow.schedule_changes, owner pgflow_owner
   said_by text -- Name of whoever said it, with the role of the session in brackets
   why text -- The reason
   detail jsonb -- Its new settings, the run that was started, or the slots that were backfilled
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.schedules, owner pgflow_owner
@@ -1974,9 +2064,11 @@ view pgflow.schedules, owner pgflow_owner
   labels jsonb -- Labels of its runs, beside the name of the schedule
   late_seconds double precision -- Seconds since the next slot has been due; 0 = it is not due yet
   read_at timestamp with time zone -- The present time on the database's clock
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.seal_lag, owner pgflow_owner
@@ -1993,9 +2085,11 @@ view pgflow.seal_lag, owner pgflow_owner
   said_by text -- Name of whoever switched sealing on or off, with the role of the session in brackets; null = nobody did
   said_at timestamp with time zone -- Time of that
   is_late boolean -- True if it has not come to a run that started an hour ago, or to all open ones for a day
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.seals, owner pgflow_owner
@@ -2011,9 +2105,11 @@ view pgflow.seals, owner pgflow_owner
   sealed_at timestamp with time zone -- Time of sealing
   day date -- Day of that time in UTC, whose root covers it once the day is over
   dropped_at timestamp with time zone -- Time at which the history of the run was removed; null = it is there
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.steps, owner pgflow_owner
@@ -2031,9 +2127,11 @@ view pgflow.steps, owner pgflow_owner
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
   is_inherited boolean -- True if it is a step of the run whose journal this one begins with
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.timeline, owner pgflow_owner
@@ -2053,9 +2151,11 @@ view pgflow.timeline, owner pgflow_owner
   run_id bigint -- The number of that generation
   token bigint -- Token of the lease that wrote it; 0 where no worker held the run, or where it is another run's
   is_inherited boolean -- True if it happened to the run whose journal this one begins with
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.traces, owner pgflow_owner
@@ -2064,9 +2164,11 @@ view pgflow.traces, owner pgflow_owner
   tenant text -- Tenant of the run; empty where there is only one
   root text -- UUID of its chain, of which pgflow makes a trace where it was started without one
   trace_id text -- Id of the trace with which it was started; null = it was started without one
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.triggers, owner pgflow_owner
@@ -2076,9 +2178,11 @@ view pgflow.triggers, owner pgflow_owner
   definition text -- Hash of its declaration in the code
   state text -- installed, or altered since by hand, disabled, or removed though its function is still there
   hash text -- Hash of all that the catalog says of it
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.undelivered_messages, owner pgflow_owner
@@ -2097,9 +2201,11 @@ view pgflow.undelivered_messages, owner pgflow_owner
   replaced_in bigint -- The number of the message that has its place now; null = none has
   tenant text -- Tenant of the run; empty where there is only one
   chain_id bigint -- Number of the first run of the chain
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.updates, owner pgflow_owner
@@ -2115,9 +2221,11 @@ view pgflow.updates, owner pgflow_owner
   error json -- The error that the handler or the validator raised
   tenant text -- Tenant of the run; empty where there is only one
   chain_id bigint -- Number of the first run of the chain
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.versions, owner pgflow_owner
@@ -2131,9 +2239,11 @@ view pgflow.versions, owner pgflow_owner
   first_at timestamp with time zone -- Time at which the first worker came that had it; null = none ever did
   last_at timestamp with time zone -- Time at which the last worker that had it went; null = one is there, or none ever was
   safe_to_remove boolean -- True if no open run can depend on it
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.workers, owner pgflow_owner
@@ -2151,9 +2261,11 @@ view pgflow.workers, owner pgflow_owner
   beat bigint -- Counts up while it lives; others watch whether it moves
   is_outdated boolean -- True if the schema has been upgraded past the code of the worker: it goes on, until you start the new version in its place
   lost_threads integer -- Threads at bodies of steps that go on though nobody waits for them any more
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp with time zone) returns jsonb, owner pgflow_owner
@@ -2179,7 +2291,7 @@ function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0dd747f53ae902b0d42e9f376541a5a6
+  md5 74bb3b2b3f64a7e853603fd0c4f3d03d
   grant execute to pgflow_worker
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
@@ -2187,7 +2299,7 @@ function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAUL
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 323cb4327f06b4961c953f9e60e1cafc
+  md5 6635e02e42cba6c44a9576529523c120
   grant execute to pgflow_worker
 
 function pgflow.admit_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
@@ -2235,8 +2347,10 @@ function pgflow.anchor() returns jsonb, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 68b7bdf1e8c3eb4a8f17eace44de70ca
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
 
 function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
   -- Answers the questions of the runs of a batch and changes their places, within commit_units
@@ -2246,14 +2360,13 @@ function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT ans
   md5 a5c4160c0c2fa059216fd52a8d8e8454
 
 function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
-  -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles; both are the caller's word, and the role of the session is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
+  -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles. For a role of pgflow_speaker, which speaks for the users of an application, both are its word; all others answer as the role of their session, and act as roles that it is a member of (PF021). That role is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d5fbc6ed354dcd5fcebf976d8c917f8a
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
-  grant execute to pgflow_worker
+  md5 1b035552b9c1c2e032b8fc435af5e35a
+  grant execute to pgflow_approver
+  grant execute to pgflow_speaker
 
 function pgflow.answerer_(name text) returns text, owner pgflow_owner
   -- The name of whoever answers: the role of the session where none is given
@@ -2378,7 +2491,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 25731663cb7165df3ec0a8f698881320
+  md5 c4644a356eb3beda1904027260f244f6
 
 function pgflow.begin_batches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs of whose batches all members have ended
@@ -2400,6 +2513,14 @@ function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeo
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 886f2bfe435cfbfa0546003abf26ffbc
+  grant execute to pgflow_worker
+
+function pgflow.begin_tick(queues text) returns boolean, owner pgflow_owner
+  -- Keeps other exclusive ticks from these queues until the end of the transaction; false if one is at work on them
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 8579b7ed9cbda9feaf6556ff17a6573e
   grant execute to pgflow_worker
 
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
@@ -2435,7 +2556,7 @@ function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 d4a155ee39f51cbd4ba0c8d3e6a67ef8
+  md5 dbe14ae36df369dba5dcffe680ee2983
   grant execute to pgflow_operator
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
@@ -2466,7 +2587,7 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8ea791bd051c0150f11dda7494b5589c
+  md5 b00105f4d4a9323e449d96d24a82bb45
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2619,6 +2740,12 @@ function pgflow.check_event_waits_() returns TABLE(invariant text, detail text),
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e92be04a0c560928753c3e62d782fbb0
+
+function pgflow.check_evidence_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Every row that is evidence is noted, and is as it was then
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e85d1017f097d980deedbb3565b495c8
 
 function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owner pgflow_owner
   -- Refuses (PF025) a run that does not hold these locks any more; it keeps them until the end of the transaction
@@ -2873,7 +3000,7 @@ function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precisi
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f748fbb25fe8aa7919076948c080dbd6
+  md5 c2d853e84067ea83012c7fb163302126
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -2926,7 +3053,7 @@ function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USE
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1809e9b62c5b8c21d5d902944cdcb0cc
+  md5 c829a98f868b7d862ba17c8e4adc1574
   grant execute to pgflow_operator
 
 function pgflow.close_reservations_(runs bigint[], calls integer[]) returns void, owner pgflow_owner
@@ -2982,6 +3109,12 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   md5 806b101e883030ef3314fac8f1d8995d
   grant execute to pgflow_worker
 
+function pgflow.compare_evidence_(e pgflow.evidence) returns TABLE(finding text, detail text), owner pgflow_owner
+  -- Compares a row with what was noted of it; answers how it differs
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 cc3a2c462f8cb8274eee857ef02e8c2e
+
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- For a webhook or a queue: what became of the effect that was accepted under a reference. The same said again is the same; PF001 if there is none (yet), PF006 if something else was said before
   plpgsql volatile security definer
@@ -3017,9 +3150,11 @@ function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs b
   set enable_seqscan=off
   set jit=off
   md5 792c157215b5ea44684ebf6730971ede
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
@@ -3036,9 +3171,11 @@ function pgflow.count_open(chains bigint[]) returns bigint, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 c9bbb04194f39be1f3cf14e5b1960a28
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
@@ -3115,7 +3252,7 @@ function pgflow.declare_relay(name text, topics text[], target text DEFAULT ''::
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8779336126b503b245e88509d7320820
+  md5 55ef9e12466d50b9e71af42ff8e4712b
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -3124,19 +3261,18 @@ function pgflow.declare_schedules(worker_id integer, declared jsonb) returns tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e7ec8bcb57672533105f48a1e70162b2
+  md5 2ecd95c47997ec09b6da821221330b52
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
+  -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, or if that is neither the role of the session nor one that it is a member of, save for pgflow_speaker. PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 05dfe53e08a5767aad6f02c1555246ee
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
-  grant execute to pgflow_worker
+  md5 ed00191adf0bf1fb09076d38fdd6df17
+  grant execute to pgflow_approver
+  grant execute to pgflow_speaker
 
 function pgflow.delete_documents(collection text, paths json) returns integer, owner pgflow_owner
   -- Deletes the documents of these paths, given as an array of arrays, and answers how many there were
@@ -3183,7 +3319,7 @@ function pgflow.discharge_(me bigint, call integer, verdict text, why text, said
   -- Closes a debt: says how, who and why
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0a1093394f731498016057c51678d0ae
+  md5 aa1f104e0416220b3b04b9b1797e7b7e
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
@@ -3202,7 +3338,7 @@ function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 abc86490fe845aa74d69683cbecfc89f
+  md5 8261db7f1378a5258f2f57a3beb5664b
   grant execute to pgflow_operator
 
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
@@ -3212,7 +3348,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 6b2607c46d77f98d79a3b6eafe5892d7
+  md5 67b4bf555cb38bac989c3daf91a8c586
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -3234,14 +3370,14 @@ function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8505fb2b38c95b7678d5ca004cfa2859
+  md5 8f556d7a48dbaffe7e4a5aac2dcb5001
 
 function pgflow.drop_relay(name text) returns void, owner pgflow_owner
   -- Removes a relay, its cursor and its deliveries; PF028 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 53d3a966624b4d5e5151515d656fc459
+  md5 73dc7cfdf1653f461660aa24692bc5c9
   grant execute to pgflow_operator
 
 function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
@@ -3249,7 +3385,7 @@ function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns vo
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 bde7dc1957818f4481b89e40e26c7345
+  md5 2dd42e7bdfd5b10ad9679fd51cfdb439
 
 function pgflow.due_slots_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- The upcoming slots that are due
@@ -3308,6 +3444,27 @@ function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
 
+function pgflow.evidence_hash_(kind text, key text) returns bytea, owner pgflow_owner
+  -- Hash, behind 05, of the row of a kind that has this key; null if there is none
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set TimeZone=UTC
+  set extra_float_digits=1
+  set IntervalStyle=postgres
+  set bytea_output=hex
+  md5 36adb8865224f0254300fd1dffd949a2
+
+function pgflow.evidence_kinds_() returns TABLE(kind text, is_of_run boolean, source text, key text, finds text), owner pgflow_owner
+  -- Kinds of evidence: whether one belongs to a run, the rows, the key of a row r as JSON, and how $1 finds it
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 cd1333b2d9500f771f46412e423ddfde
+
+function pgflow.evidence_leaf_(e pgflow.evidence) returns bytea, owner pgflow_owner
+  -- Leaf of a piece of evidence in the tree of its round
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.exact_(at timestamp with time zone) returns text, owner pgflow_owner
   -- A time as microseconds since 1970, or infinity
   sql stable
@@ -3318,7 +3475,7 @@ function pgflow.expire_gates_(questions jsonb, positions integer[], t timestamp 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 519f9365739ad2e8c7d804e65ce95f06
+  md5 bd94c615f67f2376b72ef26933016e29
 
 function pgflow.expire_lines_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs that have stood in a line for too long without beginning
@@ -3448,7 +3605,7 @@ function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c69c951e4101a6f9b040c1f2ac78db37
+  md5 28e1d1b40ba1090191ec1591896abdea
   grant execute to pgflow_operator
 
 function pgflow.forget_charges_(runs bigint[]) returns void, owner pgflow_owner
@@ -3476,7 +3633,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 90428da2946844c0dff024a88ffeedf6
+  md5 3f18786f4244dbc8de6c88b1c34c87f8
   grant execute to pgflow_operator
 
 function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
@@ -3527,9 +3684,11 @@ function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT 
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 2f29c2d793ab5e39123db00fa8ebd442
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.get_documents(collection text, paths json, refresh boolean DEFAULT false) returns TABLE(path text[], value text, created_us bigint, updated_us bigint), owner pgflow_owner
@@ -3555,7 +3714,7 @@ function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigi
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9db51e3db5b8a01d76cd89b54dfe96d3
+  md5 d4aefe8d50a9258e534841fec881fc69
 
 function pgflow.guard_table_(name text) returns void, owner pgflow_owner
   -- Makes a table append only, unless it is
@@ -3595,9 +3754,11 @@ function pgflow.has_passed(at timestamp with time zone) returns boolean, owner p
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 7e5865d70c9ef96c912b6962df9a2aad
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
@@ -3637,7 +3798,7 @@ function pgflow.hear_late_(chains bigint[], t timestamp with time zone) returns 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 179cab8fec95559af9ca84f1bfc4bb00
+  md5 4a60814dee4bf0adfb6a1ddeefd9da5c
 
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
@@ -3704,7 +3865,7 @@ function pgflow.insert_history_(history json, header jsonb, t timestamp with tim
   -- Inserts a run that has ended, with its journal
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5136b96897198e44f8cf2f9cd232695d
+  md5 59c97933116886fc5c0e444b6d609a73
 
 function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
@@ -3953,6 +4114,16 @@ function pgflow.lacking_(names text[], periods timestamp with time zone[], amoun
   set enable_seqscan=off
   md5 0e091e52d0f639570a69867490409fd9
 
+function pgflow.latch_(name text) returns bigint, owner pgflow_owner
+  -- Number of the advisory lock of a name, which nobody else can compute
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.latch_of_(salt bytea, name text) returns bigint, owner pgflow_owner
+  -- Number of the advisory lock of a name, with the secret at hand: what is hot joins that to save a call
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.later_look_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
   -- Time at which a schedule is to be looked at next
   sql stable
@@ -3985,13 +4156,13 @@ function pgflow.leave_line_(queue text, max integer) returns integer[], owner pg
   set plan_cache_mode=force_generic_plan
   md5 9c7102b7d356cd66a632f035226a6bea
 
-function pgflow.leave_lock(key text, holder text) returns void, owner pgflow_owner
-  -- Takes plain code out of the queue of a lock, or gives it back if its turn has just come
+function pgflow.leave_lock(key text, holder text, secret text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Takes plain code out of the queue of a lock, or gives it back if its turn has just come. Only whoever has the secret can: of others nothing is changed
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 a9973b7f5bd05d940c25a6405e7c7e0c
+  md5 8f0a1b519a9f816d0afc8ac02832bba3
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4023,6 +4194,12 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   set jit=off
   md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
+
+function pgflow.leaves_(this_round bigint, runs bigint[]) returns bytea[], owner pgflow_owner
+  -- Leaves of a round: the seals of its runs, and behind them its evidence
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 db733f4e156ed5f1e0d79fe53bb54f7c
 
 function pgflow.leaves_effects_(child bigint, chain bigint) returns boolean, owner pgflow_owner
   -- True if a run, or a child of it, may have done what its parent takes back
@@ -4130,13 +4307,7 @@ function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
   -- Keeps others from rewinding a chain or removing it, until the end of the transaction
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6cacfbaeac9e132c027c0350338116a4
-
-function pgflow.lock_of_gate_(gate text) returns bigint, owner pgflow_owner
-  -- Number of the advisory lock of a gate
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 d670e2eb0028bab55f8eb1a661ec7e73
+  md5 16887e9961b24daa3c78ecfb05a5e311
 
 function pgflow.lock_pools_(names text[]) returns void, owner pgflow_owner
   -- Locks pools in the order of their names
@@ -4201,7 +4372,7 @@ function pgflow.mended_(me bigint, chain bigint, place json, verb text, message 
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2b844beabcf1af73865ff43df3a2bbf1
+  md5 17799887f82c2d0945691f8aba2df7bb
 
 function pgflow.merkle_levels_(leaves bytea[]) returns SETOF bytea[], owner pgflow_owner
   -- The levels of a Merkle tree over so many hashes, the leaves first
@@ -4323,15 +4494,21 @@ function pgflow.note_breach_(me bigint, call integer, name text, obligation text
 
 function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps who said what of a pool
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a87ea10094b344dd939980fe42b5f905
+  md5 2f67af30932c6d4667c65d106d18f650
 
 function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps what a reference came to, for whoever says so again
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 92e3aec752b2698d53dd0a1431c93f4b
+
+function pgflow.note_evidence_(kind text, key json, run_id bigint DEFAULT NULL::bigint) returns void, owner pgflow_owner
+  -- Notes a row that was just written, so that it is sealed: whoever writes such a row calls this
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 aa3cf9aae6f14df48968ac67a955cabf
 
 function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Turns requests to pause or go on, up to the last one seen, into units that say who did what and why
@@ -4341,9 +4518,9 @@ function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT 
 
 function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps who said what of a queue
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b32cf9e80ecb25e01903c72080661353
+  md5 4fe7e2903d9ea313facbfa8179d71707
 
 function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   -- Marks the messages that a run could not take, and tells their numbers in why it is held
@@ -4354,15 +4531,15 @@ function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
 
 function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by text) returns void, owner pgflow_owner
   -- Keeps who said what of a relay
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ab1e45f82043a6af10698c6787676731
+  md5 62c78739d525c22652f64575dcbc3533
 
 function pgflow.note_schedule_(name text, what text, why text, said_by text, at timestamp with time zone, detail jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
   -- Writes down what was said of a schedule
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4faaf0b761e3b223b92656881d56272a
+  md5 69858b735cf7dcf80565e0a8ba86faa5
 
 function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
@@ -4383,7 +4560,7 @@ function pgflow.notice_breaches_(max integer, t timestamp with time zone) return
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 c1e994841abe93f4947b41702acb531e
+  md5 3209da09019d6fc4da5d00419819f62d
 
 function pgflow.notice_failure_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Looks for a member that has failed: of a locked batch as it was before it advanced, at those that were passed since, and at up to max more, where the last look ended. Starts what begins with it; answers its lane then
@@ -4398,7 +4575,7 @@ function pgflow.notice_silence_(max integer, t timestamp with time zone) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 92b98efb308a75a0074a3bd6bdf046a0
+  md5 d314b440ba383949dc7573fa61fd45b5
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
@@ -4515,6 +4692,12 @@ function pgflow.own_pool_(root uuid) returns text, owner pgflow_owner
   sql immutable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.own_roles_(gate text, by text, claimed text[]) returns text[], owner pgflow_owner
+  -- Roles as which the session may act at a gate: those claimed, or all that are asked there; PF021 if a name or role is not its own
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 755b5d21ae845135a0f776f14bdbf514
+
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- Beginning of the idempotency keys of a generation
   sql immutable
@@ -4567,7 +4750,7 @@ function pgflow.path_in_round_(round bigint, run_id bigint) returns jsonb, owner
   -- The way from a run's seal to the root of its round
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 97334732523cc01ba06254c65574539d
+  md5 0ed86b3d70bb019b25f992b709817cff
 
 function pgflow.path_of_(me bigint) returns json, owner pgflow_owner
   -- Keys of the runs above a run and its own, the root first
@@ -4602,7 +4785,7 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e8ecfd5f488828b6e6952dd642474a71
+  md5 f16d9ad9976bc9f60d60e7a5ceab6b08
   grant execute to pgflow_operator
 
 function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
@@ -4610,7 +4793,7 @@ function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c1c669d0d37afdc6d9fa58b84c80b008
+  md5 8eb8922fc41ee4411c806aeed646a1f9
   grant execute to pgflow_operator
 
 function pgflow.period_now(per text, tz text) returns timestamp with time zone, owner pgflow_owner
@@ -4619,9 +4802,11 @@ function pgflow.period_now(per text, tz text) returns timestamp with time zone, 
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 0f7ca94967d002669680550e7971bf4a
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.period_of_(per text, tz text, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
@@ -4683,7 +4868,7 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   -- Tells a run what became of one of its effects, or records it if the run has ended; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b01f4c2cdc132895271f0db5b2cb6aa8
+  md5 125be9c9864c4a16ab0955ebc508978b
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
@@ -4718,8 +4903,16 @@ function pgflow.proof(key text, tenant text DEFAULT ''::text, anchor jsonb DEFAU
   set enable_seqscan=off
   set jit=off
   md5 3c9eac01af6432931c0a5c67bc641c41
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
+
+function pgflow.proof_of_(secret text) returns bytea, owner pgflow_owner
+  -- Hash of the secret by which plain code shows that it is the holder of a lock; without one, of its session
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 478131cd2f443b0bdb9a56f33106183d
 
 function pgflow.publish(topic text, payload json DEFAULT 'null'::json, key text DEFAULT NULL::text, run_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Publishes an event in the caller's transaction; answers its number. Relays bring it on after the commit, events of one key in their order. PF003 for a topic, key or payload that none can have
@@ -4736,7 +4929,7 @@ function pgflow.purge_queue(queue text, upto bigint DEFAULT NULL::bigint, max in
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 bf3a59e107fd802c57bce2640e1f8ad8
+  md5 64b8ba68c4ce299fc8ded273136e0388
   grant execute to pgflow_operator
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
@@ -4786,9 +4979,11 @@ function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 65ff44c71d2fad875a961bc8f178ce93
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.quorum_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -4808,9 +5003,11 @@ function pgflow.read_clock() returns timestamp with time zone, owner pgflow_owne
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 17e8f61b67d8461769916302883dd59a
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
@@ -4829,9 +5026,11 @@ function pgflow.read_entity(name text, key text, OUT version bigint, OUT state t
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 cc138e37bc1420f789710e79becd2a37
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.read_rate_(said text, OUT many integer, OUT seconds double precision) returns record, owner pgflow_owner
@@ -4881,7 +5080,7 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c378d9bb48546a7054fe1f4c6e3718fa
+  md5 413e441e05c2b95af2d554ce901b8b01
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
@@ -4895,7 +5094,7 @@ function pgflow.redact_update(key text, update_id text, why text, by text DEFAUL
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9aba50d003ff0a57a99a9ebca2102abf
+  md5 66f66770a1bb4df07eeaecfbb9fde113
   grant execute to pgflow_operator
 
 function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
@@ -4917,7 +5116,7 @@ function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 08e73370efa34e7b5169d4d613126cde
+  md5 7c254be8fb8f6d761978b7fad686e449
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5002,13 +5201,13 @@ function pgflow.relay_news(names text[], token bigint, OUT news text[], OUT wait
   md5 c540a0e4f8a3fdbe8ed3167b43a9de90
   grant execute to pgflow_worker
 
-function pgflow.release_lock(key text, fence bigint) returns boolean, owner pgflow_owner
-  -- Gives a lock of plain code back; false if it was lost before. The next one in the queue is let in by sweep_locks(), or by the next poll of a worker
+function pgflow.release_lock(key text, fence bigint, secret text DEFAULT NULL::text) returns boolean, owner pgflow_owner
+  -- Gives a lock of plain code back; false if it was lost before, or was not taken with this secret. The next one in the queue is let in by sweep_locks(), or by the next poll of a worker
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 dedcd1674caabf5d65a8d855463a204b
+  md5 f63c56a8e51b85d35ba3d629c9f7278c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5062,13 +5261,13 @@ function pgflow.remove_schedule(name text, why text DEFAULT NULL::text, sent_by 
   md5 c7cbc00118f7ff7506de65c5bb89347d
   grant execute to pgflow_operator
 
-function pgflow.renew_lock(key text, fence bigint, ttl interval) returns boolean, owner pgflow_owner
-  -- Holds a lock of plain code for longer, from now on; false if it is lost
+function pgflow.renew_lock(key text, fence bigint, ttl interval, secret text DEFAULT NULL::text) returns boolean, owner pgflow_owner
+  -- Holds a lock of plain code for longer, from now on; false if it is lost, or was not taken with this secret
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 1d3b4cf05687a441e6c681267cf1306b
+  md5 6031ee51fd7e0ba29bd012900676683b
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5078,7 +5277,7 @@ function pgflow.reopen_gates_(returned jsonb) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 485a947710b6c235e9dd5d644fbc36e9
+  md5 1cb3860539ab81abd84e0f2d26008686
 
 function pgflow.replace_message(key text, message bigint, payload json, why text DEFAULT 'replaced'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
   -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running
@@ -5101,7 +5300,7 @@ function pgflow.report_loss(worker_id integer, host text, pid integer, old_timel
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 612a47def9a03d6d589eddcfcec4425d
+  md5 705ce635f7fd656c7bac2048994f4f26
   grant execute to pgflow_worker
 
 function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NULL::text, why text DEFAULT 'requeued'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -5169,7 +5368,7 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 93a14718c5be5a07415164f7ae89e711
+  md5 1a3f5341d9a2e150ab911bf2f8228ba9
   grant execute to pgflow_operator
 
 function pgflow.resume_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
@@ -5191,7 +5390,7 @@ function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c8444253379efd8c6d0fbadc366ce86c
+  md5 1940322c1b8b65ef72a3776ee412e656
   grant execute to pgflow_operator
 
 function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_owner
@@ -5206,7 +5405,7 @@ function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1983e752c023f37a00ce4b69ebc6e4ef
+  md5 9b90fa3b6500a6b9738df6bd81d88c41
   grant execute to pgflow_operator
 
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -5253,9 +5452,11 @@ function pgflow.said_of_update(payload json, OUT value json, OUT error json) ret
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 9885dd0ea8a3670d428a11fba0427e91
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
@@ -5274,7 +5475,7 @@ function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value j
   -- Adds what somebody says to a gate, and tells its run if that closes it; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 961f87c4787b0c8b29851fe70eef39bb
+  md5 e39be00d9124c8cdc46b8c7d77c753db
 
 function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
   -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key
@@ -5297,7 +5498,7 @@ function pgflow.seal_units(max_runs integer DEFAULT 500, at_once boolean DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 a0f8ca4d53c1324b4bee2013ae2522c9
+  md5 3ac410160643332b11dca3991b74639e
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5370,7 +5571,7 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 24c7ac0119290dbdd25d7f064937245d
+  md5 92e219aebfc74d2596b1a27482b285ee
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -5473,7 +5674,7 @@ function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_o
   -- Keeps a worker's leases where they are until this transaction ends, without a lock on each; false if it cannot
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8a23ed973699b93ff91912882371dc87
+  md5 5aa19593e96454c9b6d605ff2425d96d
 
 function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint DEFAULT 67108864, min_bytes bigint DEFAULT 8388608, backing_off boolean DEFAULT false) returns TABLE(partition text, bytes_before bigint, bytes_after bigint, units bigint), owner pgflow_owner
   -- Shrinks partitions of the journal that hold little after history was removed: moves what is left in each into a new file, if it is not more than that (max_bytes null = any size); answers which. Workers call it once a minute, and back off from one that others use
@@ -5486,7 +5687,7 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   set seq_page_cost=1000000
   set max_parallel_workers_per_gather=0
   set jit=off
-  md5 afd81fe7466bb44f869b590980c31408
+  md5 edcaac510ca140cc307b42643e027149
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5507,6 +5708,18 @@ function pgflow.slot_text_(slot timestamp with time zone) returns text, owner pg
   sql stable strict
   set search_path=pg_catalog, pg_temp
   md5 9bb4079ef2a555938140a7c3aedb124f
+
+function pgflow.speaks_for_others() returns boolean, owner pgflow_owner
+  -- True if you may answer gates in the names of others: as a member of pgflow_speaker, as the owner of the schema, or as a superuser
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 b5636819b39209a2ba404b8ccb757ac0
+  grant execute to pgflow_approver
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_speaker
+  grant execute to pgflow_worker
 
 function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
@@ -5601,7 +5814,7 @@ function pgflow.sweep_keys(max integer DEFAULT 1000, wait boolean DEFAULT true) 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 7a1a63afc34f2f459319dc2aa8d27067
+  md5 a965d64f7c448d0e0a0cd9eee5b74ebd
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5658,13 +5871,13 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 378c2ebc2daecc1e18158b250107bb87
 
-function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DEFAULT false, patience interval DEFAULT NULL::interval) returns bigint, owner pgflow_owner
-  -- Takes a lock for plain code, for a limited time: answers the fence, or null if it is held or others wait for it. With patience the holder stands in the queue, and must ask again within that time; the same holder who asks again has the same fence. PF003 without a limit of time; PF006 if the holder has it in the other mode
+function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DEFAULT false, patience interval DEFAULT NULL::interval, secret text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Takes a lock for plain code, for a limited time: answers the fence, or null if it is held or others wait for it. With patience the holder stands in the queue, and must ask again within that time. secret = what the holder shows to renew the lock or give it back; without one, only this session can. The same holder who asks again with it goes on holding, under a new fence. PF003 without a limit of time; PF006 if the holder has it in the other mode
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 2abe6a417cd8fd883cd758e5858042c4
+  md5 1b5217238c2ec783f57f0de968a515ad
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5680,7 +5893,7 @@ function pgflow.take_out_(chain bigint, message bigint, why_moved text, number b
   -- Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7732aa99b10d84511ec81001a06537f2
+  md5 12518bf584f489bac79ab555611245d5
 
 function pgflow.take_pools_(batch jsonb) returns text[], owner pgflow_owner
   -- Locks the pools that the runs of a batch draw on, all in one order
@@ -5760,6 +5973,12 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   set enable_seqscan=off
   md5 b75c56048ff0e91a2d01a23ec9b327f8
 
+function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
+  -- Reason that somebody gave, without the passwords that it quotes, cut to so many characters
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 48250d714ca46c6c9cf69917c73f5cc8
+
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
   sql stable
@@ -5779,7 +5998,7 @@ function pgflow.transfer_obligation(obligation_key text, holder text, why text D
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d74d4c3ce588ad7c25adbe8ef254c350
+  md5 96f5d98ca324f4946ba32e4d93bcaee1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5790,8 +6009,10 @@ function pgflow.trial_balance() returns TABLE(ledger text, opened bigint, confir
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 ac5054730566bac0623885f172cc233d
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
 
 function pgflow.trigger_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, slot_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
   -- Starts a run of a schedule now, paused or not, whatever runs of it are open. slot_at: the slot that it is of, under which it is started once; the present time if none is given. PF027 if there is no such schedule
@@ -5805,13 +6026,13 @@ function pgflow.try_circles_() returns boolean, owner pgflow_owner
   -- Takes the right to look for circles of runs that wait for each other, until this transaction ends; false if it cannot
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5c71a954ad3cc252138e90b01876f170
+  md5 715d44a2502fb617067fa7a52757e068
 
 function pgflow.try_key_(key text) returns boolean, owner pgflow_owner
   -- Takes a key to decide about it, until this transaction ends; false if it cannot
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 06001b7bada5b9dea0b5ca75de4611dc
+  md5 f489455fe11365d34b3f58cd9b3e1630
 
 function pgflow.try_policy(name text, risk text, request jsonb DEFAULT '{}'::jsonb, by_model boolean DEFAULT false, role text DEFAULT NULL::text) returns TABLE(version integer, rule integer, needs text, fits boolean, counts boolean, terms jsonb, says jsonb), owner pgflow_owner
   -- Says of each rule of the policy in force whether it would fit an effect with these arguments, and which one would count: the first. Of what a model has chosen, and of another role than yours, if you say so. Nothing is done
@@ -5819,8 +6040,10 @@ function pgflow.try_policy(name text, risk text, request jsonb DEFAULT '{}'::jso
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 a56fe0dc9e8a59b02f3517357ad41182
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
@@ -5861,6 +6084,12 @@ function pgflow.unit_text_(seq integer, call integer, kind "char", name text, ke
   -- All of a unit as one text, with the hash of its payload: what its own hash is of
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.unnoted_(kinds text[], me bigint DEFAULT NULL::bigint) returns TABLE(finding text, detail text), owner pgflow_owner
+  -- Rows of these kinds, or those of a run, of which nothing was noted: no function of ours has written them
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ac69af6db0d75b28a6ab5cfe1a0b10ba
 
 function pgflow.update_entity(name text, key text, from_version bigint, update text, args json, verdict json, state json DEFAULT NULL::json, run_id bigint DEFAULT NULL::bigint, call integer DEFAULT NULL::integer, idempotency_key text DEFAULT NULL::text, said_by text DEFAULT NULL::text, mail_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of null leaves it as it is. Answers the version then. PF021 if a run or mail is named by a role that is no worker's
@@ -5921,8 +6150,10 @@ function pgflow.verify_anchor(anchor jsonb) returns jsonb, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 d995ab8f1de4ca21efe10d1d2ea4685c
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
 
 function pgflow.verify_days() returns jsonb, owner pgflow_owner
   -- Compares the roots and heads of days with their rounds: {days, findings: [[day, finding, detail], ...]}
@@ -5930,8 +6161,21 @@ function pgflow.verify_days() returns jsonb, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 ca32cca9aa7e2f716d72a77a7bd96975
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
+
+function pgflow.verify_evidence(after bigint DEFAULT 0, max integer DEFAULT 1000) returns jsonb, owner pgflow_owner
+  -- Compares a page of what operators did with what was noted of it: broken locks, changes of policy, queues, pools, schedules and relays, removals of history, losses. {rows: how many, findings: [[finding, detail], ...], next: where the next page begins, null at the end, where it also finds what was put in}. Of runs verify_runs does so
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 09271df2dd28b0b8a1595dd0d6a560de
+  grant execute to pgflow_approver
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+  grant execute to pgflow_speaker
 
 function pgflow.verify_rounds(after bigint DEFAULT 0, max integer DEFAULT 1000) returns jsonb, owner pgflow_owner
   -- Compares a page of rounds with their seals: {rounds, findings: [[round, finding, detail], ...], next}
@@ -5939,9 +6183,11 @@ function pgflow.verify_rounds(after bigint DEFAULT 0, max integer DEFAULT 1000) 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 67e984fb8af9b307982351de684632ec
+  md5 aaba470806cd1a6903757e08bc48fbc2
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
 
 function pgflow.verify_run_(me bigint) returns TABLE(finding text, detail text), owner pgflow_owner
   -- Compares a run with its seals; answers what is not as it was
@@ -5950,15 +6196,29 @@ function pgflow.verify_run_(me bigint) returns TABLE(finding text, detail text),
   set enable_seqscan=off
   md5 40efe3dbd6f91e8f509e18428fd95eb4
 
-function pgflow.verify_runs(after bigint DEFAULT '-1'::integer, max integer DEFAULT 1000, key text DEFAULT NULL::text, tenant text DEFAULT ''::text) returns jsonb, owner pgflow_owner
+function pgflow.verify_runs(after bigint DEFAULT '-9223372036854775808'::bigint, max integer DEFAULT 1000, key text DEFAULT NULL::text, tenant text DEFAULT ''::text) returns jsonb, owner pgflow_owner
   -- Compares a page of runs, or the one with a key, with their seals: {runs: how many, findings: [[run_id, key, generation, finding, detail], ...], next: where the next page begins, null at the end}
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 b2f1a5146800d188480da621e3951f2d
+  md5 ec1a63a9bc88ce6115523b0d73f5fceb
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
+
+function pgflow.verify_said_(me bigint) returns TABLE(finding text, detail text), owner pgflow_owner
+  -- Compares what was said at the gates of a run, and who imported it, with what was noted; answers how it differs
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ba456f1bfedae806ad7087e00164e02b
+
+function pgflow.wait_for_latch_(name text, is_shared boolean, what text) returns void, owner pgflow_owner
+  -- Takes a latch until the end of the transaction, waiting for ten seconds at most; then it says who has it (PF006)
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 75e180e3e0a60c6d433db4d1c3794819
 
 function pgflow.waits_of_(ids bigint[]) returns TABLE(run_id bigint, alternative text, waits_for bigint), owner pgflow_owner
   -- For each of these runs that only other runs let go on: those, by alternative. It goes on with any alternative, and an alternative needs all of its own; null = what may come from outside
@@ -5972,7 +6232,7 @@ function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEF
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fb0daa191e33102a9f7a9002a9dfc822
+  md5 a2132e738fdf9e9c8ab98ba798f8035a
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5985,8 +6245,10 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set plan_cache_mode=force_generic_plan
   set jit=off
   md5 14272033b2cfc346f08de60c14b58cfd
+  grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.wake_due_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner

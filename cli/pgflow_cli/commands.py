@@ -345,10 +345,10 @@ def _fail(error: Exception) -> int:
         return _misused(error)
     code, line = failures.explain(error)
     if line is None or os.environ.get("PGFLOW_TRACEBACK"):
-        from pgflow._db.dsn import redact_text
+        from pgflow.texts import without_secrets
 
         print(
-            printable(redact_text("".join(traceback.format_exception(error)))),
+            printable(without_secrets("".join(traceback.format_exception(error)))),
             end="",
             file=sys.stderr,
         )

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import os
+import secrets
 import socket
 import threading
 import time
@@ -54,18 +55,21 @@ class _Held:
         self._timeout = duration(timeout, f"timeout of lock {key!r}", least_seconds=-math.inf)
         self._is_shared = shared
         self._holder = f"{socket.gethostname()[:200]}:{os.getpid()}/{uuid.uuid4().hex[:16]}"
+        self._secret = secrets.token_urlsafe()  # proves that it is us; the name is in a view
         self._fence = 0
         self._lost = False
         self._good_until = 0.0
 
     def _take(self) -> Query[int | None]:
-        return locks.take_lock(self._key, self._holder, self._ttl, PATIENCE, shared=self._is_shared)
+        return locks.take_lock(
+            self._key, self._holder, self._ttl, PATIENCE, self._secret, shared=self._is_shared
+        )
 
     def _renew(self) -> Query[bool]:
-        return locks.renew_lock(self._key, self._fence, self._ttl)
+        return locks.renew_lock(self._key, self._fence, self._ttl, self._secret)
 
     def _leave(self) -> Query[None]:
-        return locks.leave_lock(self._key, self._holder)
+        return locks.leave_lock(self._key, self._holder, self._secret)
 
     def _note_held(self, since: float) -> None:
         """It was held at a moment after ``since``, by the clock of this process: so long it may be

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from pgflow.errors import InvalidArgument
+from pgflow.texts import MASK, without_secrets
 
 VARIABLES = ("PGFLOW_DSN", "DATABASE_URL")
 SCHEMES = ("postgresql", "postgres", "pgsql", "postgis")
 SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
-MASK = "***"
 
 _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL
@@ -37,13 +37,6 @@ _PAIRS = (
 _PARTS = (
     "in the user and the password of a URL, "
     "write @ as %40, : as %3A, / as %2F, % as %25 and a space as %20"
-)
-
-_ANY_URL = re.compile(r"\b[A-Za-z][A-Za-z0-9.+-]*://[^\s'\"<>]+")
-# A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
-_KEYWORD_SECRET = re.compile(
-    rf"\b({'|'.join(SECRETS)})(\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)",
-    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -141,7 +134,7 @@ def redact_dsn(dsn: str) -> str:
     """
     url = _URL.fullmatch(dsn)
     if url is None:
-        return _KEYWORD_SECRET.sub(rf"\1\2{MASK}", dsn)
+        return without_secrets(dsn)
     prefix = dsn[: url.start("rest")]
     # A password with an unescaped character in it is still a password: up to the last @ is better
     # than too little.
@@ -154,25 +147,6 @@ def redact_dsn(dsn: str) -> str:
         + mark
         + "&".join(map(_redact_parameter, query.split("&")))
     )
-
-
-def redact_text(text: str) -> str:
-    """Hide what is secret in the connection strings that a text quotes.
-
-    Args:
-        text: Anything, for example what an error says.
-
-    Returns:
-        The same with each password replaced by ``***``.
-
-    Example::
-
-        redact_text("cannot reach postgresql://app:hunter2@db/orders")
-        # '... postgresql://app:***@db/orders'
-    """
-    if "://" in text:
-        text = _ANY_URL.sub(lambda found: redact_dsn(found[0]), text)
-    return _KEYWORD_SECRET.sub(rf"\1\2{MASK}", text)
 
 
 def _redact_user(address: str) -> str:

@@ -16,7 +16,14 @@ from contextlib import contextmanager
 import psycopg
 
 from pgflow._db.drivers import as_psycopg, causes
-from pgflow.errors import BY_SQLSTATE, GateClosed, InvalidArgument, MissingGrant, PgflowError
+from pgflow.errors import (
+    BY_SQLSTATE,
+    GateClosed,
+    InvalidArgument,
+    MissingGrant,
+    NotAllowed,
+    PgflowError,
+)
 
 # ---------------------------------------------------------------- what an error means
 
@@ -44,6 +51,12 @@ def raise_ours(error: BaseException) -> None:
         raise InvalidArgument(
             f"a text holds a character that Postgres cannot store, NUL or half of a pair: {error}"
         ) from error
+    if cause is not None and cause.sqlstate == "42501" and _ANSWERS.search(str(cause)):
+        raise NotAllowed(
+            "the database role of this connection may not answer gates. Let a database "
+            "administrator grant it pgflow_approver, to answer in its own name, or "
+            "pgflow_speaker, to answer for the users of an application"
+        ) from error
     cls = BY_SQLSTATE.get(cause.sqlstate or "") if cause is not None else None
     if cls is None or cause is None:
         return
@@ -58,6 +71,8 @@ def raise_ours(error: BaseException) -> None:
 
 _FROM_LEAST = (
     "pgflow_auditor",
+    "pgflow_approver",
+    "pgflow_speaker",
     "pgflow_declarer",
     "pgflow_client",
     "pgflow_operator",
@@ -108,7 +123,7 @@ def naming_refusals(connection: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = database_error(error)
+        cause = None if isinstance(error, PgflowError) else database_error(error)
         if cause is None or (ours := refusal(cause, _role_of(connection))) is None:
             raise
         raise ours from error
@@ -121,6 +136,7 @@ def _role_of(connection: object) -> str | None:
     return found[1] if found else connection.info.user
 
 
+_ANSWERS = re.compile(r"\b(?:answer_gate|delegate_gate)\b")
 _INFRASTRUCTURE = re.compile(
     r"08|53|57P0|58|40001$|40P01$|55P03$|25006$|25P03$|25P04$|26000$|42P05$"
 )

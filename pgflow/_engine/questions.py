@@ -9,6 +9,7 @@ from pgflow._engine.calls import Call, ChildCall, StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.flush import Flush, Misfit
 from pgflow._model.kinds import Ground, StepKind
+from pgflow.texts import without_secrets_in
 
 
 def address_of(flush: Flush) -> dict[str, Any]:
@@ -139,4 +140,4 @@ def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> 
     """A run that the engine holds for a person, as a question carries it; with a hash, also for a
     worker with other code than this.
     """
-    return ["stuck", reason, code_hash, detail, "pgflow"]
+    return ["stuck", reason, code_hash, without_secrets_in(detail), "pgflow"]

@@ -9,6 +9,7 @@ becomes :class:`StepFailed`.
 
 Errors must always be storable, whatever they hold: a NUL in a message must not leave a run open for
 good. So they are cleaned and cut, never refused; each part has a limit, so that the whole has one.
+Passwords that they quote are masked before anything is written.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ from pgflow import errors as pgflow_errors
 from pgflow._model.codecs import is_deeper
 from pgflow._model.frames import is_own
 from pgflow.errors import DefinitionError, PgflowError, StepFailed
+from pgflow.texts import (
+    MASK,
+    is_secret_name,
+    looks_secret,
+    without_secrets,
+    without_secrets_in,
+)
 
 MAX_MESSAGE_CHARS = 16_384
 MAX_ARGUMENT_BYTES = 65_536
@@ -41,7 +49,9 @@ ErrorData = dict[str, Any]
 
 
 def clean(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
-    """Text without what Postgres cannot store, cut to a limit of characters."""
+    """Text without passwords and what Postgres cannot store, cut to a limit of characters."""
+    # A password that is cut could not be told any more; of a giant text only what may be kept.
+    text = without_secrets(text[: limit + MAX_MESSAGE_CHARS])
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return text.replace("\0", "�").encode("utf-8", "replace").decode()
@@ -62,6 +72,9 @@ def _as_json(value: Any) -> tuple[Any, int] | None:
     """A value as it will come back, and its size in bytes; None if it cannot be stored."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        if looks_secret(text):
+            value = without_secrets_in(json.loads(text))
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()
         size = len(text) if text.isascii() else len(json.dumps(value))
         if size > MAX_ARGUMENT_BYTES or "\\u0000" in text or is_deeper(text, MAX_ARGUMENT_DEPTH):
@@ -99,7 +112,8 @@ def _fields(error: BaseException) -> dict[str, Any]:
     for name, value in list(vars(error).items()):
         if not isinstance(name, str) or name.startswith("__"):
             continue
-        named, found = _as_json(name), _as_json(value)
+        told = MASK if isinstance(value, str) and is_secret_name(name) else value
+        named, found = _as_json(name), _as_json(told)
         if named is not None and found is not None and named[1] + found[1] <= left:
             left -= named[1] + found[1]
             kept[name] = found[0]

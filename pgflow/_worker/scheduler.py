@@ -31,6 +31,7 @@ from pgflow._worker.parts import Loop, Tasks
 from pgflow._worker.poller import Poller
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
+from pgflow.texts import without_secrets
 
 log = logging.getLogger("pgflow")
 
@@ -172,5 +173,5 @@ def compute(refills: Sequence[ToRefill]) -> list[tuple[ToRefill, Refill | str]]:
         try:
             answers.append((one, refill(read_spec(one.spec), one.after, one.now)))
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have their slots
-            answers.append((one, str(error) or type(error).__name__))
+            answers.append((one, without_secrets(str(error)) or type(error).__name__))
     return answers

@@ -40,6 +40,8 @@ FINDINGS: tuple[str, ...] = get_args(FindingCode)
 
 PAGE = 1000
 """Runs, or rounds, that one statement verifies."""
+FIRST = -(2**63)
+"""A number before that of every run, also of one that somebody has made up."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class SealFinding:
 
     Attributes:
         finding: Code of it.
-        place: Place: the key of a run, its number where the run is gone, a round or a day.
+        place: Place: the key of a run, its number where the run is gone, a round, a day, or a kind
+            of evidence.
         detail: The difference, in words.
         run_id: The number of the run; None if it is about a round or a day.
     """
@@ -233,7 +236,14 @@ def verify_seals(
             for number, code, detail in page["findings"]
         ]
         after = page["next"]
-    after, runs = -1, 0
+    after = None if key is not None else 0
+    while after is not None:
+        page = yield calls.verify_evidence(after, PAGE)
+        findings += [
+            SealFinding(code, detail.partition(" ")[0], detail) for code, detail in page["findings"]
+        ]
+        after = page["next"]
+    after, runs = FIRST, 0
     while after is not None:
         page = yield calls.verify_runs(after, PAGE, key, tenant)
         runs += page["runs"]

@@ -82,7 +82,8 @@ declare
   role_name text;
 begin
   foreach role_name in array
-    '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer}'::text[]
+    '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer,'
+    'pgflow_approver,pgflow_speaker}'::text[]
   loop
     continue when exists (select from pg_roles where rolname = role_name);
     begin

@@ -25,8 +25,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform pg_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0));
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.chain', chain));
+  perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));
+  perform pg_advisory_xact_lock(pgflow.latch_('chain ' || chain));
 end
 $$;
 comment on function pgflow.lock_chain_(bigint)
@@ -517,7 +517,7 @@ begin
   if old.parent_run_id is null then
     heir.root_run_id := heir.run_id;
   end if;
-  note := jsonb_build_object('verb', verb, 'why', left(why, 4096), 'by', pgflow.sender_(sent_by),
+  note := jsonb_build_object('verb', verb, 'why', pgflow.told_(why, 4096), 'by', pgflow.sender_(sent_by),
     'effects', mode, 'said', effects,
     'edit', pgflow.edit_note_(old.run_id, cut, edit), 'input', case when input is not null then 'edited' end,
     'attempts', attempts, 'children', children);
@@ -616,7 +616,7 @@ declare
 begin
   perform pgflow.check_key_(new_key);
   perform pgflow.check_start_(0, null, timeout_seconds, labels, null, tenant, null, t);
-  perform pg_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0));
+  perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));
   request := md5(jsonb_build_array(chain, at_seq, from_step, pgflow.as_compared_(edit), pgflow.as_compared_(input),
     effects, with_mail, generation, labels, attempts, timeout_seconds)::text);
   if new_key is not null then
@@ -673,7 +673,7 @@ begin
     return;
   end if;
 
-  note := jsonb_build_object('verb', 'fork', 'why', left(why, 4096), 'by', pgflow.sender_(sent_by),
+  note := jsonb_build_object('verb', 'fork', 'why', pgflow.told_(why, 4096), 'by', pgflow.sender_(sent_by),
     'effects', mode, 'said', effects,
     'edit', pgflow.edit_note_(origin.run_id, seq, edit), 'input', case when input is not null then 'edited' end,
     'attempts', attempts);

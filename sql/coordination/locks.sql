@@ -18,6 +18,10 @@
 -- from them to the waits inside their blocks. Whoever walks has all circles to itself (another advisory lock), since of
 -- two that close one at the same time neither would see the other.
 --
+-- The name of a holder stands in a view, so it proves nothing. Plain code shows a secret when it takes a lock, renews it
+-- or gives it back; only a hash of that is kept, and no view has it. Whoever gives none is known by its session. A
+-- holder that asks again, since the answer was lost, gets a new fence: no two answers ever have the same.
+--
 -- What a question says of locks (`answer_all_`):
 --   locks      [[call, key, is shared, seconds, seq of its time-out, [fence, ...]], ...]   waits; there, perhaps empty,
 --              if any of the three is
@@ -32,7 +36,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return current_setting('transaction_isolation') = 'read committed'
-    and pg_try_advisory_xact_lock(hashtext('pgflow.lock'), hashtext(key));
+    and pg_try_advisory_xact_lock(pgflow.latch_('lock ' || key));
 end
 $$;
 comment on function pgflow.try_key_(text)
@@ -83,7 +87,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return current_setting('transaction_isolation') = 'read committed'
-    and pg_try_advisory_xact_lock(hashtext('pgflow.lock_circle'), 0);
+    and pg_try_advisory_xact_lock(pgflow.latch_('lock_circle'));
 end
 $$;
 comment on function pgflow.try_circles_()
@@ -139,9 +143,9 @@ begin
     end if;
     exit when not pgflow.is_open_to_(wanted, waiter.is_shared);
     delete from pgflow.lock_wait w where w.ticket = waiter.ticket;
-    insert into pgflow.lock (fence, run_id, since, expires_at, call, is_shared, key, holder)
+    insert into pgflow.lock (fence, run_id, since, expires_at, call, is_shared, key, holder, proof)
     values (pgflow.next_fence_(), waiter.run_id, t, t + waiter.ttl, waiter.call, waiter.is_shared, wanted,
-      waiter.holder)
+      waiter.holder, waiter.proof)
     returning fence into won;
     if waiter.run_id is not null then
       chain := pgflow.tell_waiter_(waiter, json_build_object('fence', won), t);
@@ -719,8 +723,24 @@ $$;
 comment on function pgflow.check_lock_(text, text, interval)
   is 'Refuses (PF003) a lock without a key, a holder or a limit of time';
 
+create or replace function pgflow.proof_of_(secret text)
+returns bytea
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  -- The two forms differ in their first word, so no secret is that of a session.
+  select sha256(convert_to(coalesce('secret ' || proof_of_.secret, (
+    select format('session %s %s', a.pid, extract(epoch from a.backend_start))
+    from pg_stat_get_activity(pg_backend_pid()) a
+  )), 'UTF8'))
+$$;
+comment on function pgflow.proof_of_(text)
+  is 'Hash of the secret by which plain code shows that it is the holder of a lock; without one, of its session';
+
 create or replace function pgflow.take_lock(
-  key text, holder text, ttl interval, shared boolean default false, patience interval default null
+  key text, holder text, ttl interval, shared boolean default false, patience interval default null,
+  secret text default null
 )
 returns bigint
 language plpgsql
@@ -736,6 +756,7 @@ declare
   won bigint;
   is_mine boolean;
   is_freed boolean := false;
+  mine constant bytea := pgflow.proof_of_(secret);
   t timestamptz;
 begin
   perform pgflow.check_lock_(key, holder, ttl);
@@ -746,7 +767,7 @@ begin
   is_mine := pgflow.try_key_(key);
   t := pgflow.now_();
   select l.* into held from pgflow.lock l
-  where l.key = key and l.holder = holder and l.run_id is null and l.expires_at > t;
+  where l.key = key and l.holder = holder and l.proof = mine and l.expires_at > t for update;
   if held.fence is not null then
     if held.is_shared <> shared then
       raise exception using errcode = 'PF006',
@@ -754,9 +775,11 @@ begin
           case when shared then 'shares it with nobody' else 'shares it with others' end),
         hint = 'Release it first, or take it under the name of another holder.';
     end if;
-    return held.fence;
+    -- What it was answered before is lost, or it would not ask.
+    update pgflow.lock l set fence = pgflow.next_fence_() where l.fence = held.fence returning l.fence into won;
+    return won;
   end if;
-  select w.* into place from pgflow.lock_wait w where w.key = key and w.holder = holder and w.run_id is null;
+  select w.* into place from pgflow.lock_wait w where w.key = key and w.holder = holder and w.proof = mine;
   if is_mine then
     delete from pgflow.lock l where l.ctid = any(array(
       select k.ctid from pgflow.lock k
@@ -769,8 +792,8 @@ begin
       and not exists (select from pgflow.lock_wait w where w.key = key
         and (place.ticket is null or w.ticket < place.ticket) and (w.expires_at <= t) is not true) then
       delete from pgflow.lock_wait w where w.ticket = place.ticket;
-      insert into pgflow.lock (fence, since, expires_at, is_shared, key, holder)
-      values (pgflow.next_fence_(), t, t + ttl, shared, key, holder)
+      insert into pgflow.lock (fence, since, expires_at, is_shared, key, holder, proof)
+      values (pgflow.next_fence_(), t, t + ttl, shared, key, holder, mine)
       returning fence into won;
       return won;
     end if;
@@ -780,8 +803,8 @@ begin
   end if;
   -- A row of the queue is left alone while it is good: who serves the queue passes over one that is locked.
   if place.ticket is null and patience is not null then
-    insert into pgflow.lock_wait (asked_at, expires_at, ttl, is_shared, is_checked, key, holder)
-    values (t, t + 1.5 * patience, ttl, shared, true, key, holder)
+    insert into pgflow.lock_wait (asked_at, expires_at, ttl, is_shared, is_checked, key, holder, proof)
+    values (t, t + 1.5 * patience, ttl, shared, true, key, holder, mine)
     on conflict do nothing;
     insert into pgflow.lock_nudge (nudged_at, key) values (t, key);
   elsif place.ticket is not null and patience is null then
@@ -797,13 +820,15 @@ begin
   return null;
 end
 $$;
-comment on function pgflow.take_lock(text, text, interval, boolean, interval)
+comment on function pgflow.take_lock(text, text, interval, boolean, interval, text)
   is 'Takes a lock for plain code, for a limited time: answers the fence, or null if it is held or others wait for it. '
-     'With patience the holder stands in the queue, and must ask again within that time; the same holder who asks '
-     'again has the same fence. PF003 without a limit of time; PF006 if the holder has it in the other mode';
+     'With patience the holder stands in the queue, and must ask again within that time. secret = what the holder '
+     'shows to renew the lock or give it back; without one, only this session can. The same holder who asks again '
+     'with it goes on holding, under a new fence. PF003 without a limit of time; PF006 if the holder has it in the '
+     'other mode';
 --! grant take_lock to pgflow_client, pgflow_worker, pgflow_operator
 
-create or replace function pgflow.renew_lock(key text, fence bigint, ttl interval)
+create or replace function pgflow.renew_lock(key text, fence bigint, ttl interval, secret text default null)
 returns boolean
 language plpgsql
 volatile
@@ -817,7 +842,7 @@ declare
 begin
   perform pgflow.check_lock_(key, 'holder', ttl);
   select l.expires_at into until from pgflow.lock l
-  where l.fence = fence and l.key = key and l.run_id is null for update;
+  where l.fence = fence and l.key = key and l.proof = pgflow.proof_of_(secret) for update;
   if not found or until <= pgflow.now_() then
     return false;
   end if;
@@ -825,11 +850,11 @@ begin
   return true;
 end
 $$;
-comment on function pgflow.renew_lock(text, bigint, interval)
-  is 'Holds a lock of plain code for longer, from now on; false if it is lost';
+comment on function pgflow.renew_lock(text, bigint, interval, text)
+  is 'Holds a lock of plain code for longer, from now on; false if it is lost, or was not taken with this secret';
 --! grant renew_lock to pgflow_client, pgflow_worker, pgflow_operator
 
-create or replace function pgflow.release_lock(key text, fence bigint)
+create or replace function pgflow.release_lock(key text, fence bigint, secret text default null)
 returns boolean
 language plpgsql
 volatile
@@ -841,24 +866,25 @@ as $$
 declare
   until timestamptz;
   holder text;
+  mine constant bytea := pgflow.proof_of_(secret);
 begin
-  delete from pgflow.lock l where l.fence = fence and l.key = key and l.run_id is null
+  delete from pgflow.lock l where l.fence = fence and l.key = key and l.proof = mine
   returning l.expires_at, l.holder into until, holder;
   if not found then
     return false;
   end if;
   -- What was asked twice, since the answer was lost, may have left a place in the queue.
-  delete from pgflow.lock_wait w where w.key = key and w.holder = holder and w.run_id is null;
+  delete from pgflow.lock_wait w where w.key = key and w.holder = holder and w.proof = mine;
   perform pgflow.nudge_key_(key);
   return until > pgflow.now_();
 end
 $$;
-comment on function pgflow.release_lock(text, bigint)
-  is 'Gives a lock of plain code back; false if it was lost before. The next one in the queue is let in by '
-     'sweep_locks(), or by the next poll of a worker';
+comment on function pgflow.release_lock(text, bigint, text)
+  is 'Gives a lock of plain code back; false if it was lost before, or was not taken with this secret. The next one in '
+     'the queue is let in by sweep_locks(), or by the next poll of a worker';
 --! grant release_lock to pgflow_client, pgflow_worker, pgflow_operator
 
-create or replace function pgflow.leave_lock(key text, holder text)
+create or replace function pgflow.leave_lock(key text, holder text, secret text default null)
 returns void
 language plpgsql
 volatile
@@ -867,14 +893,17 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 #variable_conflict use_variable
+declare
+  mine constant bytea := pgflow.proof_of_(secret);
 begin
-  delete from pgflow.lock_wait w where w.key = key and w.holder = holder and w.run_id is null;
-  delete from pgflow.lock l where l.key = key and l.holder = holder and l.run_id is null;
+  delete from pgflow.lock_wait w where w.key = key and w.holder = holder and w.proof = mine;
+  delete from pgflow.lock l where l.key = key and l.holder = holder and l.proof = mine;
   perform pgflow.nudge_key_(key);
 end
 $$;
-comment on function pgflow.leave_lock(text, text)
-  is 'Takes plain code out of the queue of a lock, or gives it back if its turn has just come';
+comment on function pgflow.leave_lock(text, text, text)
+  is 'Takes plain code out of the queue of a lock, or gives it back if its turn has just come. Only whoever has the '
+     'secret can: of others nothing is changed';
 --! grant leave_lock to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.break_lock(key text, why text, sent_by text default null)
@@ -887,7 +916,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_variable
 declare
-  taken int;
+  fences bigint[];
 begin
   perform pgflow.check_name_(key, 'the key of a lock');
   if coalesce(why, '') = '' then
@@ -896,13 +925,16 @@ begin
   end if;
   with gone as (
     delete from pgflow.lock l where l.key = key returning l.*
+  ), broken as (
+    insert into pgflow.lock_broken as b (fence, run_id, broken_at, key, holder, broken_by, why)
+    select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, pgflow.sender_(sent_by), pgflow.told_(why, 4096)
+    from gone g
+    returning b.fence
   )
-  insert into pgflow.lock_broken (fence, run_id, broken_at, key, holder, broken_by, why)
-  select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, pgflow.sender_(sent_by), left(why, 4096)
-  from gone g;
-  get diagnostics taken = row_count;
+  select coalesce(array_agg(b.fence order by b.fence), '{}') into fences from broken b;
+  perform pgflow.note_evidence_('lock_broken', json_build_array(f)) from unnest(fences) f;
   perform pgflow.nudge_key_(key);
-  return taken;
+  return cardinality(fences);
 end
 $$;
 comment on function pgflow.break_lock(text, text, text)

@@ -16,7 +16,7 @@ declare
   added int := 0;
   name text;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.add_unit_partitions', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('add_unit_partitions'));
   select case when is_called then last_value else 0 end into newest from pgflow.run_id_seq;
   select coalesce(max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO [(]''([0-9]+)''[)]'))[1]::bigint), 0),
          coalesce(max((regexp_match(c.relname, '^unit_([0-9]+)$'))[1]::int), -1) + 1

@@ -30,12 +30,18 @@ comment on function pgflow.read_rate_(text)
 
 create or replace function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by text, t timestamptz)
 returns void
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  id bigint;
+begin
   insert into pgflow.queue_change (changed_at, queue, what, said, why, changed_by)
-  values (t, queue, what, said, left(why, 4096), pgflow.sender_(sent_by))
+  values (t, queue, what, said, pgflow.told_(why, 4096), pgflow.sender_(sent_by))
+  returning queue_change_id into id;
+  perform pgflow.note_evidence_('queue_change', json_build_array(id));
+end
 $$;
 comment on function pgflow.note_queue_(text, text, jsonb, text, text, timestamptz) is 'Keeps who said what of a queue';
 

@@ -25,3 +25,23 @@ $$;
 comment on function pgflow.caller_()
   is 'Role whose rights the caller of a function has that runs with its owner''s: the one it has set, else that of '
      'the session';
+
+create or replace function pgflow.told_(why text, most int)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if why ~* '://|passw|passp|secret|identified' then
+    -- As pgflow/texts.py does it: of a URL up to the last @, of a value up to its closing quote or the next space.
+    why := regexp_replace(why, '([A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@]*):(?!\d{1,5}[/?#])\S*@', '\1:***@', 'g');
+    why := regexp_replace(why, '([a-z_-]*(?:password|passwd|passphrase)["'']*|client_secret["'']*)(\s*[=:]\s*)'
+      '(''(?:[^''\\]|\\.|'''')*''?|"(?:[^"\\]|\\.)*"?|[^\s]+)', '\1\2***', 'gi');
+    why := regexp_replace(why, '\m(password|identified\s+by)(\s+)''(?:[^'']|'''')*''?', '\1\2''***''', 'gi');
+  end if;
+  return left(why, most);
+end
+$$;
+comment on function pgflow.told_(text, int) is 'Reason that somebody gave, without the passwords that it quotes, cut'
+  ' to so many characters';

@@ -74,7 +74,7 @@ begin
     raise exception using errcode = 'PF003',
       message = 'max_units and max_bytes must be greater than zero, and min_bytes not less than zero';
   end if;
-  if not pg_try_advisory_xact_lock(hashtextextended('pgflow.shrink_journal', 0)) then
+  if not pg_try_advisory_xact_lock(pgflow.latch_('shrink_journal')) then
     return;
   end if;
   t := pgflow.now_();

@@ -26,7 +26,7 @@ declare
   added int := 0;
   name text;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.add_event_partitions', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('add_event_partitions'));
   select case when is_called then last_value else 0 end into newest from pgflow.event_id_seq;
   select coalesce(max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO [(]''([0-9]+)''[)]'))[1]::bigint), 0),
          coalesce(max((regexp_match(c.relname, '^event_([0-9]+)$'))[1]::int), -1) + 1
@@ -175,7 +175,7 @@ begin
   if older_than is null or older_than < interval '0' then
     raise exception using errcode = 'PF003', message = 'older_than must be an interval that is not negative';
   end if;
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.drop_events', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('drop_events'));
   before := pgflow.now_() - older_than;
   select case when s.is_called then s.last_value else 0 end into newest from pgflow.event_id_seq s;
   events := 0;

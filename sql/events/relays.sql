@@ -63,6 +63,9 @@ begin
   update pgflow.relay r set topics = listened, target = left(declare_relay.target, 255)
   where not is_new and r.name = name
     and (r.topics, r.target) is distinct from (listened, left(declare_relay.target, 255));
+  if is_new or found then
+    perform pgflow.note_relay_(name, 'declared', jsonb_build_object('topics', listened, 'target', target), null, null);
+  end if;
   return is_new;
 end
 $$;
@@ -287,17 +290,23 @@ comment on function pgflow.settle_events(text, bigint, bigint, json, float8, int
 
 create or replace function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by text)
 returns void
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  place text[];
+begin
   insert into pgflow.document (created_at, updated_at, collection, path, value)
   select t.now, t.now, 'pgflow.relays',
     array[left(name, 255), to_char(t.now at time zone 'UTC', 'YYYYMMDDHH24MISSUS'), gen_random_uuid()::text],
     json_build_object(
-      'what', what, 'said', said, 'why', left(why, 4096), 'by', pgflow.sender_(sent_by)
+      'what', what, 'said', said, 'why', pgflow.told_(why, 4096), 'by', pgflow.sender_(sent_by)
     )
   from (select pgflow.now_() as now) t
+  returning path into place;
+  perform pgflow.note_evidence_('relay_change', array_to_json(place));
+end
 $$;
 comment on function pgflow.note_relay_(text, text, jsonb, text, text) is 'Keeps who said what of a relay';
 
@@ -404,6 +413,7 @@ begin
   perform pgflow.find_relay_(name);
   delete from pgflow.delivery d where d.relay = drop_relay.name;
   delete from pgflow.relay r where r.name = drop_relay.name;
+  perform pgflow.note_relay_(name, 'dropped', '{}', null, null);
 end
 $$;
 comment on function pgflow.drop_relay(text)
@@ -458,13 +468,14 @@ create view pgflow.relay_changes as
 select d.created_at as changed_at, d.path[1] as relay, d.value->>'what' as what, (d.value->'said')::jsonb as said,
   d.value->>'why' as why, d.value->>'by' as changed_by
 from pgflow.document d where d.collection = 'pgflow.relays';
-comment on view pgflow.relay_changes is 'Pauses, resumptions, replays and redeliveries of relays: who, when and why';
+comment on view pgflow.relay_changes
+  is 'Orders to relays, from their declaration to their removal: who, when and why';
 --! grant relay_changes to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.relay_changes.changed_at is 'Time at which it was said';
 comment on column pgflow.relay_changes.relay is 'Name of the relay';
-comment on column pgflow.relay_changes.what is 'paused, resumed, replayed or redelivered';
+comment on column pgflow.relay_changes.what is 'declared, paused, resumed, replayed, redelivered or dropped';
 comment on column pgflow.relay_changes.said
-  is 'The event from which it goes on; or the one that is tried again, and how many';
+  is 'The event from which it goes on; or the one that is tried again, and how many; or topics and target';
 comment on column pgflow.relay_changes.why is 'The reason given; null = none';
 comment on column pgflow.relay_changes.changed_by
   is 'Name of whoever said it, with the role of the session in brackets';

@@ -77,12 +77,18 @@ create or replace function pgflow.note_schedule_(
   name text, what text, why text, said_by text, at timestamptz, detail jsonb default null
 )
 returns void
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  id bigint;
+begin
   insert into pgflow.schedule_change (at, schedule, what, said_by, why, detail)
-  values (at, name, what, pgflow.sender_(said_by), left(why, 4096), detail)
+  values (at, name, what, pgflow.sender_(said_by), pgflow.told_(why, 4096), detail)
+  returning change_id into id;
+  perform pgflow.note_evidence_('schedule_change', json_build_array(id));
+end
 $$;
 comment on function pgflow.note_schedule_(text, text, text, text, timestamptz, jsonb)
   is 'Writes down what was said of a schedule';
@@ -503,7 +509,7 @@ begin
     taken := taken + 1;
     if one->>'error' is not null then
       -- Nobody looks at it until it is set anew.
-      update pgflow.schedule c set error = left(one->>'error', 4096), error_at = t, look_at = null, is_over = true
+      update pgflow.schedule c set error = pgflow.told_(one->>'error', 4096), error_at = t, look_at = null, is_over = true
       where c.name = s.name;
       continue;
     end if;
@@ -813,7 +819,7 @@ declare
   changed text[] := '{}';
 begin
   -- Those who declare take turns, so each sees what the others have said.
-  perform pg_advisory_xact_lock(hashtext('pgflow.schedules'), 0);
+  perform pg_advisory_xact_lock(pgflow.latch_('schedules'));
   insert into pgflow.schedule_declaration as d (declared_at, worker_id, schedule, declared)
   select coalesce((
     select min(o.declared_at) from pgflow.schedule_declaration o join pgflow.worker w on w.worker_id = o.worker_id
@@ -902,7 +908,7 @@ begin
   end if;
   s.paused_at := t;
   s.paused_by := pgflow.sender_(sent_by);
-  s.why_paused := left(why, 4096);
+  s.why_paused := pgflow.told_(why, 4096);
   perform pgflow.save_schedule_(s, t);
   perform pgflow.note_schedule_(s.name, 'paused', why, sent_by, t);
   return true;

@@ -148,8 +148,8 @@ begin
       values (chain, late.run_id, late.call, 'e', debt.name, t, 'pgflow', '{"verdict": "silent"}');
       insert into pgflow.nudge (chain_id) values (chain);
       update pgflow.effect_beat b set look_at = null where b.run_id = late.run_id and b.call = late.call;
-    elsif pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0))
-      and pg_try_advisory_xact_lock(hashtextextended('pgflow.chain', chain)) then
+    elsif pg_try_advisory_xact_lock_shared(pgflow.latch_('retention'))
+      and pg_try_advisory_xact_lock(pgflow.latch_('chain ' || chain)) then
       perform pgflow.settle_by_word_(late.run_id, late.call, '{"verdict": "silent"}', 'pgflow', 0, pgflow.now_(), true,
         (select max(u.seq) from pgflow.unit u where u.run_id = late.run_id));
     end if;

@@ -539,12 +539,18 @@ comment on function pgflow.allow_(text, timestamptz, text, numeric)
 
 create or replace function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by text, t timestamptz)
 returns void
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  id bigint;
+begin
   insert into pgflow.pool_change (changed_at, pool, what, said, why, changed_by)
-  values (t, pool, what, said, left(why, 4096), pgflow.sender_(sent_by))
+  values (t, pool, what, said, pgflow.told_(why, 4096), pgflow.sender_(sent_by))
+  returning pool_change_id into id;
+  perform pgflow.note_evidence_('pool_change', json_build_array(id));
+end
 $$;
 comment on function pgflow.note_change_(text, text, jsonb, text, text, timestamptz) is 'Keeps who said what of a pool';
 
@@ -751,7 +757,7 @@ begin
   update pgflow.pool p
   set revoked_at = case when not restore then coalesce(p.revoked_at, clock) end,
     revoked_by = case when not restore then pgflow.sender_(sent_by) end,
-    revoked_why = case when not restore then left(why, 4096) end
+    revoked_why = case when not restore then pgflow.told_(why, 4096) end
   where p.name = name;
   perform pgflow.note_change_(name, case when restore then 'restored' else 'revoked' end, '{}', why, sent_by, clock);
 end
@@ -851,7 +857,6 @@ begin
     continue when exists (select from pgflow.run r where r.pool = own.name)
       or exists (select from pgflow.pool p where p.pools[2] = own.name);
     delete from pgflow.spend s where s.pool = own.name;
-    delete from pgflow.pool_change c where c.pool = own.name;
     delete from pgflow.pool p where p.name = own.name;
   end loop;
 end

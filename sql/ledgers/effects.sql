@@ -489,7 +489,7 @@ begin
   else
     insert into pgflow.signal (chain_id, run_id, call, kind, name, sent_at, sent_by, payload)
     values (chain, debt.run_id, debt.call, 'e', debt.name, pgflow.now_(), left(sent_by, 255),
-      json_build_object('verdict', verdict, 'value', value, 'why', left(why, 4096)));
+      json_build_object('verdict', verdict, 'value', value, 'why', pgflow.told_(why, 4096)));
     insert into pgflow.nudge (chain_id) values (chain);
   end if;
   return chain;

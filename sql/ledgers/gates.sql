@@ -153,16 +153,6 @@ $$;
 comment on function pgflow.ask_gates_(jsonb, int[], int[], timestamptz)
   is 'Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units';
 
-create or replace function pgflow.lock_of_gate_(gate text)
-returns bigint
-language sql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-  select hashtextextended('pgflow.gate ' || gate, 0)
-$$;
-comment on function pgflow.lock_of_gate_(text) is 'Number of the advisory lock of a gate';
-
 create or replace function pgflow.is_closed_(gate text)
 returns boolean
 language sql
@@ -229,7 +219,7 @@ begin
     asked := late.asked;
     -- Whoever is answering now was in time. A statement sees what was committed as it began, so the look comes in one
     -- of its own, after the lock.
-    continue when not pg_try_advisory_xact_lock(pgflow.lock_of_gate_(asked.gate));
+    continue when not pg_try_advisory_xact_lock(pgflow.latch_('gate ' || asked.gate));
     continue when pgflow.is_closed_(asked.gate);
     select coalesce(max(a.n), 0) + 1 into number from pgflow.gate_answer a where a.gate = asked.gate;
     last_asked := coalesce(asked.escalate[cardinality(asked.escalate)], array_to_string(asked.approvers, ', '));
@@ -240,6 +230,7 @@ begin
     -- Where one snapshot serves the whole transaction, an answer that it has not fails with 40001: all is done again.
     on conflict on constraint gate_answer_pkey do nothing;
     continue when not found;
+    perform pgflow.note_evidence_('gate_answer', json_build_array(asked.gate, number), asked.run_id);
     perform pgflow.post_verdict_(asked, number, asked.on_timeout, asked.expires_at);
     found_news := found_news || late.pos;
   end loop;
@@ -292,6 +283,7 @@ begin
     ) a
   loop
     update pgflow.gate_answer r set refusal = back.error where r.gate = back.key and r.n = back.n::int;
+    perform pgflow.note_evidence_('gate_refusal', json_build_array(back.key, back.n::int), back.run_id);
     perform pgflow.open_gate_(back.run_id, back.seq);
   end loop;
 end
@@ -442,7 +434,7 @@ declare
   why text;
 begin
   -- Whoever lets the gate expire takes this lock alone.
-  perform pg_advisory_xact_lock_shared(pgflow.lock_of_gate_(gate));
+  perform pgflow.wait_for_latch_('gate ' || gate, true, format('gate %s', gate));
   loop
     -- The number comes first: if an answer is committed that the looks below could see and this one did not, it has the
     -- same number, and all is looked at again.
@@ -511,10 +503,11 @@ begin
     insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by, payload_hash,
       hand_to, reason, acting_as, value)
     values (gate, number, asked.run_id, t, closing, verdict, said_by, session_user, shown, hand_to,
-      left(reason, 4096), acting_as, value)
+      pgflow.told_(reason, 4096), acting_as, value)
     on conflict on constraint gate_answer_pkey do nothing;
     exit when found;
   end loop;
+  perform pgflow.note_evidence_('gate_answer', json_build_array(gate, number), asked.run_id);
   if closing then
     perform pgflow.post_verdict_(asked, number, verdict, t);
     insert into pgflow.nudge (chain_id) values (asked.chain_id);
@@ -524,6 +517,66 @@ end
 $$;
 comment on function pgflow.say_at_gate_(text, text, text, json, text, text, text[], text)
   is 'Adds what somebody says to a gate, and tells its run if that closes it; answers the chain';
+
+create or replace function pgflow.speaks_for_others()
+returns boolean
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  -- Where one role owns and does everything there is nobody to tell apart; a superuser could write the row itself.
+  select pgflow.acts_as_('pgflow_speaker')
+    or pgflow.acts_as_((select pg_get_userbyid(n.nspowner)::text from pg_namespace n where n.nspname = 'pgflow'))
+    or (select r.rolsuper from pg_roles r where r.rolname = pgflow.caller_())
+$$;
+comment on function pgflow.speaks_for_others()
+  is 'True if you may answer gates in the names of others: as a member of pgflow_speaker, as the owner of the schema, '
+     'or as a superuser';
+--! grant speaks_for_others to pgflow_client, pgflow_worker, pgflow_operator, pgflow_approver, pgflow_speaker
+
+create or replace function pgflow.own_roles_(gate text, by text, claimed text[])
+returns text[]
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  own constant text[] := array(
+    with recursive line as (
+      select r.oid, r.rolname from pg_roles r where r.rolname = session_user
+      union
+      select r.oid, r.rolname from line l join pg_auth_members m on m.member = l.oid join pg_roles r on r.oid = m.roleid
+    )
+    select l.rolname::text from line l order by l.rolname
+  );
+  foreign_name text;
+begin
+  select n.name into foreign_name
+  from (
+    select own_roles_.by as name where own_roles_.by <> session_user
+    union all
+    select c.name from unnest(claimed) c (name) where c.name <> all(own)
+  ) n limit 1;
+  if foreign_name is not null then
+    raise exception using errcode = 'PF021',
+      message = format('%s may not answer gate %s as %s: it is a database role and answers in its own name',
+        quote_literal(session_user), gate, quote_literal(foreign_name)),
+      hint = format('An application that speaks for its users needs a right of its own: grant pgflow_speaker to %I',
+        session_user);
+  end if;
+  return coalesce(claimed, nullif(array(
+    select o.name from unnest(own) o (name)
+    where o.name <> session_user and (
+      exists (select from pgflow.gate g where g.gate = own_roles_.gate and o.name = any(g.approvers || g.escalate))
+      or exists (select from pgflow.gate_answer a where a.gate = own_roles_.gate and a.hand_to = o.name)
+    )
+  ), '{}'));
+end
+$$;
+comment on function pgflow.own_roles_(text, text, text[])
+  is 'Roles as which the session may act at a gate: those claimed, or all that are asked there; PF021 if a name or '
+     'role is not its own';
 
 create or replace function pgflow.answer_gate(
   gate text, verdict text, payload_hash text default null, value json default null, reason text default null,
@@ -556,18 +609,22 @@ begin
   if verdict = 'take_over' then
     value := coalesce(value, 'null');
   end if;
+  if not pgflow.speaks_for_others() then
+    acting_as := pgflow.own_roles_(gate, by, acting_as);
+  end if;
   return pgflow.say_at_gate_(gate, verdict, payload_hash, value, reason, pgflow.answerer_(by), acting_as,
     case when verdict = 'escalate' then pgflow.answerer_(hand_to) end);
 end
 $$;
 comment on function pgflow.answer_gate(text, text, text, json, text, text, text[], text, timestamptz)
   is 'Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or '
-     'take_over (value = the result). by = who answers, acting_as = its roles; both are the caller''s word, and the '
-     'role of the session is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by '
+     'take_over (value = the result). by = who answers, acting_as = its roles. For a role of pgflow_speaker, which '
+     'speaks for the users of an application, both are its word; all others answer as the role of their session, and '
+     'act as roles that it is a member of (PF021). That role is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by '
      'now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and '
      'a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, '
      'PF001 if no open gate has the key. Answers the chain, for wake()';
---! grant answer_gate to pgflow_client, pgflow_worker, pgflow_operator
+--! grant answer_gate to pgflow_approver, pgflow_speaker
 
 create or replace function pgflow.delegate_gate(
   gate text, from_approver text, to_approver text, reason text default null
@@ -582,15 +639,26 @@ begin
   if from_approver is null or to_approver is null then
     raise exception using errcode = 'PF003', message = 'say who delegates the gate, and to whom';
   end if;
+  if not pgflow.speaks_for_others() then
+    perform pgflow.own_roles_(gate, null, array[from_approver]);
+    if exists (
+      select from pgflow.gate_answer a
+      where a.gate = delegate_gate.gate and a.verdict = 'approve' and a.answered_by = session_user and a.refusal is null
+    ) then
+      raise exception using errcode = 'PF006', message = format('%s has approved gate %s already, and so may not '
+        'delegate it', quote_literal(session_user), gate);
+    end if;
+  end if;
   return pgflow.say_at_gate_(delegate_gate.gate, 'delegate', null, null, delegate_gate.reason,
     pgflow.answerer_(from_approver), null, pgflow.answerer_(to_approver));
 end
 $$;
 comment on function pgflow.delegate_gate(text, text, text, text)
-  is 'Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, PF006 if '
-     'that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if '
+  is 'Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, or if '
+     'that is neither the role of the session nor one that it is a member of, save for pgflow_speaker. PF006 if that '
+     'one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if '
      'no open gate has the key';
---! grant delegate_gate to pgflow_client, pgflow_worker, pgflow_operator
+--! grant delegate_gate to pgflow_approver, pgflow_speaker
 
 create or replace function pgflow.answerer_(name text)
 returns text

@@ -178,8 +178,8 @@ begin
     order by s.signal_id for update skip locked
   loop
     if not (
-      pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0))
-      and pg_try_advisory_xact_lock(hashtextextended('pgflow.chain', word.chain_id))
+      pg_try_advisory_xact_lock_shared(pgflow.latch_('retention'))
+      and pg_try_advisory_xact_lock(pgflow.latch_('chain ' || word.chain_id))
     ) then
       -- That of its sender may be gone: the holder of the run was told.
       insert into pgflow.nudge (chain_id) select word.chain_id
@@ -332,7 +332,7 @@ declare
 begin
   perform pgflow.check_name_(holder, 'who holds an obligation');
   chain := pgflow.say_of_obligation_(obligation_key, json_build_object('obligation', obligation_key,
-    'verdict', 'transferred', 'to', holder, 'why', left(why, 4096)), sent_by);
+    'verdict', 'transferred', 'to', holder, 'why', pgflow.told_(why, 4096)), sent_by);
   if chain is null then
     perform pgflow.refuse_unowed_(obligation_key);
   end if;
@@ -358,7 +358,7 @@ begin
     raise exception using errcode = 'PF003', message = 'an obligation is waived for a reason: say why';
   end if;
   chain := pgflow.say_of_obligation_(obligation_key, json_build_object('obligation', obligation_key,
-    'verdict', 'waived', 'why', left(why, 4096)), sent_by);
+    'verdict', 'waived', 'why', pgflow.told_(why, 4096)), sent_by);
   if chain is null then
     perform pgflow.refuse_unowed_(obligation_key);
   end if;
@@ -451,8 +451,8 @@ begin
     is_over := exists (select from pgflow.outcome e where e.run_id = late.run_id);
     -- Of a run that has ended nobody takes mail: it is written into its journal, or found again by the next poll.
     continue when is_over and not (
-      pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0))
-      and pg_try_advisory_xact_lock(hashtextextended('pgflow.chain', chain))
+      pg_try_advisory_xact_lock_shared(pgflow.latch_('retention'))
+      and pg_try_advisory_xact_lock(pgflow.latch_('chain ' || chain))
     );
     noted := pgflow.act_on_breach_(late, is_over, t);
     lanes := lanes || array_remove(array[(noted->>'lane')::int], null);

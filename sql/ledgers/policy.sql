@@ -51,10 +51,10 @@ begin
       message = format('rule %s of a policy looks for a role that there is not: %s', said.n, quote_literal(said.role)),
       hint = 'role is the database role as which a worker acts, or one that this role is a member of.';
   end if;
-  perform pg_advisory_xact_lock(hashtext('pgflow.policy'));
+  perform pg_advisory_xact_lock(pgflow.latch_('policy'));
   select coalesce(max(version), 0) + 1 into next_version from pgflow.policy;
   insert into pgflow.policy (version, set_at, set_by, why)
-  values (next_version, pgflow.now_(), pgflow.sender_(set_by), left(why, 4096));
+  values (next_version, pgflow.now_(), pgflow.sender_(set_by), pgflow.told_(why, 4096));
   insert into pgflow.policy_rule (version, rule, needs, risk, name, amount, above, predicate, author, role, approvers,
     quorum, timeout_seconds, on_timeout, escalate)
   select next_version, r.n, coalesce(r.rule->>'needs', 'gate'), r.rule->>'risk', r.rule->>'name',
@@ -66,6 +66,9 @@ begin
     coalesce(r.rule->>'on_timeout', 'expire'),
     array(select jsonb_array_elements_text(nullif(r.rule->'escalate', 'null')))
   from jsonb_array_elements(rules) with ordinality as r (rule, n);
+  perform pgflow.note_evidence_('policy', json_build_array(next_version));
+  perform pgflow.note_evidence_('policy_rule', json_build_array(next_version, r.rule))
+  from pgflow.policy_rule r where r.version = next_version order by r.rule;
   return next_version;
 exception
   when check_violation or not_null_violation then

@@ -112,7 +112,7 @@ begin
     raise exception using errcode = 'PF003',
       message = case what when 'unit' then 'say which unit: its place in the journal' else 'seq must be null here' end;
   end if;
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   chain := pgflow.chain_of_(tenant, key);
   select r.run_id into me from pgflow.run r
   where (r.run_id = chain or r.chain_id = chain and r.generation > 1)
@@ -244,7 +244,7 @@ begin
     select coalesce(max(u.seq), 0) into last_seq from pgflow.unit u where u.run_id = heir.run_id;
     perform pgflow.append_(heir.run_id, last_seq + 1, 0, 'Z', what, json_build_object('what', what,
       'seq', coalesce(seq, 0), 'hash', encode(pgflow.hash_(old.body::text), 'hex'),
-      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', left(why, 4096),
+      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', pgflow.told_(why, 4096),
       'by', pgflow.sender_(by)), 0, t, t);
   end loop;
   perform pgflow.redact_copies_(heirs, body, case when what = 'unit' then body->'request' end);
@@ -283,7 +283,7 @@ begin
   if coalesce(btrim(why), '') = '' then
     raise exception using errcode = 'PF003', message = 'say why the update is redacted';
   end if;
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   chain := pgflow.chain_of_(tenant, key);
   newest := pgflow.newest_run_(chain);
   perform from pgflow.outcome o where o.run_id = newest and o.status <> 'continued' for update;
@@ -327,7 +327,7 @@ begin
     select coalesce(max(u.seq), 0) into last_seq from pgflow.unit u where u.run_id = newest;
     perform pgflow.append_(newest, last_seq + 1, 0, 'Z', 'update', json_build_object('what', 'update', 'seq', 0,
       'id', update_id, 'hash', encode(pgflow.hash_(said.body::text), 'hex'),
-      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', left(why, 4096),
+      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', pgflow.told_(why, 4096),
       'by', pgflow.sender_(by)), 0, t, t);
   end loop;
   update pgflow.run_update u set error = pgflow.redacted_(u.error, null)

@@ -7,7 +7,8 @@
 --   unit     hash of all its columns; of the payload, only the hash of its text
 --   seal     hash of the seal before it in the same run, of the units since, and of the outcome. The first one begins
 --            with what the run was started with
---   round    Merkle root over the seals of one round (RFC 6962: leaves behind 00, nodes behind 01)
+--   evidence hash of a row that people have caused and no journal has (sql/ledgers/evidence.sql)
+--   round    Merkle root over the seals of one round, and its evidence (RFC 6962: leaves behind 00, nodes behind 01)
 --   day      Merkle root over its rounds (number, time and root of each), chained to the day before
 --
 -- `anchor` answers the roots and heads of all days, and of the day that is still open. Kept where nobody who may write
@@ -141,6 +142,32 @@ end
 $$;
 comment on function pgflow.merkle_levels_(bytea[])
   is 'The levels of a Merkle tree over so many hashes, the leaves first';
+
+create or replace function pgflow.evidence_leaf_(e pgflow.evidence)
+returns bytea
+language sql
+stable
+return pgflow.hash_(json_build_array('pgflow evidence', e.evidence_id, e.kind, e.key, e.run_id,
+  pgflow.exact_(e.noted_at), encode(e.hash, 'hex'))::text);
+comment on function pgflow.evidence_leaf_(pgflow.evidence) is 'Leaf of a piece of evidence in the tree of its round';
+
+create or replace function pgflow.leaves_(this_round bigint, runs bigint[])
+returns bytea[]
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce((
+      select array_agg(s.hash order by s.run_id)
+      from unnest(runs) as i (id) join pgflow.seal s on s.run_id = i.id and s.round = this_round
+    ), '{}')
+    || coalesce((
+      select array_agg(pgflow.evidence_leaf_(e) order by e.evidence_id) from pgflow.evidence e
+      where e.round = this_round
+    ), '{}')
+$$;
+comment on function pgflow.leaves_(bigint, bigint[])
+  is 'Leaves of a round: the seals of its runs, and behind them its evidence';
 
 create or replace function pgflow.merkle_root_(leaves bytea[])
 returns bytea
@@ -375,6 +402,8 @@ declare
   open_runs bigint[];
   part record;
   ids bigint[] := '{}';
+  most_evidence constant int := 1000;
+  evidence bigint[];
   this_round bigint;
   last_at timestamptz;
   t timestamptz;
@@ -393,15 +422,15 @@ begin
     return;
   end if;
   if at_once then
-    perform pg_advisory_xact_lock(hashtextextended('pgflow.seal', 0));
-  elsif not pg_try_advisory_xact_lock(hashtextextended('pgflow.seal', 0)) then
+    perform pg_advisory_xact_lock(pgflow.latch_('seal'));
+  elsif not pg_try_advisory_xact_lock(pgflow.latch_('seal')) then
     wait_seconds := extract(epoch from pause);
     return next;
     return;
   end if;
   if at_once then
-    perform pg_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0));
-  elsif not pg_try_advisory_xact_lock_shared(hashtextextended('pgflow.retention', 0)) then
+    perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));
+  elsif not pg_try_advisory_xact_lock_shared(pgflow.latch_('retention')) then
     wait_seconds := 1;
     return next;
     return;
@@ -477,11 +506,15 @@ begin
     has_more := true;
     state.cycle_began_at := null;
   end if;
+  evidence := array(
+    select e.evidence_id from pgflow.evidence e where e.round is null order by e.evidence_id limit most_evidence
+  );
+  has_more := has_more or cardinality(evidence) = most_evidence;
   sealed := cardinality(ids);
-  if sealed > 0 then
+  if sealed > 0 or evidence <> '{}' then
+    update pgflow.evidence e set round = this_round where e.evidence_id = any(evidence);
     insert into pgflow.seal_round (round, sealed_at, day, root, runs)
-    select this_round, t, (t at time zone 'UTC')::date, pgflow.merkle_root_(array_agg(s.hash order by s.run_id)), ids
-    from pgflow.seal s where s.run_id = any(ids) and s.round = this_round;
+    values (this_round, t, (t at time zone 'UTC')::date, pgflow.merkle_root_(pgflow.leaves_(this_round, ids)), ids);
   else
     perform set_config('synchronous_commit', 'off', true); -- nothing is lost but the knowledge where we are
   end if;
@@ -526,10 +559,13 @@ declare
   rounds bigint[];
 begin
   delete from pgflow.seal_pending p where p.run_id = any(ids);
+  delete from pgflow.evidence e where e.run_id = any(ids) and e.round is null;
   with gone as (
     update pgflow.seal s set dropped_at = t where s.run_id = any(ids) returning s.round
+  ), unsaid as (
+    update pgflow.evidence e set dropped_at = t where e.run_id = any(ids) returning e.round
   )
-  select array_agg(distinct g.round) into rounds from gone g;
+  select array_agg(distinct g.round) into rounds from (select * from gone union all select * from unsaid) g;
   if rounds is null then
     return;
   end if;
@@ -538,8 +574,9 @@ begin
     select r.round from pgflow.seal_round r where r.round = any(rounds) and not exists (
       select from unnest(r.runs) as m (id) join pgflow.seal s on s.run_id = m.id and s.round = r.round
       where s.dropped_at is null
-    )
+    ) and not exists (select from pgflow.evidence e where e.round = r.round and e.dropped_at is null)
   );
+  delete from pgflow.evidence e where e.round = any(rounds);
   delete from pgflow.seal s using pgflow.seal_round r, unnest(r.runs) as m (id)
   where r.round = any(rounds) and s.run_id = m.id and s.round = r.round;
   update pgflow.seal_round r set dropped_at = t, runs = '{}' where r.round = any(rounds);

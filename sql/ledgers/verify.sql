@@ -9,6 +9,7 @@
 --   outcome_missing, outcome_changed
 --   redaction_unrecorded                    a value was replaced by its hash, and no unit says so
 --   seal_missing, seal_added, seal_changed
+--   evidence_missing, evidence_changed, evidence_added       an answer, an order or a rule, see sql/ledgers/evidence.sql
 --   round_missing, round_changed, day_missing, day_changed
 --   anchor_missing, anchor_changed          what is here is not what was here when the anchor was taken
 
@@ -162,7 +163,7 @@ $$;
 comment on function pgflow.check_page_(bigint, int) is 'Refuses (PF003) a page of a verification that holds nothing';
 
 create or replace function pgflow.verify_runs(
-  after bigint default -1, max int default 1000, key text default null, tenant text default ''
+  after bigint default -9223372036854775808, max int default 1000, key text default null, tenant text default ''
 )
 returns jsonb
 language plpgsql
@@ -200,15 +201,30 @@ begin
           select distinct u.run_id from pgflow.unit u where u.run_id > after and u.run_id <= passed
           order by u.run_id limit max
         )
+        union
+        (
+          select distinct a.run_id from pgflow.gate_answer a where a.run_id > after order by a.run_id limit max
+        )
+        union
+        (select m.run_id from pgflow.imported m where m.run_id > after order by m.run_id limit max)
+        union
+        (select distinct e.run_id from pgflow.evidence e where e.run_id > after order by e.run_id limit max)
       ) x order by 1 limit max
     );
   end if;
   select coalesce(jsonb_agg(jsonb_build_array(i.id, r.key, r.generation, v.finding, v.detail) order by i.id), '[]')
   into found_
   from unnest(ids) as i (id)
-  cross join lateral pgflow.verify_run_(i.id) v
+  cross join lateral (
+    -- What was said of those that the sealer has not come to is noted all the same.
+    select n.* from pgflow.verify_run_(i.id) n
+    where key is not null or i.id <= passed or exists (select from pgflow.seal s where s.run_id = i.id)
+    union all
+    select * from pgflow.verify_said_(i.id)
+  ) v
   left join pgflow.run r on r.run_id = i.id;
-  return jsonb_build_object('runs', cardinality(ids), 'findings', found_,
+  return jsonb_build_object('runs', (select count(*) from unnest(ids) i (id) where key is not null or i.id <= passed),
+    'findings', found_,
     'next', case when key is null and cardinality(ids) = max then ids[max] end);
 end
 $$;
@@ -233,10 +249,10 @@ declare
 begin
   perform pgflow.check_page_(after, max);
   for d in
-    select r.round, r.day, r.sealed_at, r.root, r.runs, r.dropped_at, m.leaves
+    select r.round, r.day, r.sealed_at, r.root, r.runs, r.dropped_at, pgflow.leaves_(r.round, r.runs) as leaves, m.seals
     from pgflow.seal_round r
     cross join lateral (
-      select array_agg(s.hash order by s.run_id) as leaves
+      select count(*) as seals
       from unnest(r.runs) as i (id) join pgflow.seal s on s.run_id = i.id and s.round = r.round
     ) m
     where r.round > after order by r.round limit max
@@ -253,12 +269,12 @@ begin
     continue when d.dropped_at is not null and exists (
       select from pgflow.dropped_history h where h.dropped_at = d.dropped_at
     );
-    if coalesce(cardinality(d.leaves), 0) <> cardinality(d.runs) then
+    if d.seals <> cardinality(d.runs) then
       found_ := found_ || jsonb_build_array(jsonb_build_array(d.round, 'seal_missing',
-        format('of %s seals, %s are there', cardinality(d.runs), coalesce(cardinality(d.leaves), 0))));
+        format('of %s seals, %s are there', cardinality(d.runs), d.seals)));
     elsif pgflow.merkle_root_(d.leaves) is distinct from d.root then
       found_ := found_ || jsonb_build_array(jsonb_build_array(d.round, 'round_changed',
-        'its root is not that of its seals'));
+        'its root is not that of its seals and its evidence'));
     end if;
   end loop;
   return jsonb_build_object('rounds', expected - after, 'findings', found_,
@@ -485,11 +501,8 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select pgflow.merkle_path_(array_agg(s.hash order by s.run_id), array_position(r.runs, path_in_round_.run_id))
-  from pgflow.seal_round r cross join unnest(r.runs) as i (id)
-  join pgflow.seal s on s.run_id = i.id and s.round = r.round
-  where r.round = path_in_round_.round
-  group by r.runs
+  select pgflow.merkle_path_(pgflow.leaves_(r.round, r.runs), array_position(r.runs, path_in_round_.run_id))
+  from pgflow.seal_round r where r.round = path_in_round_.round
 $$;
 comment on function pgflow.path_in_round_(bigint, bigint) is 'The way from a run''s seal to the root of its round';
 

@@ -43,7 +43,8 @@ begin
   ) values (
     t, t - age_seconds * interval '1 second', acknowledged, kept, old_timeline, new_timeline, worker_id, pid,
     run_count, left(host, 255), runs
-  ) returning loss_id into id;
+  ) returning pgflow.loss.loss_id into id;
+  perform pgflow.note_evidence_('loss', json_build_array(id));
   return id;
 end
 $$;
@@ -60,9 +61,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 begin
-  update pgflow.loss l set closed_at = pgflow.now_(), closed_by = pgflow.sender_(by), why = left(why, 1000)
+  update pgflow.loss l set closed_at = pgflow.now_(), closed_by = pgflow.sender_(by), why = pgflow.told_(why, 1000)
   where l.loss_id = loss_id and l.closed_at is null;
-  return found;
+  if not found then
+    return false;
+  end if;
+  perform pgflow.note_evidence_('loss_closed', json_build_array(loss_id));
+  return true;
 end
 $$;
 comment on function pgflow.close_loss(bigint, text, text)

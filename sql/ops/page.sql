@@ -57,7 +57,7 @@ declare
   t timestamptz;
 begin
   -- One at a time; whoever comes second finds what is left the next time.
-  if not pg_try_advisory_xact_lock(hashtextextended('pgflow.page', 0)) then
+  if not pg_try_advisory_xact_lock(pgflow.latch_('page')) then
     return;
   end if;
   t := pgflow.now_();

@@ -28,8 +28,8 @@ declare
   t timestamptz;
 begin
   if wait then
-    perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
-  elsif not pg_try_advisory_xact_lock(hashtextextended('pgflow.retention', 0)) then
+    perform pg_advisory_xact_lock(pgflow.latch_('retention'));
+  elsif not pg_try_advisory_xact_lock(pgflow.latch_('retention')) then
     return 0;
   end if;
   perform set_config('synchronous_commit', 'off', true);
@@ -120,13 +120,14 @@ declare
   roots bigint[];
   gone bigint[];
   own_pools text[];
+  removal bigint;
   t timestamptz := pgflow.now_();
 begin
   if ended_before is null or ended_before > t then
     raise exception using errcode = 'PF003', message = 'ended_before must be a time that has passed';
   end if;
   -- One at a time: two that delete the same rows in different orders would deadlock.
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   perform set_config('synchronous_commit', 'off', true);
   roots := array(
     select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
@@ -179,7 +180,9 @@ begin
   if runs > 0 then
     perform pgflow.drop_seals_(gone, t);
     insert into pgflow.dropped_history (dropped_at, ended_before, runs, dropped_by)
-    values (t, drop_history.ended_before, runs, session_user);
+    values (t, drop_history.ended_before, runs, session_user)
+    returning dropped_history_id into removal;
+    perform pgflow.note_evidence_('dropped_history', json_build_array(removal));
   end if;
   partitions := 0;
   if last_root is null then

@@ -250,6 +250,7 @@ begin
   insert into pgflow.imported (run_id, imported_at, generation, root, status, imported_by, origin)
   values (me, t, gen, stem, was, session_user,
     jsonb_build_object('run_id', header->'run_id', 'ended_us', header->'ended_us', 'parent', header->'parent'));
+  perform pgflow.note_evidence_('imported', json_build_array(me), me);
   return me;
 end
 $$;

@@ -144,7 +144,7 @@ begin
   -- A worker that froze between its fence and its COMMIT still locks a lease: whoever waited for it here
   -- would freeze too. It stays behind as the lease of nobody, and is taken once its session has timed out.
   -- So do all of them while a batch of this worker's is just being committed.
-  if pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id) then
+  if pg_try_advisory_xact_lock(pgflow.latch_('worker ' || worker_id)) then
     select array_agg(k.run_id) into ids from (
       select e.run_id from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update skip locked
     ) k;
@@ -197,6 +197,19 @@ comment on function pgflow.reap_worker(int, bigint)
   is 'Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too '
      'often are stuck';
 --! grant reap_worker to pgflow_worker
+
+create or replace function pgflow.begin_tick(queues text)
+returns boolean
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select pg_try_advisory_xact_lock(pgflow.latch_('tick ' || begin_tick.queues))
+$$;
+comment on function pgflow.begin_tick(text)
+  is 'Keeps other exclusive ticks from these queues until the end of the transaction; false if one is at work on them';
+--! grant begin_tick to pgflow_worker
 
 create or replace function pgflow.leave_worker(worker_id int)
 returns void

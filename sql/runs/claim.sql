@@ -407,7 +407,7 @@ declare
   freed bigint[];
 begin
   -- What batches of the holder are just committing is waited for: it says how far the runs are.
-  perform pg_advisory_xact_lock(hashtext('pgflow.worker'), w.worker_id) from (
+  perform pg_advisory_xact_lock(pgflow.latch_('worker ' || w.worker_id)) from (
     select distinct e.worker_id from pgflow.lease e where e.run_id = any(run_ids) and e.token = any(tokens) order by 1
   ) w;
   perform from pgflow.lease e where e.run_id = any(run_ids) and e.token = any(tokens) order by e.run_id for update;

@@ -90,10 +90,15 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  salt bytea;
 begin
   -- Whoever reads the leases after this must see what was given away before it: not so in one snapshot for all.
-  return worker_id is not null and current_setting('transaction_isolation') = 'read committed'
-    and pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id);
+  if worker_id is null or current_setting('transaction_isolation') <> 'read committed' then
+    return false;
+  end if;
+  select s.salt into salt from pgflow.salt s;
+  return pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt, 'worker ' || worker_id));
 end
 $$;
 comment on function pgflow.share_worker_(int)

@@ -18,7 +18,7 @@ begin
     perform pgflow.check_may_force_(key);
     return pgflow.force_cancel_run(key, why, tenant, sent_by);
   end if;
-  perform pgflow.post_(chain, 'x', 'cancel', json_build_object('why', left(why, 4096)), pgflow.sender_(sent_by));
+  perform pgflow.post_(chain, 'x', 'cancel', json_build_object('why', pgflow.told_(why, 4096)), pgflow.sender_(sent_by));
   return chain;
 end
 $$;
@@ -40,7 +40,7 @@ as $$
 declare
   chain bigint := pgflow.chain_of_(tenant, key);
 begin
-  perform pgflow.post_(chain, 'p', 'pause', json_build_object('why', left(why, 4096)), pgflow.sender_(sent_by));
+  perform pgflow.post_(chain, 'p', 'pause', json_build_object('why', pgflow.told_(why, 4096)), pgflow.sender_(sent_by));
   return chain;
 end
 $$;
@@ -62,7 +62,7 @@ as $$
 declare
   chain bigint := pgflow.chain_of_(tenant, key);
 begin
-  perform pgflow.post_(chain, 'r', 'resume', json_build_object('why', left(why, 4096)), pgflow.sender_(sent_by));
+  perform pgflow.post_(chain, 'r', 'resume', json_build_object('why', pgflow.told_(why, 4096)), pgflow.sender_(sent_by));
   return chain;
 end
 $$;
@@ -107,7 +107,7 @@ begin
     raise exception using errcode = 'PF003', message = 'attempts and effects are said of a retry from a step';
   end if;
   if not is_again then
-    perform pgflow.post_(chain, 't', 'retry', json_build_object('why', left(why, 4096)), pgflow.sender_(sent_by));
+    perform pgflow.post_(chain, 't', 'retry', json_build_object('why', pgflow.told_(why, 4096)), pgflow.sender_(sent_by));
   else
     perform pgflow.begin_again_('retry', chain, null, from_step, null, null, effects, children, attempts, null,
       why, sent_by);

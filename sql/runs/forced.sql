@@ -201,7 +201,7 @@ declare
 begin
   delete from pgflow.owed o where o.run_id = me and o.call = call and o.kind = 'effect' returning o.* into strict debt;
   perform pgflow.append_(me, (select max(u.seq) + 1 from pgflow.unit u where u.run_id = me), call, 'o', 'discharged',
-    json_build_object('effect', debt.detail->>'key', 'verdict', verdict, 'why', left(why, 4096), 'by', said_by), 0, t,
+    json_build_object('effect', debt.detail->>'key', 'verdict', verdict, 'why', pgflow.told_(why, 4096), 'by', said_by), 0, t,
     t);
 end
 $$;
@@ -257,7 +257,7 @@ as $$
 declare
   chain bigint := pgflow.chain_of_(tenant, key);
 begin
-  perform pgflow.post_(chain, 'x', 'force', json_build_object('why', left(why, 4096)), pgflow.sender_(sent_by));
+  perform pgflow.post_(chain, 'x', 'force', json_build_object('why', pgflow.told_(why, 4096)), pgflow.sender_(sent_by));
   return chain;
 end
 $$;

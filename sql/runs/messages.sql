@@ -114,7 +114,7 @@ begin
   end if;
   delete from pgflow.held h where h.run_id = me returning h.* into strict stuck;
   perform pgflow.append_(me, stuck.last_seq + 1, 0, 'o', verb,
-    json_build_object('why', left(why, 4096), 'by', said_by, 'message', message, 'signal', name), 0, t, t);
+    json_build_object('why', pgflow.told_(why, 4096), 'by', said_by, 'message', message, 'signal', name), 0, t, t);
   insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
   values (me, t, stuck.lane_id, stuck.last_seq + 1, 0, stuck.priority, stuck.has_begun);
   lane_id := stuck.lane_id;
@@ -138,7 +138,7 @@ as $$
     replaced_in, moved_by, why)
   select coalesce(number, s.signal_id), s.chain_id, s.sent_at, pgflow.now_(), s.kind, s.name, s.sent_by,
     s.payload, why_moved,
-    case when number is not null then s.signal_id end, left(said_by, 255), left(why, 4096)
+    case when number is not null then s.signal_id end, left(said_by, 255), pgflow.told_(why, 4096)
   from pgflow.signal s where s.chain_id = chain and s.kind = 's' and s.signal_id = message
 $$;
 comment on function pgflow.take_out_(bigint, bigint, text, bigint, text, text)

@@ -58,7 +58,7 @@ begin
   runs := cardinality(chains);
   insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
   select c, t, 'x', 'cancel', sender,
-    json_build_object('why', left(coalesce(why, 'purged'), 4096), 'reason', 'purged')
+    json_build_object('why', pgflow.told_(coalesce(why, 'purged'), 4096), 'reason', 'purged')
   from unnest(chains) c;
   insert into pgflow.nudge (chain_id) select c from unnest(chains) c;
   if runs > 0 then

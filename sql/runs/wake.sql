@@ -414,7 +414,7 @@ $$;
 comment on function pgflow.wake(bigint[], int, boolean)
   is 'Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the '
      'workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended';
---! grant wake to pgflow_client, pgflow_worker, pgflow_operator
+--! grant wake to pgflow_client, pgflow_worker, pgflow_operator, pgflow_approver, pgflow_speaker
 
 create or replace function pgflow.wake_due_(max int, t timestamptz)
 returns int[]

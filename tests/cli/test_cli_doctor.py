@@ -245,7 +245,7 @@ def test_what_a_role_may_do(dsn, conn):
             (
                 "fail",
                 f"{roles['nobody']} may not use pgflow here",
-                f"grant pgflow_client (or _worker, _operator, _auditor) to {roles['nobody']}",
+                f"grant pgflow_client (or _worker, _operator, _auditor, _approver) to {roles['nobody']}",
             )
         ]
     finally:
@@ -268,7 +268,7 @@ def test_the_role_that_made_the_roles_gets_their_rights_by_the_remedy(dsn, conn)
         assert refused.err.startswith(
             f"pgflow: role {role} may use nothing of the schema pgflow: grant pgflow_client to {role}"
         )
-        conn.execute(remedy.replace(" (or _worker, _operator, _auditor, _declarer)", ""))
+        conn.execute(remedy.replace(" (or _worker, _operator, _auditor, _approver, _declarer)", ""))
         assert pgflow(mine, "list").code == 0
     finally:
         conn.execute(f"drop owned by {role}; drop role {role}")

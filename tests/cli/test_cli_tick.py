@@ -175,7 +175,7 @@ def test_a_run_that_becomes_stuck_is_exit_code_four(dsn, conn, tmp_path):
 def test_an_exclusive_tick_leaves_the_field_to_another(dsn, conn):
     start(conn, "greet", "a-1", name="Ada")
     with psycopg.connect(dsn) as other:
-        other.execute("select pg_advisory_xact_lock(hashtextextended('pgflow tick default', 0))")
+        other.execute("select pgflow.begin_tick('default')")
         answer = tick(dsn, "--exclusive")
         assert (answer.code, answer.out) == (0, "")
         assert "Another exclusive tick" in answer.err

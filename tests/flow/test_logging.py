@@ -20,8 +20,8 @@ from records import SOON, wait_until
 
 import pgflow
 from pgflow import App, Retries, RunFailed, RunStuck, Signal, logger, logs, step, workflow
-from pgflow._db.dsn import redact_text
 from pgflow.logs import FIELDS, JsonFormatter, TextFormatter
+from pgflow.texts import without_secrets
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -302,7 +302,7 @@ def test_what_an_error_says_is_one_line_without_what_the_server_quotes(
     assert logs.redacted(refused.value) == "invalid input syntax for type json"
     assert logs.redacted(OSError("a\n  b")) == "a b"
     assert logs.redacted(TimeoutError()) == "TimeoutError"
-    assert redact_text("nothing to hide: a://b") == "nothing to hide: a://b"
+    assert without_secrets("nothing to hide: a://b") == "nothing to hide: a://b"
 
 
 @pytest.mark.full

@@ -119,17 +119,16 @@ def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
     flow.until_idle()
     gate = gate_of(conn, run.key)
     flow.crash()
-    lock_of_gate = (
-        "create or replace function pgflow.lock_of_gate_(gate text) returns bigint language {}"
+    conn.execute("alter function pgflow.latch_(text) rename to soundly_")
+    conn.execute(
+        """create function pgflow.latch_(name text) returns bigint
+        language plpgsql as $$ begin
+          if current_setting('test.slow', true) = 'yes' then
+            perform pg_advisory_lock(4711), pg_advisory_unlock(4711);
+          end if;
+          return pgflow.soundly_(name);
+        end $$"""
     )
-    plain = "sql immutable as $$ select hashtextextended('pgflow.gate ' || gate, 0) $$"
-    slow = """plpgsql volatile as $$ begin
-        if current_setting('test.slow', true) = 'yes' then
-          perform pg_advisory_lock(4711), pg_advisory_unlock(4711);
-        end if;
-        return hashtextextended('pgflow.gate ' || gate, 0);
-    end $$"""
-    conn.execute(lock_of_gate.format(slow))  # type: ignore[arg-type]
     conn.execute("select pg_advisory_lock(4711)")
     ((run_id, call),) = conn.execute("select run_id, call from pgflow.gate").fetchall()
     question = f'[{{"run": {run_id}, "gates": [[{call}, "approve-order"]]}}]'
@@ -153,7 +152,8 @@ def test_expiry_sees_an_answer_that_was_committed_as_it_took_the_lock(
         first.commit()
         conn.execute("select pg_advisory_unlock(4711)")
         assert late.result(HANG_SECONDS) == [([],)]
-    conn.execute(lock_of_gate.format(plain))  # type: ignore[arg-type]
+    conn.execute("drop function pgflow.latch_(text)")
+    conn.execute("alter function pgflow.soundly_(text) rename to latch_")
     assert conn.execute("select verdict from pgflow.gate_answer").fetchall() == [("approve",)]
     flow.until_idle()
     assert (

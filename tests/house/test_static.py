@@ -57,6 +57,7 @@ DYNAMIC = {
     "core/partition": "names are unit_ and a number, by %I",
     "core/sparse": "names are those of partitions in the catalog, by %I",
     "events/outbox": "names are event_ and a number, or those of partitions in the catalog, by %I",
+    "ledgers/evidence": "statements are those of our own function evidence_kinds_(), values by using",
     "ops/check": "names are those of our own functions check_<concept>_() in the catalog, by %I",
     "privileges": "names of our own roles and functions, by %I",
 }

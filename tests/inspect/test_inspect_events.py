@@ -63,6 +63,10 @@ def test_orders_to_a_relay_are_read_latest_first(dsn: str) -> None:
         conn.execute("select pgflow.pause_relay('mailer', 'why', 'ann')")
         conn.execute("select pgflow.resume_relay('mailer')")
         found = inspect.ask(conn, inspect.list_relay_changes("mailer"))
-        assert [(row.what, row.why) for row in found] == [("resumed", None), ("paused", "why")]
+        assert [(row.what, row.why) for row in found] == [
+            ("resumed", None),
+            ("paused", "why"),
+            ("declared", None),
+        ]
         assert inspect.ask(conn, inspect.list_relay_changes("mailer", limit=1)) == found[:1]
         assert inspect.ask(conn, inspect.list_relay_changes("other")) == []

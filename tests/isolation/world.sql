@@ -141,7 +141,7 @@ as $$
   delete from pgflow.ready; delete from pgflow.lease; delete from pgflow.parked; delete from pgflow.held;
   delete from pgflow.wait; delete from pgflow.timer; delete from pgflow.signal; delete from pgflow.undelivered;
   delete from pgflow.nudge; delete from pgflow.unit; delete from pgflow.worker; delete from pgflow.step_beat;
-  delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.owed; delete from pgflow.run_update;
+  delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.evidence; delete from pgflow.owed; delete from pgflow.run_update;
   delete from pgflow.pool; delete from pgflow.spend; delete from pgflow.reservation; delete from pgflow.charge; delete from pgflow.pool_change;
   delete from pgflow.seal; delete from pgflow.seal_round; delete from pgflow.seal_day; delete from pgflow.seal_pending;
   update pgflow.seal_state set is_on = false, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0, cycle_began_at = null, next_look_at = null;
@@ -298,7 +298,7 @@ begin
     when 'free', 'locked', 'queued', 'lent' then
       perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
       if place = 'lent' then
-        perform pgflow.take_lock('a', 'plain', '1 hour');
+        perform pgflow.take_lock('a', 'plain', '1 hour', secret => 'mine');
       elsif place <> 'free' then
         perform scene.commit_('k', 101, '[]', '{"locks": [[1, "a", false, null, null, []]]}');
         update scene.run set seq = 1 where name = 'k';
@@ -392,7 +392,7 @@ begin
     when 'take_lock' then
       answer := case when pgflow.take_lock('a', pg_backend_pid()::text, '1 hour', false, '1 hour') is null then 'waits' else 'won' end;
     when 'free_lock' then
-      answer := case when pgflow.release_lock('a', 1) then 'free' else 'lost' end;
+      answer := case when pgflow.release_lock('a', 1, 'mine') then 'free' else 'lost' end;
     when 'break_lock' then
       answer := case pgflow.break_lock('a', 'it hangs') when 0 then 'nothing' else 'taken' end;
     when 'sweep_locks' then

@@ -65,6 +65,10 @@ def findings(conn: psycopg.Connection[Any], anchor: Any = None) -> list[str]:
             conn,
             "select f->>1 from jsonb_array_elements(pgflow.verify_rounds(0, 100000)->'findings') f",
         ),
+        *rows(
+            conn,
+            "select f->>0 from jsonb_array_elements(pgflow.verify_evidence(0, 100000)->'findings') f",
+        ),
         *rows(conn, "select f->>1 from jsonb_array_elements(pgflow.verify_days()->'findings') f"),
     ]
     if anchor is not None:

@@ -86,7 +86,7 @@ def wait_until(
         time.sleep(0.02)
 
 
-MIDWAY = "select pg_advisory_{}lock(hashtextextended('pgflow.add_unit_partitions', 0))"
+MIDWAY = "select pg_advisory_{}lock(pgflow.latch_('add_unit_partitions'))"
 """The file sql/core/partition.sql takes this lock while it is applied: whoever holds it stops an
 installer midway.
 """

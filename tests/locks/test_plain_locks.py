@@ -39,11 +39,42 @@ def test_a_lock_is_taken_given_back_and_taken_with_a_greater_fence(
     conn: psycopg.Connection,
 ) -> None:
     assert take(conn, "a", "one") == 1
-    assert take(conn, "a", "one") == 1  # the same holder, whose answer was lost
+    assert take(conn, "a", "one") == 2  # the same holder, whose answer was lost
     assert take(conn, "a", "two") is None
-    assert sqlkit.one(conn, "select pgflow.release_lock('a', 1)") is True
     assert sqlkit.one(conn, "select pgflow.release_lock('a', 1)") is False
-    assert take(conn, "a", "two") == 2
+    assert sqlkit.one(conn, "select pgflow.release_lock('a', 2)") is True
+    assert sqlkit.one(conn, "select pgflow.release_lock('a', 2)") is False
+    assert take(conn, "a", "two") == 3
+
+
+@pytest.mark.parametrize("secret", ["night-2f81", None], ids=["secret", "session"])
+def test_names_that_a_view_shows_neither_take_nor_free_the_lock_of_another(
+    dsn: str, conn: psycopg.Connection, secret: str | None
+) -> None:
+    fence = take(conn, "a", "night job", secret=secret)
+    take(conn, "a", "day job", secret=secret, patience="1 minute")
+    with sqlkit.connect(dsn) as thief:
+        ((key, seen, holder),) = thief.execute(
+            "select key, fence, holder from pgflow.locks"
+        ).fetchall()
+        assert (seen, holder) == (fence, "night job")
+        for guess in (None, holder, "", str(seen), "secret night-2f81", "session 1 1"):
+            for name in (holder, "day job"):
+                assert take(thief, key, name, secret=guess) is None
+                thief.execute("select pgflow.leave_lock(%s, %s, %s)", (key, name, guess))
+            given = (
+                "select pgflow.release_lock(%s, %s, %s), pgflow.renew_lock(%s, %s, '1 hour', %s)"
+            )
+            assert thief.execute(given, (key, seen, guess) * 2).fetchall() == [(False, False)]
+    assert sqlkit.rows(conn, "select fence, holder, waiters from pgflow.locks") == [
+        (fence, "night job", 1)
+    ]
+    shown = "select row_to_json(l)::text from pgflow.locks l"
+    assert "night-2f81" not in str(sqlkit.rows(conn, shown))
+    assert take(conn, "a", "night job", secret=secret) == 2  # and no fence is given twice
+    assert sqlkit.one(conn, "select pgflow.release_lock('a', 2, %s)", secret) is True
+    sqlkit.rows(conn, "select pgflow.sweep_locks()")
+    assert sqlkit.rows(conn, "select holder from pgflow.locks") == ["day job"]
 
 
 def test_a_lock_whose_time_is_over_is_anybodys(conn: psycopg.Connection) -> None:
@@ -72,7 +103,7 @@ def test_who_waits_with_patience_stands_in_the_queue_and_is_passed_over_when_it_
     sqlkit.set_clock(conn, sqlkit.T0 + timedelta(seconds=17))
     sqlkit.rows(conn, "select pgflow.sweep_locks()")
     assert sqlkit.rows(conn, "select holder from pgflow.locks") == ["three"]
-    assert take(conn, "a", "three", patience="10 seconds") == 2
+    assert take(conn, "a", "three", patience="10 seconds") == 3  # 2 was answered to nobody
 
 
 def test_who_finds_a_lock_expired_and_may_not_have_it_leaves_it_to_the_next_in_the_queue(
@@ -120,12 +151,12 @@ def test_who_asked_twice_since_the_answer_was_lost_does_not_wait_behind_itself(
     dsn: str, conn: psycopg.Connection
 ) -> None:
     with sqlkit.connect(dsn) as cut, cut.transaction():
-        assert take(cut, "a", "one") == 1
-        assert take(conn, "a", "one", patience="1 minute") is None
-    assert take(conn, "a", "one", patience="1 minute") == 1
-    sqlkit.one(conn, "select pgflow.release_lock('a', 1)")
+        assert take(cut, "a", "one", secret="mine") == 1
+        assert take(conn, "a", "one", secret="mine", patience="1 minute") is None
+    assert take(conn, "a", "one", secret="mine", patience="1 minute") == 2
+    sqlkit.one(conn, "select pgflow.release_lock('a', 2, 'mine')")
     sqlkit.rows(conn, "select pgflow.sweep_locks()")
-    assert take(conn, "a", "two") == 2
+    assert take(conn, "a", "two") == 3
 
 
 def test_a_lock_that_nobody_waits_for_leaves_nothing_behind(conn: psycopg.Connection) -> None:
@@ -197,7 +228,7 @@ def test_in_one_snapshot_for_all_a_lock_is_asked_for_and_won_later(
         other.execute("commit")
         sqlkit.one(conn, "select pgflow.release_lock('a', 1)")
         sqlkit.rows(conn, "select pgflow.sweep_locks()")
-        assert take(other, "a", "two", patience="1 minute") == 2
+        assert take(other, "a", "two", patience="1 minute") == 3
 
 
 def test_two_who_take_a_lock_at_once_do_not_both_have_it(
@@ -214,7 +245,7 @@ def test_two_who_take_a_lock_at_once_do_not_both_have_it(
 def test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards(
     dsn: str, conn: psycopg.Connection, end: str
 ) -> None:
-    patience = {"patience": "1 minute"}
+    patience = {"patience": "1 minute", "secret": "mine"}
     assert take(conn, "a", "one") == 1
     assert take(conn, "a", "two", **patience) is None
     sqlkit.rows(conn, "select pgflow.sweep_locks()")
@@ -225,7 +256,7 @@ def test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards(
         asking.execute("begin")
         assert take(asking, "a", "three") is None  # decides of the key until it commits
         waiting.execute("begin")
-        assert take(waiting, "a", "two", patience="10 minutes") is None
+        assert take(waiting, "a", "two", patience="10 minutes", secret="mine") is None
         asking.execute("commit")
         assert sqlkit.one(conn, "select pgflow.release_lock('a', 1)") is True
         sqlkit.rows(conn, "select pgflow.sweep_locks()")
@@ -320,7 +351,7 @@ def test_plain_code_that_waits_has_its_turn(dsn: str, conn: psycopg.Connection) 
             thread.start()
             wait_until(lambda: count(conn, "pgflow.lock_wait") == 1, "the wait")
         thread.join()
-    assert order == [2]
+    assert order[0] > 1
 
 
 # ---------------------------------------------------------------- steps inside the block

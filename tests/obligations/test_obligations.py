@@ -351,7 +351,7 @@ async def test_a_word_that_retention_keeps_from_being_recorded_is_looked_for_aga
     conn.execute(word, (key,))
     aside = "select pgflow.put_mail_aside_(array(select run_id from pgflow.run), now())"
     with psycopg.connect(dsn) as retention:
-        retention.execute("select pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0))")
+        retention.execute("select pg_advisory_xact_lock(pgflow.latch_('retention'))")
         conn.execute(aside)
         conn.execute(aside)
         assert one(conn, "select count(*) from pgflow.nudge") == 1

@@ -190,8 +190,10 @@ TESTS = {
             "tests/runs/test_bash_values.py",
             "tests/workspace/test_hostile_repositories.py",
             "-k",
-            "planted or privileges or nobody or plain or test_inspect_sheet "
-            "or evaluates or its_place or hostile",
+            (
+                "planted or privileges or nobody or plain or test_inspect_sheet "
+                "or evaluates or its_place or hostile"
+            ),
         ],
     ),
 }

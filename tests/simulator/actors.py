@@ -1030,7 +1030,7 @@ class Cast:
             patience = self.rng.choice((None, "3 seconds", "1 hour"))
             rows = yield call(
                 "take_lock",
-                "$1, $2, $3::interval, $4::boolean, $5::interval",
+                "$1, $2, $3::interval, $4::boolean, $5::interval, $1",
                 key,
                 holder,
                 self.rng.choice(("2 seconds", "1 hour")),
@@ -1041,13 +1041,13 @@ class Cast:
             if rows[0][0] is not None:
                 fences[key] = int(rows[0][0])
         elif what == "leave":
-            yield call("leave_lock", "$1, $2", key, holder, act=Act("lock"))
+            yield call("leave_lock", "$1, $2, $1", key, holder, act=Act("lock"))
         elif what == "sweep" and not me.explicit:
             yield call("sweep_locks", "", columns="busy", act=Act("wake"))
         elif what in ("renew", "release") and key in fences:
             fence = fences[key] if what == "renew" else fences.pop(key)
             more = ", interval '1 minute'" if what == "renew" else ""
-            yield call(f"{what}_lock", f"$1, $2::bigint{more}", key, fence, act=Act("lock"))
+            yield call(f"{what}_lock", f"$1, $2::bigint{more}, $1", key, fence, act=Act("lock"))
         else:
             yield Step("rest")
 

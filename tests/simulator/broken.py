@@ -25,7 +25,7 @@ BROKEN: dict[str, Variant] = {
         (
             Change(
                 "try_key_",
-                "pg_try_advisory_xact_lock(hashtext('pgflow.lock'), hashtext(key))",
+                "pg_try_advisory_xact_lock(pgflow.latch_('lock ' || key))",
                 "true",
             ),
         ),
@@ -219,7 +219,7 @@ BROKEN: dict[str, Variant] = {
         (
             Change(
                 "share_worker_",
-                "pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)",
+                "pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt, 'worker ' || worker_id))",
                 "true",
             ),
             Change(
@@ -234,7 +234,7 @@ BROKEN: dict[str, Variant] = {
         (
             Change(
                 "share_worker_",
-                "pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)",
+                "pg_try_advisory_xact_lock_shared(pgflow.latch_of_(salt, 'worker ' || worker_id))",
                 "true",
             ),
         ),
@@ -244,7 +244,7 @@ BROKEN: dict[str, Variant] = {
         (
             Change(
                 "reap_worker",
-                "pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id)",
+                "pg_try_advisory_xact_lock(pgflow.latch_('worker ' || worker_id))",
                 "true",
             ),
         ),

@@ -232,6 +232,10 @@ ANSWER = """
   insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by)
   select {gate}, a.n, {run}, %(t)s, true, 'approve', 'ann', 'ann' {of}
 """
+NOTED = """
+  select pgflow.note_evidence_('gate_answer', json_build_array(a.gate, a.n), a.run_id) from pgflow.gate_answer a
+  where not exists (select from pgflow.evidence e where e.key = json_build_array(a.gate, a.n)::text)
+"""
 OWED = """
   insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
   select run_id, 9, %(t)s, 'obligation', 'refund',
@@ -600,7 +604,8 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [
             ANSWER.format(
                 gate="'k/over/1'", run="%(leased)s", of="from generate_series(1, 2) as a (n)"
-            )
+            ),
+            NOTED,
         ],
     ],
     "no verdict is lost": [
@@ -609,7 +614,8 @@ MUTATIONS: dict[str, list[list[str]]] = {
                 gate="g.gate",
                 run="g.run_id",
                 of="from (select 1) a (n), pgflow.gate g where call = 1",
-            )
+            ),
+            NOTED,
         ],
     ],
     "a parked run waits for its gates": [
@@ -660,6 +666,17 @@ MUTATIONS: dict[str, list[list[str]]] = {
     ],
     "the runs that were passed are sealed or pending": [
         ["update pgflow.seal_state set passed_run_id = %(ready)s"]
+    ],
+    "what people said is as it was noted": [
+        [
+            (
+                "insert into pgflow.queue_change (changed_at, queue, what, said, changed_by)"
+                " values (%(t)s, 'q', 'paused', '{}', 'eve')"
+            )
+        ],
+        [
+            "insert into pgflow.evidence (noted_at, kind, key, hash) values (%(t)s, 'policy', '[9]', '')"
+        ],
     ],
     "what is sealed is what is there": [
         [

@@ -161,7 +161,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
     commit(conn, flush(asking, expected=0, **gate("g", approvers=["ann"]), park=True, idle=True))
     commit(conn, flush(late, expected=0, **gate("l", timeout=60)))
     conn.execute("update pgflow.gate set expires_at = expires_at - interval '2 hours'")
-    fence = one(conn, "select pgflow.take_lock('a', 'one', '1 hour')")
+    fence = one(conn, "select pgflow.take_lock('a', 'one', '1 hour', secret => 'mine')")
     conn.execute("select pgflow.take_lock('a', 'two', '1 hour', false, '1 hour')")
     conn.execute("select pgflow.post_update('e', 'a', 'u')")
     chains = [run.chain_id for run in (*leased, *parked, *stuck, *done)]
@@ -205,8 +205,8 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
             ),
         ),
         "take lock": call("take_lock('a', gen_random_uuid()::text, '1 hour', false, '1 hour')"),
-        "release lock": call("release_lock('a', %s)", fence),
-        "renew lock": call("renew_lock('a', %s, '1 hour')", fence),
+        "release lock": call("release_lock('a', %s, 'mine')", fence),
+        "renew lock": call("renew_lock('a', %s, '1 hour', 'mine')", fence),
         "break lock": call("break_lock('a', 'it hangs')"),
         "sweep locks": call("sweep_locks()"),
         "open entity": call("open_entity('e', 'a')"),

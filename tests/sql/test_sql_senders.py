@@ -81,8 +81,8 @@ def parked(conn: Conn) -> None:
 
 def locked(conn: Conn) -> None:
     conn.execute(
-        "insert into pgflow.lock (fence, since, expires_at, is_shared, key, holder)"
-        "values (nextval('pgflow.lock_fence_seq'), now(), now() + interval '1 day', false, 'l', 'x')"
+        "insert into pgflow.lock (fence, since, expires_at, is_shared, key, holder, proof)"
+        "values (nextval('pgflow.lock_fence_seq'), now(), now() + interval '1 day', false, 'l', 'x', '')"
     )
 
 

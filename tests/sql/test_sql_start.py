@@ -657,7 +657,7 @@ def test_a_sweep_that_must_not_wait_leaves_the_keys_to_who_is_at_work(dsn: str, 
     sqlkit.finish(conn, claim_one(conn))
     with sqlkit.connect(dsn) as other:
         with other.transaction():
-            other.execute("select pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0))")
+            other.execute("select pg_advisory_xact_lock(pgflow.latch_('retention'))")
             assert one(conn, "select pgflow.sweep_keys(wait => false)") == 0
         assert one(conn, "select pgflow.sweep_keys(wait => false)") == 1
 

@@ -63,7 +63,8 @@ By = Annotated[
     typer.Option(
         metavar="NAME",
         callback=refuse_empty,
-        help="Who answers; else whoever is logged in, and the machine: ann@host.",
+        help="Who answers; else whoever is logged in, and the machine: ann@host. A role that does "
+        "not speak for others answers in its own name.",
     ),
 ]
 As = Annotated[
@@ -160,11 +161,12 @@ def _answer(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    who = by or operator()
     with opened(dsn) as connection:
         from pgflow._db.calls import gates as calls
         from pgflow._db.query import run
         from pgflow.inspect import find_gate, find_newest
+
+        who = by or _own_name(connection)
 
         asked, answer = _meant(connection, gate, node, answer)
         if asked is not None:
@@ -194,6 +196,16 @@ def _answer(
         return plain(f"Answered {gate}: {verdict}. Run {newest.key} is {newest.status}.")
 
     print_one(choose_form(as_json=as_json), said, told)
+
+
+def _own_name(connection: psycopg.Connection[Any]) -> str:
+    """Return the name of the person at the terminal where the role of the connection may speak for
+    people, else that role: it answers as nobody else.
+    """
+    from pgflow._db.calls.gates import speaks_for_others
+    from pgflow._db.query import run
+
+    return operator() if run(connection, speaks_for_others()) else connection.info.user
 
 
 class Answer(NamedTuple):
@@ -454,8 +466,9 @@ def delegate(
         from pgflow._db.query import run
 
         _refuse_ended(connection, gate)
-        run(connection, calls.delegate_gate(gate, by or operator(), to, why or ""))
-    said = {"gate": gate, "by": by or operator(), "to": to}
+        who = by or _own_name(connection)
+        run(connection, calls.delegate_gate(gate, who, to, why or ""))
+    said = {"gate": gate, "by": who, "to": to}
     print_one(
         choose_form(as_json=as_json), said, lambda: plain(f"{to} may answer gate {gate} now.")
     )

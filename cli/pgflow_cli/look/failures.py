@@ -126,16 +126,13 @@ def _line(error: BaseException) -> str:
     return hide_secrets(text).rstrip(".")
 
 
-_URL = re.compile(r"\b[A-Za-z][\w+.-]*://[^\s\"']+")
 _USERINFO = re.compile(r"(?<![/\w])(\w[^\s:/@\"]*):[^\s\"/][^\s\"]*@")
 
 
 def hide_secrets(text: str) -> str:
-    """A text with the passwords of every connection string in it replaced by ``***``."""
-    if "://" not in text and "=" not in text and "@" not in text:
-        return text
-    from pgflow._db.dsn import redact_dsn
+    """A text with the passwords of every connection string in it replaced by ``***``, also where
+    its scheme was left out.
+    """
+    from pgflow.texts import without_secrets
 
-    text = _URL.sub(lambda url: redact_dsn(url[0]), text)
-    text = _USERINFO.sub(r"\1:***@", text)
-    return text if "://" in text else redact_dsn(text)
+    return _USERINFO.sub(r"\1:***@", without_secrets(text))

@@ -16,7 +16,6 @@ from pgflow_cli.look.database import (
     connect,
     database_now,
     fetch,
-    fetch_dicts,
     find_dsn,
 )
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Mistake
@@ -162,16 +161,12 @@ def _alone(dsn: str, queues: Any) -> Iterator[bool]:
     """Take the lock of ticks; yield False if another tick has it. It is a transaction's, since a
     pooler lends sessions; it keeps no snapshot.
     """
+    from pgflow._db.calls.worker import begin_tick
+    from pgflow._db.query import run
+
     with connect(dsn) as connection, connection.transaction(force_rollback=True):
         connection.execute("set local idle_in_transaction_session_timeout = 0")
-        name = "pgflow tick " + " ".join(queues)
-        yield bool(
-            fetch_dicts(
-                connection,
-                "select pg_try_advisory_xact_lock(hashtextextended(%s, 0)) as mine",
-                (name,),
-            )[0]["mine"]
-        )
+        yield run(connection, begin_tick(" ".join(queues)))
 
 
 # ---------------------------------------------------------------- what it came to

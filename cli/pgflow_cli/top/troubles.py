@@ -50,7 +50,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return shown(
             f"{error.diag.message_primary}: the role of this connection is too low. Looking needs "
-            "pgflow_auditor, orders pgflow_operator, answers to gates pgflow_client"
+            "pgflow_auditor, orders pgflow_operator, answers to gates pgflow_approver"
         )
     if isinstance(error, psycopg.errors.QueryCanceled):
         return "This took the database too long"

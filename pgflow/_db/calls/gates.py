@@ -37,6 +37,11 @@ def delegate_gate(gate: str, from_approver: str, to_approver: str, why: str) -> 
     return Query(sql, (gate, from_approver, to_approver, why or None), read_sent)
 
 
+def speaks_for_others() -> Query[bool]:
+    """True if this role may answer in the names of others."""
+    return Query("select pgflow.speaks_for_others()", (), lambda rows: bool(rows[0][0]))
+
+
 def find_gate(gate: str) -> Query[OpenGate | None]:
     """The open gate of a key; None if there is none."""
     sql = """

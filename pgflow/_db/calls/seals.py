@@ -75,6 +75,12 @@ def verify_rounds(after: int, most: int) -> Query[dict[str, Any]]:
     return Query(sql, (after, most), lambda rows: dict(rows[0][0]))
 
 
+def verify_evidence(after: int, most: int) -> Query[dict[str, Any]]:
+    """Compares a page of what operators did with what was noted of it."""
+    sql = "select pgflow.verify_evidence(%s::bigint, %s::int)"
+    return Query(sql, (after, most), lambda rows: dict(rows[0][0]))
+
+
 def verify_days() -> Query[dict[str, Any]]:
     """Compares days with their rounds."""
     return Query("select pgflow.verify_days()", (), lambda rows: dict(rows[0][0]))

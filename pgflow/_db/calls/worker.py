@@ -162,3 +162,8 @@ def notify(channel: str, payload: str) -> Query[None]:
         (channel, payload),
         _nothing,
     )
+
+
+def begin_tick(queues: str) -> Query[bool]:
+    """Keep other exclusive ticks away in this transaction; False if one is at work."""
+    return Query("select pgflow.begin_tick(%s::text)", (queues,), lambda rows: bool(rows[0][0]))

@@ -32,6 +32,7 @@ from pgflow.declare.durable.processes import Ended, NotStarted, Order, TooLong, 
 from pgflow.declare.durable.providers import ALLOWED, named, secrets_of
 from pgflow.declare.graph import Node, Script
 from pgflow.declare.text.templates import Variables, environment
+from pgflow.texts import without_secrets
 
 _MOST_IN_ENVIRONMENT: Final = 100_000
 """Longest value of one variable in bytes; Linux takes 128 KiB."""
@@ -60,9 +61,11 @@ class Done(BaseModel):
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the session and the file that are none: workers of before they were there read
-        this too.
+        this too. Passwords that an error quotes are masked.
         """
         dumped: dict[str, Any] = dump(self)
+        if self.error is not None:
+            dumped["error"] = without_secrets(self.error)
         for name in ("session", "long"):
             if dumped[name] is None:
                 del dumped[name]

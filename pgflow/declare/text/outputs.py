@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from pgflow.declare.graph import NodeId
 from pgflow.declare.text.javascript import WHITE_SPACE, json_text, parse_json
 from pgflow.declare.text.spelling import similar
+from pgflow.texts import without_secrets
 
 NodeState = Literal["pending", "running", "completed", "failed", "skipped"]
 
@@ -54,6 +55,10 @@ class Output:
     declared: tuple[str, ...] | None = None
     error: str = ""
     beyond: Beyond | None = None
+
+    def __post_init__(self) -> None:
+        if self.error:
+            object.__setattr__(self, "error", without_secrets(self.error))
 
 
 Outputs = Mapping[NodeId, Output]

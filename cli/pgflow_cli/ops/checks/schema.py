@@ -182,6 +182,7 @@ _ROLES = {
     "work on runs": ("claim_runs", "commit_units", "register_worker", "beat", "poll"),
     "pause, resume and retry runs": ("pause_run", "resume_run", "retry_run", "pause_queue"),
     "declare pools and queues": ("declare_app",),
+    "answer gates": ("answer_gate", "delegate_gate"),
     "audit": ("check",),
 }
 
@@ -211,7 +212,7 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "fail",
             f"{name} may not use pgflow here",
-            f"grant pgflow_client (or _worker, _operator, _auditor, _declarer) to {name}{inherits}",
+            f"grant pgflow_client (or _worker, _operator, _auditor, _approver, _declarer) to {name}{inherits}",
         )
         return
     may = {row["name"]: row["may"] for row in patient.rows(_MAY)}
@@ -255,4 +256,6 @@ _GRANTEES = (
     "pgflow_operator",
     "pgflow_auditor",
     "pgflow_declarer",
+    "pgflow_approver",
+    "pgflow_speaker",
 )

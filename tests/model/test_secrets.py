@@ -1,0 +1,127 @@
+"""Passwords that a text quotes are masked, in Python and in SQL alike, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlkit import one
+
+from pgflow._model.exceptions import clean, encode_error
+from pgflow.texts import without_secrets, without_secrets_in
+
+PW = "hunter2canary"
+
+QUOTING = [
+    f"connection to postgresql://app:{PW}@db/x failed",
+    f"redis://:{PW}@cache:6379/0",
+    f"amqps://a.b:{PW}%40x@mq/%2f, and https://bot:{PW}@example.org/a?b=c",
+    f"postgresql+psycopg://app:{PW}/with@signs@db/x",
+    f"postgresql://app:{PW}'quoted\"{PW}@db/x",
+    f"postgresql://db/x?user=a&password={PW}",
+    f"host=db password={PW} dbname=x",
+    f"host=db PASSWORD = '{PW} with spaces' dbname=x",
+    f"host=db password='{PW} is never closed",
+    f"connect(host='db', password='{PW}', port=1)",
+    f'connect(host="db", password="{PW}")',
+    f"PGPASSWORD={PW} psql",
+    f"db_password={PW}",
+    f"{{'user': 'a', 'password': '{PW}'}}",
+    f'{{"user": "a", "password": "{PW}", "x": 1}}',
+    json.dumps({"body": json.dumps({"password": f"{PW} a"})}),
+    f"alter role app password '{PW}'",
+    f"client_secret={PW}",
+    f"Driver=x;Uid=a;Pwd={PW};Server=b",
+]
+HARMLESS = [
+    "a step failed",
+    "password authentication failed for user 'app'",
+    "at http://localhost:8080/runs, ask ann",
+    "see https://example.org/a?b=c#d",
+    "mail ann@example.org",
+    "postgresql://app@db/orders",
+    "a://b",
+    "x = 1",
+]
+
+
+@pytest.mark.parametrize("text", QUOTING)
+def test_a_password_is_masked(text: str) -> None:
+    masked = without_secrets(text)
+    assert PW not in masked
+    assert "***" in masked
+    assert without_secrets(masked) == masked
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_a_text_without_one_stays_as_it_is(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+WITHOUT_SPACE = st.text(
+    st.characters(blacklist_categories=["Z", "C"], blacklist_characters="@"), min_size=1
+)
+
+
+@given(before=st.text(max_size=20), password=WITHOUT_SPACE, after=st.text(max_size=20))
+def test_a_password_of_a_url_is_masked_whatever_it_is_made_of(
+    before: str, password: str, after: str
+) -> None:
+    text = f"{before} postgresql://app:{password}{PW}@db {after}"
+    assert PW not in without_secrets(text)
+
+
+@given(st.text(), st.integers(1, 200))
+def test_a_text_is_masked_before_it_is_cut(password: str, limit: int) -> None:
+    url = f"x postgresql://app:{PW}{'y' * 1000}@db"
+    assert PW not in clean(url, limit)
+    assert clean(password, limit) is not None
+
+
+class Refused(Exception):
+    def __init__(self, text: str, **more: Any) -> None:
+        super().__init__(text, more)
+        self.dsn = text
+        self.password = PW
+        self.more = more
+
+
+def connect() -> None:
+    try:
+        raise ConnectionError("postgresql://app:hunter2canary@db/x")
+    except ConnectionError as error:
+        raise Refused(
+            f"password={PW}", params={"password": PW, "deep": [f"redis://:{PW}@c"]}
+        ) from error
+
+
+def test_nothing_of_a_recorded_error_quotes_a_password() -> None:
+    with pytest.raises(Refused) as raised:
+        connect()
+    recorded = encode_error(raised.value)
+    assert PW not in json.dumps(recorded)
+    assert recorded["fields"]["password"] == "***"
+    assert recorded["args"][1]["params"]["deep"] == ["redis://:***@c"]
+    assert recorded["cause"]["message"] == "postgresql://app:***@db/x"
+    assert any("ConnectionError(" in line for line in recorded["cause"]["traceback"])
+
+
+def test_what_no_password_is_in_comes_back_as_it_was() -> None:
+    value = {"a": [1, None, 2.5, "b"], "c": {"d": True}}
+    assert without_secrets_in(value) == value
+
+
+@pytest.mark.parametrize("text", [t for t in QUOTING if "Pwd=" not in t and "body" not in t])
+def test_a_reason_that_is_given_in_sql_is_masked(db: psycopg.Connection, text: str) -> None:
+    assert PW not in one(db, "select pgflow.told_(%s, 4096)", text)
+
+
+def test_a_reason_without_one_is_only_cut(db: psycopg.Connection) -> None:
+    for text in HARMLESS:
+        assert one(db, "select pgflow.told_(%s, 4096)", text) == text
+    assert one(db, "select pgflow.told_('abc', 2)") == "ab"
+    assert one(db, "select pgflow.told_(null, 2)") is None
