@@ -32,7 +32,7 @@ from pydantic_core import (
     to_jsonable_python,
 )
 
-from pgflow._model import coreschemas, shapes, upcasters
+from pgflow._model import coreschemas, proofs, shapes, tags, upcasters
 from pgflow._model.decimals import outside_strings, reader_of
 from pgflow.errors import DefinitionError, NotStorable
 
@@ -131,15 +131,51 @@ def _plain(value: Any) -> Any:
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
 
 
-_encode_plain = json.JSONEncoder(
+_encode_loosely = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
 ).encode
+_write_json = SchemaSerializer({"type": "any"}, coreschemas.CONFIG).to_json
+
+
+def _is_proven(proof: proofs.Proof, value: Any) -> bool:
+    try:
+        return proof(value)
+    except RecursionError:
+        return False
 
 
 def encode_plain(value: Any, what: str) -> str:
-    """JSON text of a value whose type nobody declared."""
+    """JSON text of a value that others read as JSON: it has to be JSON.
+
+    Raises:
+        NotStorable: It is not, or not within the limits.
+    """
+    if _is_proven(proofs.is_json, value):
+        return _encode_json(value, what)
+    text = encode_loosely(value, what)
+    differs = tags.difference(value, json.loads(text))
+    if differs is not None:
+        raise NotStorable(
+            f"{what} cannot be stored as JSON: {differs.place or 'it'} is a "
+            f"{differs.kind}, which JSON does not have: pass what is to be read"
+        )
+    return text
+
+
+def _encode_json(value: Any, what: str) -> str:
+    """JSON text of a value of JSON's own types."""
     try:
-        return check_text(_encode_plain(value), what)
+        text = _write_json(value).decode()
+        _check_constants(text)
+    except (ValueError, RecursionError) as error:
+        _refuse(what, error)
+    return check_text(text, what)
+
+
+def encode_loosely(value: Any, what: str) -> str:
+    """JSON text of a value as pydantic writes it, whatever is lost by that."""
+    try:
+        return check_text(_encode_loosely(value), what)
     except (TypeError, ValueError, RecursionError) as error:
         _refuse(what, error)
 
@@ -158,12 +194,14 @@ def _refuse(what: str, error: Exception) -> NoReturn:
 class Codec(Generic[T]):
     """Encodes and decodes the values of one annotation."""
 
-    __slots__ = ("_read", "_upcasting", "_writer", "annotation")
+    __slots__ = ("_proof", "_read", "_tagged", "_upcasting", "_writer", "annotation")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._writer: SchemaSerializer | None = None
         self._read: Callable[[str], Any] = json.loads
+        self._proof: proofs.Proof | None = proofs.is_json
+        self._tagged: Callable[[str], Any] | None = None
         self._upcasting: tuple[int, Callable[[str], Any]] | None = None
         if annotation is not Any:
             schema = coreschemas.lossless(_core_schema(annotation))
@@ -171,25 +209,32 @@ class Codec(Generic[T]):
                 coreschemas.own(schema, to_write=True), coreschemas.CONFIG
             )
             self._read = reader_of(coreschemas.own(schema, to_write=False))
+            self._proof = proofs.proof_of(schema)
 
     def encode(self, value: T, what: str) -> str:
-        """Returns the JSON text of a value.
+        """Returns the JSON text of a value, which is read as that value again.
 
         Args:
             value: The value.
             what: Name for errors, as in "the result of step charge".
 
         Raises:
-            NotStorable: It cannot be written within the limits.
+            NotStorable: It cannot be written within the limits, or would come back as another.
         """
+        if self._proof is None or not _is_proven(self._proof, value):
+            return self._encode_carefully(value, what)
+        text = _encode_json(value, what) if self._writer is None else self._text_of(value, what)
+        return self._encode_carefully(value, what) if tags.MARK in text else text
+
+    def _text_of(self, value: T, what: str) -> str:
+        """Return the text of a value as its annotation has it, within the limits."""
         if self._writer is None:
-            return encode_plain(value, what)
+            return encode_loosely(value, what)
         try:
             text = self._writer.to_json(
                 value, warnings=False, by_alias=False, round_trip=True
             ).decode()
-            if ("NaN" in text or "Infinity" in text) and _CONSTANT.search(outside_strings(text)):
-                json.loads(text, parse_constant=_refuse_constant)
+            _check_constants(text)
         except (
             PydanticSerializationError,
             TypeError,
@@ -199,6 +244,43 @@ class Codec(Generic[T]):
         ) as error:
             _refuse(what, error)
         return check_text(text, what)
+
+    def _encode_carefully(self, value: T, what: str) -> str:
+        """Return the text of a value of which there is no proof: it is read again, and compared.
+        Where that is another value, the text has tags.
+        """
+        text: str | None = None
+        back, refused = tags.ABSENT, None
+        try:
+            text = self._text_of(value, what)
+            back = self.decode(text, what)
+        except NotStorable as error:
+            refused = error
+        differs = None if refused else tags.difference(value, back)
+        if text is not None and refused is None and differs is None:
+            return text
+        tagged = self._with_tags(value, text, back, what)
+        if tagged is not None:
+            return tagged
+        if refused is not None:
+            raise refused
+        assert text is not None
+        assert differs is not None
+        if differs.is_reading:
+            return text
+        raise NotStorable(f"{what} cannot be stored as JSON: {differs}")
+
+    def _with_tags(self, value: T, text: str | None, back: Any, what: str) -> str | None:
+        """Return the text with tags; None if it is not read as the value either."""
+        try:
+            made = tags.Writer(codec_for).write(
+                value, tags.ABSENT if text is None else json.loads(text), back
+            )
+            tagged = check_text(_encode_loosely(made), what)
+            read = self.decode(tagged, what)
+            return tagged if tags.difference(value, read) is None else None
+        except (NotStorable, DefinitionError, TypeError, ValueError, RecursionError):
+            return None
 
     def to_plain(self, value: T) -> Any:
         """Return the dicts, lists and so on that :meth:`encode` would write;
@@ -220,7 +302,9 @@ class Codec(Generic[T]):
             NotStorable: The text does not fit the annotation.
         """
         try:
-            value: T = self._read(text)
+            value: T = (self._read_tagged if tags.MARK in text else self._read)(text)
+        except tags.UnknownTagError as error:
+            raise NotStorable(f"{what} cannot be read: {error}") from error
         except (ValueError, RecursionError) as error:
             if self._writer is not None and upcasters.is_any():
                 try:
@@ -235,6 +319,20 @@ class Codec(Generic[T]):
             refused.outline = outline
             raise refused from error
         return value
+
+    def _read_tagged(self, text: str) -> T:
+        """Read a text in which tags may stand."""
+        if self._tagged is None:
+            self._tagged = self._make_tagged_reader()
+        value: T = self._tagged(text)
+        return value
+
+    def _make_tagged_reader(self) -> Callable[[str], Any]:
+        if self._writer is None:
+            return lambda text: tags.untag_within(json.loads(text), codec_for)
+        schema = coreschemas.lossless(_core_schema(self.annotation))
+        woven = tags.weave_in(schema, codec_for)
+        return reader_of(coreschemas.own(woven, to_write=False))
 
     @property
     def shape(self) -> shapes.Shape:
@@ -256,6 +354,11 @@ class Codec(Generic[T]):
             schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
             self._upcasting = count, reader_of(coreschemas.own(schema, to_write=False))
         return self._upcasting[1]
+
+
+def _check_constants(text: str) -> None:
+    if ("NaN" in text or "Infinity" in text) and _CONSTANT.search(outside_strings(text)):
+        json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -27,6 +27,8 @@ CONFIGURED = frozenset({"model", "dataclass", "typed-dict"})
 BY_NAME = frozenset({"fields", "choices"})
 """Keys behind which a dict maps names, or the tags of a union, to schemas."""
 
+_LEAVES_OUT = ("serialization_exclude", "serialization_exclude_if")
+
 OPAQUE = frozenset(
     {
         "config",
@@ -88,6 +90,9 @@ def own(schema: Any, *, to_write: bool) -> Any:
     classes: set[type] = set()
 
     def replace(part: dict[str, Any]) -> dict[str, Any]:
+        if to_write:
+            for key in _LEAVES_OUT:  # what a class keeps from its readers is a part of it too
+                part.pop(key, None)
         if to_write and part.get("type") == "call" and _is_named_tuple(part["function"]):
             return _as_tuple(part)
         cls = part.get("cls")

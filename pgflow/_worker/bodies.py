@@ -427,10 +427,12 @@ def _enter(call: StepCall, scope: StepScope) -> None:
 
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
-    if call.spec.effect == "d" and not isinstance(value, Choice):
-        raise TypeError(
-            f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
-        )
+    if call.spec.effect == "d":
+        if not isinstance(value, Choice):
+            raise TypeError(
+                f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+            )
+        value = value.recorded()
     text = call.spec.result.encode(value, f"the result of step {call.name}")
     if scope.emitted:
         scope.succeeded()

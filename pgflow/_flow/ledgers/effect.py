@@ -33,7 +33,7 @@ from pgflow._flow.scope import WorkflowScope, variables
 from pgflow._flow.step import AsyncStep, Calls, Step, SyncStep, follow, follow_sync
 from pgflow._model.budgets import Admit
 from pgflow._model.claims import SagaEntry
-from pgflow._model.codecs import Codec, codec_for, encode_plain
+from pgflow._model.codecs import Codec, codec_for, encode_loosely, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
 from pgflow._model.fingerprints import is_fingerprint
@@ -316,7 +316,7 @@ class EffectStep(Step[P, R_co]):
         return call
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return encode_plain(
+        return encode_loosely(
             dict(self._signature.bind(*args, **kwargs).arguments),
             f"the request of effect {self.name}",
         )
