@@ -29,6 +29,7 @@ import pydantic
 from pydantic_core import (
     PydanticSerializationError,
     SchemaSerializer,
+    SchemaValidator,
     to_jsonable_python,
 )
 
@@ -162,6 +163,34 @@ def encode_plain(value: Any, what: str) -> str:
     return text
 
 
+def encode_by_class(value: Any, what: str) -> str:
+    """JSON text of a value that others read by a type of their own choice: what is of a class is
+    written as that class is.
+
+    Raises:
+        NotStorable: It would be read as another value even by its own class, or is not within the
+            limits.
+    """
+    if _is_proven(proofs.is_json, value):
+        return _encode_json(value, what)
+    try:
+        return check_text(_encode_loosely(_parts_by_class(value, what)), what)
+    except (TypeError, ValueError, RecursionError, DefinitionError) as error:
+        _refuse(what, error)
+
+
+def _parts_by_class(value: Any, what: str) -> Any:
+    if type(value) is list:
+        return [_parts_by_class(item, what) for item in value]
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _parts_by_class(item, what) for key, item in value.items()}
+    if proofs.is_json(value):
+        return value
+    if isinstance(value, (dict, tuple, set, frozenset)) and not hasattr(value, "_fields"):
+        return json.loads(encode_plain(value, what))
+    return json.loads(codec_for(type(value), what).encode(value, what))
+
+
 def _encode_json(value: Any, what: str) -> str:
     """JSON text of a value of JSON's own types."""
     try:
@@ -256,19 +285,35 @@ class Codec(Generic[T]):
             back = self.decode(text, what)
         except NotStorable as error:
             refused = error
-        differs = None if refused else tags.difference(value, back)
+        try:
+            differs = tags.difference(value, value if back is tags.ABSENT else back)
+        except RecursionError as error:
+            _refuse(what, error)
         if text is not None and refused is None and differs is None:
             return text
         tagged = self._with_tags(value, text, back, what)
         if tagged is not None:
             return tagged
-        if refused is not None:
-            raise refused
-        assert text is not None
-        assert differs is not None
-        if differs.is_reading:
-            return text
-        raise NotStorable(f"{what} cannot be stored as JSON: {differs}")
+        if differs is not None and not (text and differs.is_reading and not self._admits(value)):
+            changed = NotStorable(f"{what} cannot be stored as JSON: {differs}")
+            changed.outline = f"{what} cannot be stored as JSON"  # a place may name keys
+            raise changed
+        if refused is not None or text is None:
+            raise refused or NotStorable(f"{what} cannot be stored as JSON")
+        return text
+
+    def _admits(self, value: T) -> bool:
+        """Return True if the annotation takes a value as it is, so that reading it must not make
+        another of it.
+        """
+        if self._writer is None:
+            return True
+        schema = coreschemas.lossless(_core_schema(self.annotation))
+        try:
+            taken = SchemaValidator(schema).validate_python(value, strict=True)
+        except (ValueError, RecursionError):
+            return False
+        return tags.difference(value, taken) is None
 
     def _with_tags(self, value: T, text: str | None, back: Any, what: str) -> str | None:
         """Return the text with tags; None if it is not read as the value either."""
@@ -303,12 +348,10 @@ class Codec(Generic[T]):
         """
         try:
             value: T = (self._read_tagged if tags.MARK in text else self._read)(text)
-        except tags.UnknownTagError as error:
-            raise NotStorable(f"{what} cannot be read: {error}") from error
         except (ValueError, RecursionError) as error:
             if self._writer is not None and upcasters.is_any():
                 try:
-                    value = self._upcasting_reader()(text)
+                    value = self._upcasting_reader(tagged=tags.MARK in text)(text)
                 except (ValueError, RecursionError):
                     # How the text differs from what it should be is what the first reader said.
                     pass
@@ -330,7 +373,7 @@ class Codec(Generic[T]):
     def _make_tagged_reader(self) -> Callable[[str], Any]:
         if self._writer is None:
             return lambda text: tags.untag_within(json.loads(text), codec_for)
-        schema = coreschemas.lossless(_core_schema(self.annotation))
+        schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
         woven = tags.weave_in(schema, codec_for)
         return reader_of(coreschemas.own(woven, to_write=False))
 
@@ -345,10 +388,12 @@ class Codec(Generic[T]):
             )
         )
 
-    def _upcasting_reader(self) -> Callable[[str], Any]:
+    def _upcasting_reader(self, *, tagged: bool) -> Callable[[str], Any]:
         """A reader that lets upcasters try what a class does not take;
         made again when further ones are declared.
         """
+        if tagged:
+            return self._make_tagged_reader()
         count = upcasters.count()
         if self._upcasting is None or self._upcasting[0] != count:
             schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))

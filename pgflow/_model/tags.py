@@ -31,7 +31,9 @@ import pydantic
 from pydantic_core import TzInfo
 
 from pgflow._model import coreschemas
+from pgflow._model.effects import Ref
 from pgflow._model.proofs import is_finite
+from pgflow.errors import NotStorable
 
 TAG = "$pgflow"
 MARK = '"$pgflow"'
@@ -51,12 +53,6 @@ _BUILTIN: dict[str, Any] = {
 
 Codecs = Callable[[Any], Any]
 """Return the codec of a class."""
-
-
-class UnknownTagError(Exception):
-    """A tag that names nothing that may stand there. No ValueError, lest another member of a union
-    is tried with what is left of the value.
-    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +128,7 @@ def _difference_of_types(value: Any, back: Any, place: str) -> Difference | None
         place,
         f"is a {type(value).__qualname__} and would come back as a {type(back).__qualname__}: "
         "annotate it with the type that it has",
-        is_reading=is_plain(value),
+        is_reading=is_plain(value) and not (type(value) is int and type(back) is float),
         kind=type(value).__qualname__,
     )
 
@@ -256,7 +252,8 @@ class Writer:
             ]
         if type(value) in _JSON and not is_known:
             return self._finite(value)
-        tagged = {TAG: type(value).__qualname__, "of": self._plain(value, plain)}
+        of = value if type(value) in _JSON else self._plain(value, plain)
+        tagged = {TAG: type(value).__qualname__, "of": of}
         if isinstance(value, (datetime, time)):
             tagged.update(_zone_of(value))
         return tagged
@@ -329,9 +326,11 @@ class Writer:
         return {TAG: name, "name": value.name}
 
     def _instance(self, value: Any, plain: Any, back: Any, *, is_type: bool) -> Any:
-        if is_type and back is not ABSENT and isinstance(plain, dict):
+        if is_type and back is not ABSENT:
             # Its class is what it should be: what differs is in it.
             parts, others = parts_of(value) or {}, parts_of(back) or {}
+            if is_root(type(value)):
+                return self.write(parts["root"], plain, others["root"])
             return {
                 name: self.write(parts[name], item, others.get(name, ABSENT))
                 if name in parts
@@ -521,7 +520,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 def _named(cls: type, name: str) -> type:
     found = [inner for inner in _subclasses(cls) if inner.__qualname__ == name]
     if not found:
-        raise UnknownTagError(
+        raise ValueError(
             f"it is tagged as a {name}, and no subclass of {cls.__qualname__} of that name is "
             "loaded: import its module"
         )
@@ -532,7 +531,14 @@ def _instance_of(cls: type, value: dict[str, Any], codec_of: Codecs) -> Any:
     chosen = _named(cls, value[TAG])
     rest = {name: item for name, item in value.items() if name != TAG}
     content = rest["of"] if is_root(chosen) and "of" in rest else rest
-    return codec_of(chosen).decode(json.dumps(content), f"a {chosen.__qualname__}")
+    return _read(codec_of(chosen), content, f"a {chosen.__qualname__}")
+
+
+def _read(codec: Any, content: Any, what: str) -> Any:
+    try:
+        return codec.decode(json.dumps(content), what)
+    except NotStorable as error:
+        raise ValueError(str(error)) from error  # another member of a union may fit
 
 
 def _member_of(cls: type, value: dict[str, Any]) -> Any:
@@ -551,7 +557,7 @@ def _subclass_member(base: type, value: dict[str, Any]) -> Any:
     for cls in _subclasses(base):
         if issubclass(cls, Enum) and cls.__qualname__ == value[TAG]:
             return _member_of(cls, value)
-    raise UnknownTagError(
+    raise ValueError(
         f"it is tagged as a {value[TAG]}, which is no {base.__name__} that is loaded"
     )
 
@@ -572,8 +578,10 @@ def untag(value: Any, codec_of: Codecs) -> Any:
     if _is_tagged(value) == "plain":
         return untag_within(value, codec_of)
     name = value[TAG]
+    if name == Ref.__qualname__:
+        return _instance_of(Ref, value, codec_of)
     if name in _BUILTIN:
-        return codec_of(_BUILTIN[name]).decode(json.dumps(value), f"a {name}")
+        return _read(codec_of(_BUILTIN[name]), value, f"a {name}")
     rows = {"tuple": tuple, "set": set, "frozenset": frozenset, "list": list}
     items = untag_within(value.get("of"), codec_of)
     if name in rows and isinstance(items, list):
@@ -582,6 +590,6 @@ def untag(value: Any, codec_of: Codecs) -> Any:
         return collections.deque(items, value.get("maxlen"))
     if name == "dict" and isinstance(items, list):
         return {key: item for key, item in items}
-    raise UnknownTagError(
+    raise ValueError(
         f"it is tagged as a {name}, which needs an annotation: annotate it with its class"
     )

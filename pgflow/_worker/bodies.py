@@ -39,7 +39,7 @@ from pgflow._worker.progress import Progress
 from pgflow._worker.runs import Runs
 from pgflow._worker.threads import DaemonThreads, Job, Posts
 from pgflow._worker.transaction_bodies import TransactionBodies
-from pgflow.errors import CodecError, LeaseLost, StepCommitted
+from pgflow.errors import CodecError, LeaseLost, NotStorable, StepCommitted
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
@@ -441,7 +441,9 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
 
 def _judge(call: StepCall, error: BaseException) -> StepResult:
     """A failed attempt with a delay, or the outcome."""
-    is_final = isinstance(error, call.spec.raises) or not isinstance(error, Exception)
+    is_final = isinstance(error, (*call.spec.raises, NotStorable)) or not isinstance(
+        error, Exception
+    )
     attempts = call.failed_attempts + 1
     is_last = attempts >= (call.max_attempts or call.spec.retries.max_attempts)
     delay = None if is_final or is_last else call.spec.retries.delay_seconds(attempts)
