@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -31,7 +31,6 @@ import pydantic
 from pydantic_core import TzInfo
 
 from pgflow._model import coreschemas
-from pgflow._model.effects import Ref
 from pgflow._model.proofs import is_finite
 from pgflow.errors import NotStorable
 
@@ -50,6 +49,17 @@ _BUILTIN: dict[str, Any] = {
     for kind in (bytes, date, time, datetime, timedelta, Decimal, UUID, complex)
 }
 """Types of which a tag says enough, whatever the annotation."""
+
+_known: dict[str, type] = {}
+
+C = TypeVar("C", bound=type)
+
+
+def known(cls: C) -> C:
+    """Declares a class of the library's own: a tag of it says enough, whatever the annotation."""
+    _known[cls.__qualname__] = cls
+    return cls
+
 
 Codecs = Callable[[Any], Any]
 """Return the codec of a class."""
@@ -578,8 +588,8 @@ def untag(value: Any, codec_of: Codecs) -> Any:
     if _is_tagged(value) == "plain":
         return untag_within(value, codec_of)
     name = value[TAG]
-    if name == Ref.__qualname__:
-        return _instance_of(Ref, value, codec_of)
+    if name in _known:
+        return _instance_of(_known[name], value, codec_of)
     if name in _BUILTIN:
         return _read(codec_of(_BUILTIN[name]), value, f"a {name}")
     rows = {"tuple": tuple, "set": set, "frozenset": frozenset, "list": list}

@@ -18,6 +18,7 @@ import pgflow
 from pgflow import (
     App,
     InvalidArgument,
+    NotStorable,
     Retries,
     RunFailed,
     Signal,
