@@ -220,7 +220,8 @@ class Update(Generic[P, R]):
         Raises:
             VersionConflict: It has another version than ``options(expect=)`` says.
         """
-        return self.as_step.aio(
+        update: AsyncStep[..., Any, Any] = self.as_step
+        return update.aio(
             check_entity_key(key),
             self.encode_args(args, kwargs),
             self.expected,

@@ -30,7 +30,13 @@ from typing_extensions import TypedDict
 
 from pgflow._flow.defaults import Defaults
 from pgflow._flow.patches import find_patches
-from pgflow._flow.step import check_aliases, look_like, resolve_hints
+from pgflow._flow.step import (
+    check_aliases,
+    check_callable,
+    check_no_method,
+    look_like,
+    resolve_hints,
+)
 from pgflow._flow.updates import UpdateHandler
 from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
@@ -77,6 +83,8 @@ class Workflow(Generic[P, R_co]):
         aliases: Sequence[str] = (),
         signals: Sequence[Awaited] = (),
     ) -> None:
+        check_callable(fn, "@workflow")
+        check_no_method(fn, "a workflow", "a run goes on in workers that have no instance")
         self.fn = fn
         self.name = name or fn.__qualname__.replace(".<locals>.", ".")
         self.raises = tuple(raises)
@@ -292,9 +300,7 @@ class Workflow(Generic[P, R_co]):
         if not kwargs and args and len(args) == len(self._names):
             arguments = dict(zip(self._names, args, strict=True))
         else:
-            arguments = self._defaults.fill(
-                dict(self._signature.bind(*args, **kwargs).arguments)
-            )
+            arguments = self._defaults.fill(dict(self._signature.bind(*args, **kwargs).arguments))
         text = self.input_codec.encode(arguments, what)
         self.input_codec.decode(text, what)
         return text

@@ -367,7 +367,10 @@ class Codec(Generic[T]):
         """Read a text in which tags may stand."""
         if self._tagged is None:
             self._tagged = self._make_tagged_reader()
-        value: T = self._tagged(text)
+        try:
+            value: T = self._tagged(text)
+        except (TypeError, LookupError, AttributeError, OverflowError) as error:
+            raise ValueError(f"a tag in it is not as tags are: {error}") from error
         return value
 
     def _make_tagged_reader(self) -> Callable[[str], Any]:

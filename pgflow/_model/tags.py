@@ -45,8 +45,7 @@ SECRETS = (pydantic.Secret, pydantic.SecretStr, pydantic.SecretBytes)
 _JSON = (str, int, bool, type(None), float)
 _ROWS = (tuple, set, frozenset, collections.deque)
 _BUILTIN: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (bytes, date, time, datetime, timedelta, Decimal, UUID, complex)
+    kind.__name__: kind for kind in (bytes, date, time, datetime, timedelta, Decimal, UUID, complex)
 }
 """Types of which a tag says enough, whatever the annotation."""
 
@@ -257,9 +256,7 @@ class Writer:
         if parts_of(value) is not None:
             return self._instance(value, plain, back, is_type=is_type)
         if isinstance(value, tuple):
-            return [
-                self.write(item, self._plain(item), ABSENT) for item in tuple.__iter__(value)
-            ]
+            return [self.write(item, self._plain(item), ABSENT) for item in tuple.__iter__(value)]
         if type(value) in _JSON and not is_known:
             return self._finite(value)
         of = value if type(value) in _JSON else self._plain(value, plain)
@@ -523,7 +520,8 @@ def _zone(key: str) -> ZoneInfo:
 
 def _subclasses(cls: type) -> Iterator[type]:
     yield cls
-    for inner in type.__subclasses__(cls):
+    below: list[type] = type.__subclasses__(cls)
+    for inner in below:
         yield from _subclasses(inner)
 
 
@@ -567,9 +565,7 @@ def _subclass_member(base: type, value: dict[str, Any]) -> Any:
     for cls in _subclasses(base):
         if issubclass(cls, Enum) and cls.__qualname__ == value[TAG]:
             return _member_of(cls, value)
-    raise ValueError(
-        f"it is tagged as a {value[TAG]}, which is no {base.__name__} that is loaded"
-    )
+    raise ValueError(f"it is tagged as a {value[TAG]}, which is no {base.__name__} that is loaded")
 
 
 def untag_within(value: Any, codec_of: Codecs) -> Any:
@@ -599,7 +595,7 @@ def untag(value: Any, codec_of: Codecs) -> Any:
     if name == "deque" and isinstance(items, list):
         return collections.deque(items, value.get("maxlen"))
     if name == "dict" and isinstance(items, list):
-        return {key: item for key, item in items}
+        return dict(items)
     raise ValueError(
         f"it is tagged as a {name}, which needs an annotation: annotate it with its class"
     )

@@ -77,9 +77,7 @@ class Registration:
             await quietly(self._control.ask(calls.leave_worker(self._life.worker_id)))
 
 
-def code_of(
-    name: str, workflow: Workflow[..., Any], *, is_readable: bool = True
-) -> calls.Code:
+def code_of(name: str, workflow: Workflow[..., Any], *, is_readable: bool = True) -> calls.Code:
     """Return the registration of a workflow that a worker serves under a name,
     which may be an old one.
 

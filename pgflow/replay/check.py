@@ -19,12 +19,12 @@ from pgflow._engine.history import Parting
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.main import make_driver
 from pgflow._flow.workflow import Workflow
+from pgflow._model import tags
+from pgflow._model.codecs import encode_loosely
 from pgflow._model.envelopes import Envelopes, open_text
 from pgflow._model.opening import open_claim
 from pgflow._worker.ref_checks import refs_in
 from pgflow._worker.threads import start_daemon
-from pgflow._model import tags
-from pgflow._model.codecs import encode_loosely
 from pgflow.errors import NonDeterminismError, NotStorable, Redacted
 
 CONTEXT_UNITS = 3

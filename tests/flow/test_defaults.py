@@ -189,6 +189,6 @@ async def test_updates_have_defaults_of_their_own(aflow: AsyncHarness) -> None:
     aflow.include(shop)
     run = await aflow.start(shop)
     await aflow.until_idle()
-    assert await run.update(add()) == 1
-    assert await run.update(add()) == 1
+    assert await run.execute_update(add) == 1
+    assert await run.execute_update(add) == 1
     assert await run.result(SOON) == [1, 1]

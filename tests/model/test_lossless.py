@@ -27,6 +27,8 @@ from pgflow._model import proofs, tags
 from pgflow._model.codecs import ANYTHING, codec_for, encode_by_class, encode_plain
 from pgflow.errors import NotStorable
 
+# ruff: noqa: DTZ001 - times without a zone are values too
+
 T = TypeVar("T")
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -361,6 +363,17 @@ def test_what_is_published_of_a_class_is_written_as_its_class_is() -> None:
         (Tone, '{"$pgflow": "Tone", "name": "none"}', "no such member"),
         (Any, '{"$pgflow": "os.system", "of": "ls"}', "needs an annotation"),
         (Any, '{"$pgflow": "Circle", "name": "c"}', "needs an annotation"),
+        (Any, '{"$pgflow": "dict", "of": [[[1], 2]]}', "not as tags are"),
+        (Any, '{"$pgflow": "dict", "of": [1]}', "not as tags are"),
+        (Any, '{"$pgflow": "set", "of": [[]]}', "not as tags are"),
+        (Any, '{"$pgflow": "deque", "of": [], "maxlen": "x"}', "not as tags are"),
+        (Any, '{"$pgflow": "Ref", "kind": 1}', "id"),
+        (Any, '{"$pgflow": "tuple"}', "needs an annotation"),
+        (dict[Any, int], '{"$pgflow": "dict", "of": [[[1], 2]]}', "not as tags are"),
+        (Right, '{"$pgflow": "Right", "of": []}', "is not a valid Right"),
+        (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "offset": [1e9]}', "not as tags"),
+        (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "offset": "x"}', "not as tags"),
+        (datetime, '{"$pgflow": "datetime", "of": "2026-01-01", "fold": 7}', "fold"),
     ],
 )
 def test_a_tag_passes_no_validator_and_names_no_stranger(
@@ -392,8 +405,19 @@ def test_json_that_was_given_is_read_as_the_annotation_says() -> None:
 
 # ---------------------------------------------------------------- any annotation, any value
 
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5) | st.sampled_from(
-    ["aGVsbG8=", "2026-01-01", "2026-01-01T00:00:00", "1", "1.5", "low", "P1D", str(uuid.UUID(int=1))]
+texts = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), max_size=5
+) | st.sampled_from(
+    [
+        "aGVsbG8=",
+        "2026-01-01",
+        "2026-01-01T00:00:00",
+        "1",
+        "1.5",
+        "low",
+        "P1D",
+        str(uuid.UUID(int=1)),
+    ]
 )
 zones = st.sampled_from(
     [None, UTC, BERLIN, ZoneInfo("Asia/Kathmandu"), timezone(timedelta(seconds=3601))]
@@ -430,7 +454,9 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Pair, st.builds(Pair, st.integers(), texts)),
     (Open, st.builds(lambda n, more: Open(n=n, more=more), st.integers(), texts)),
 ]
-HASHABLE = [leaf for leaf in LEAVES if leaf[0] not in (Eur, Usd, Shape, Event, Cached, Settled, Open)]
+HASHABLE = [
+    leaf for leaf in LEAVES if leaf[0] not in (Eur, Usd, Shape, Event, Cached, Settled, Open)
+]
 Typed = tuple[Any, st.SearchStrategy[Any]]
 leaves = st.sampled_from(LEAVES)
 hashables = st.sampled_from(HASHABLE)

@@ -394,16 +394,18 @@ class EffectStep(Step[P, R_co]):
     @property
     def request_codec(self) -> Codec[dict[str, Any]]:
         """Type of its arguments, by name."""
-        if self.declared._request_codec is None:
-            self.declared._request_codec = self._make_request_codec()
-        return self.declared._request_codec
+        declared: EffectStep[..., Any] = self.declared
+        if declared._request_codec is None:
+            declared._request_codec = self._make_request_codec()
+        return declared._request_codec
 
     @property
     def edit_codec(self) -> Codec[dict[str, Any]]:
         """Type of arguments with which it can be called, by name: none that it needs is missing."""
-        if self.declared._edit_codec is None:
-            self.declared._edit_codec = self._make_request_codec(is_whole=True)
-        return self.declared._edit_codec
+        declared: EffectStep[..., Any] = self.declared
+        if declared._edit_codec is None:
+            declared._edit_codec = self._make_request_codec(is_whole=True)
+        return declared._edit_codec
 
     def _make_request_codec(self, *, is_whole: bool = False) -> Codec[dict[str, Any]]:
         fields: dict[str, Any] = {}
