@@ -22,7 +22,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 import pydantic
@@ -30,6 +30,7 @@ from pydantic_core import (
     PydanticSerializationError,
     SchemaSerializer,
     SchemaValidator,
+    from_json,
     to_jsonable_python,
 )
 
@@ -138,10 +139,32 @@ _encode_loosely = json.JSONEncoder(
 _write_json = SchemaSerializer({"type": "any"}, coreschemas.CONFIG).to_json
 
 
+_UNPROVEN = (RecursionError, KeyError, AttributeError)
+"""Raised by a proof: the value holds itself, or lacks a field."""
+
+_UNWRITABLE = (PydanticSerializationError, TypeError, ValueError)
+SHORT = MAX_DEPTH
+"""A text of fewer characters is within every limit."""
+
+
+def _may_be_nan(part: dict[str, Any]) -> bool:
+    """Return True if a part of a core schema takes floats."""
+    kind = part.get("type")
+    return (
+        kind in ("float", "any")
+        or (kind in ("list", "set", "frozenset") and "items_schema" not in part)
+        or (kind == "dict" and "values_schema" not in part)
+    )
+
+
+def _is_never(_value: Any) -> bool:
+    return False
+
+
 def _is_proven(proof: proofs.Proof, value: Any) -> bool:
     try:
         return proof(value)
-    except RecursionError:
+    except _UNPROVEN:
         return False
 
 
@@ -223,13 +246,25 @@ def _refuse(what: str, error: Exception) -> NoReturn:
 class Codec(Generic[T]):
     """Encodes and decodes the values of one annotation."""
 
-    __slots__ = ("_proof", "_read", "_tagged", "_upcasting", "_writer", "annotation")
+    __slots__ = (
+        "_may_be_nan",
+        "_proof",
+        "_read",
+        "_tagged",
+        "_upcasting",
+        "_write",
+        "_writer",
+        "annotation",
+    )
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._writer: SchemaSerializer | None = None
-        self._read: Callable[[str], Any] = json.loads
-        self._proof: proofs.Proof | None = proofs.is_json
+        self._read: Callable[[str], Any] = from_json
+        self._proof: proofs.Proof = proofs.is_json
+        self._write: Callable[[Any], bytes] | None = _write_json
+        """Writes a value of which there is a proof; None if there never is."""
+        self._may_be_nan = True
         self._tagged: Callable[[str], Any] | None = None
         self._upcasting: tuple[int, Callable[[str], Any]] | None = None
         if annotation is not Any:
@@ -238,7 +273,16 @@ class Codec(Generic[T]):
                 coreschemas.own(schema, to_write=True), coreschemas.CONFIG
             )
             self._read = reader_of(coreschemas.own(schema, to_write=False))
-            self._proof = proofs.proof_of(schema)
+            proof = proofs.proof_of(schema)
+            self._proof = proof or _is_never
+            self._write = None if proof is None else self._writer_of_proven(schema)
+            self._may_be_nan = coreschemas.has(schema, _may_be_nan)
+
+    def _writer_of_proven(self, schema: Any) -> Callable[[Any], bytes]:
+        assert self._writer is not None
+        if not coreschemas.has_two_forms(schema):
+            return self._writer.to_json  # options cost as much as the value
+        return partial(self._writer.to_json, by_alias=False, round_trip=True, warnings=False)
 
     def encode(self, value: T, what: str) -> str:
         """Returns the JSON text of a value, which is read as that value again.
@@ -250,10 +294,29 @@ class Codec(Generic[T]):
         Raises:
             NotStorable: It cannot be written within the limits, or would come back as another.
         """
-        if self._proof is None or not _is_proven(self._proof, value):
+        if self._write is None:
             return self._encode_carefully(value, what)
-        text = _encode_json(value, what) if self._writer is None else self._text_of(value, what)
+        try:
+            if not self._proof(value):
+                return self._encode_carefully(value, what)
+            text = self._write(value).decode()
+        except (*_UNPROVEN, *_UNWRITABLE):
+            return self._encode_carefully(value, what)
+        if len(text) < SHORT and '"$' not in text and "\\u" not in text and text.isascii():
+            if self._may_be_nan and ("NaN" in text or "Infinity" in text):
+                self._check_constants(text, what)
+            return text
+        if self._may_be_nan:
+            self._check_constants(text, what)
+        check_text(text, what)
         return self._encode_carefully(value, what) if tags.MARK in text else text
+
+    @staticmethod
+    def _check_constants(text: str, what: str) -> None:
+        try:
+            _check_constants(text)
+        except ValueError as error:
+            _refuse(what, error)
 
     def _text_of(self, value: T, what: str) -> str:
         """Return the text of a value as its annotation has it, within the limits."""

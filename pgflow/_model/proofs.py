@@ -21,7 +21,9 @@ from uuid import UUID
 from pydantic_core import TzInfo
 
 Proof = Callable[[Any], bool]
-"""Return True if a value certainly comes back in type and value."""
+"""Return True if a value certainly comes back in type and value. It raises KeyError or
+AttributeError where a field is missing, RecursionError where a value holds itself.
+"""
 
 _EXACT: dict[str, type] = {
     "none": NoneType, "bool": bool, "int": int, "str": str, "bytes": bytes,
@@ -187,6 +189,8 @@ class _Prover:
         self._check_keys(schema, "items_schema")
         items = self.read(schema["items_schema"]) if "items_schema" in schema else is_json
         cls = {"list": list, "set": set, "frozenset": frozenset}[schema["type"]]
+        if items is is_json and cls is list:
+            return lambda value: type(value) is list and is_json(value)
         kind = getattr(items, "kind", None)
         if kind is not None:
             return lambda value: (
@@ -216,6 +220,8 @@ class _Prover:
         if kind not in (str, int):
             raise _UnprovenError
         values = self.read(schema["values_schema"]) if "values_schema" in schema else is_json
+        if values is is_json and kind is str:
+            return lambda value: type(value) is dict and is_json(value)
         only = getattr(values, "kind", None)
         if only is not None:
             return lambda value: (
@@ -297,13 +303,22 @@ class _Prover:
         if take is None:
             others = list(proofs.items())
 
+        if has_slots:
+            return lambda value: (
+                type(value) is cls
+                and (take is None or tuple(map(type, take(value))) == expected)
+                and all(proof(getattr(value, name)) for name, proof in others)
+            )
+        if take is not None and not others:
+            return lambda value: (
+                type(value) is cls
+                and len(value.__dict__) == count
+                and tuple(map(type, take(value.__dict__))) == expected
+            )
+
         def is_exact(value: Any) -> bool:
             if type(value) is not cls:
                 return False
-            if has_slots:
-                return (take is None or tuple(map(type, take(value))) == expected) and all(
-                    proof(getattr(value, name)) for name, proof in others
-                )
             found = value.__dict__
             if len(found) != count or (take and tuple(map(type, take(found))) != expected):
                 return False
@@ -312,13 +327,7 @@ class _Prover:
                     return False
             return True
 
-        def is_whole(value: Any) -> bool:
-            try:
-                return is_exact(value)
-            except (KeyError, AttributeError):  # a field was taken away, or never set
-                return False
-
-        return is_whole
+        return is_exact
 
     def typed_dict(self, schema: dict[str, Any]) -> Proof:
         self._check_config(schema)

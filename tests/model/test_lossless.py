@@ -520,7 +520,7 @@ def check_any_value(data: st.DataObject) -> None:
             COUNTS["refused"] += 1
             continue
         COUNTS["tagged" if tags.MARK in text else "plain"] += 1
-        COUNTS["proven"] += codec._proof is not None and codec._proof(value)
+        COUNTS["proven"] += codec._write is not None and codec._proof(value)
         assert is_same(value, codec.decode(text, "it")), (annotation, value, text)
 
 
@@ -555,7 +555,7 @@ def test_what_is_as_common_as_this_is_not_read_again(annotation: Any) -> None:
         Eur: Eur(amount=1), Event: Event(1), Any: {"a": [1, "b", None]},
     }[annotation]  # fmt: skip
     codec = codec_for(annotation)
-    assert codec._proof is not None
+    assert codec._write is not None
     assert codec._proof(value)
 
 
