@@ -97,9 +97,11 @@ class AsyncHarness:
         self._stack = contextlib.AsyncExitStack()
         self._worker: Worker | None = None
         self._queues: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         """Opens the app."""
+        self._loop = asyncio.get_running_loop()
         await self.app.__aenter__()
         return self
 
@@ -109,14 +111,14 @@ class AsyncHarness:
             await self._stack.aclose()
         finally:
             self._worker = None
-            await self.app._disconnect()
+            await self.app.close()
 
     @contextlib.asynccontextmanager
     async def _here(self) -> AsyncIterator[None]:
         """Work on the loop of the test. If a fixture has begun on another, which stands still
         meanwhile, go on there afterwards.
         """
-        loop, was_at_work = self.app._loop, self._worker is not None
+        loop, was_at_work = self._loop, self._worker is not None
         if loop is asyncio.get_running_loop():
             yield  # its fixture may go on with it
             return
@@ -125,12 +127,13 @@ class AsyncHarness:
             async with self:
                 yield
         finally:
+            self._loop = loop
             if loop is not None and was_at_work:
                 await asyncio.to_thread(loop.run_until_complete, self._work())
 
     def _finish(self) -> None:
         """Stop what is at work on a loop that stands still, unless that went with its loop."""
-        loop = self.app._loop
+        loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.run_until_complete(self.__aexit__())
 

@@ -154,6 +154,7 @@ table pgflow.code, owner pgflow_owner
   version text not null -- Its version: the one that it was given, or the hash of the code
   code_hash text not null -- Hash of the module that it is written in
   alias_of text -- The name that the workflow has in this code, where the name here is an old one; null = it is its name
+  defaults json -- What its parameters are that a start leaves out; null = there are none, or the app has a codec
   constraint code_alias_of_check CHECK (((octet_length(alias_of) >= 1) AND (octet_length(alias_of) <= 255)))
   constraint code_code_hash_check CHECK (((octet_length(code_hash) >= 1) AND (octet_length(code_hash) <= 255)))
   constraint code_pkey PRIMARY KEY (code_id)
@@ -1679,9 +1680,11 @@ view pgflow.lane_reasons, owner pgflow_owner
   version text -- Version of the code that its runs need; empty = any
   why text -- Reason why no worker takes queued runs; null = one does
   why_code text -- That reason as a code: queue_paused, no_worker, no_workflow or no_version
+  grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
+  grant select to pgflow_speaker
   grant select to pgflow_worker
 
 view pgflow.lanes, owner pgflow_owner
@@ -2648,8 +2651,10 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 2105af6f93e9cd8ebd8b5143ee4ae767
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
   -- Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, repeat or compensate
@@ -3201,9 +3206,11 @@ function pgflow.deadlocks() returns TABLE(key text, workflow text, queue text, w
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 c22b59e63eeff0e5a5caac53fb326f15
+  grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
 function pgflow.debounce_(me bigint, workflow text, lane integer, input json, labels jsonb, metadata jsonb, priority integer, start_id uuid, debounce_seconds double precision, max_wait_seconds double precision, timeout_seconds double precision, is_lined boolean) returns boolean, owner pgflow_owner
@@ -3264,6 +3271,12 @@ function pgflow.declare_schedules(worker_id integer, declared jsonb) returns tex
   md5 2ecd95c47997ec09b6da821221330b52
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.defaults_of_(workflow text) returns json, owner pgflow_owner
+  -- Defaults of the parameters of a workflow, in the code that was served last; null = none are known
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 1af8d35f979c8fbec8529df4470626a1
 
 function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, or if that is neither the role of the session nor one that it is a member of, save for pgflow_speaker. PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
@@ -3535,6 +3548,12 @@ function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.fill_input_(input json, defaults json) returns json, owner pgflow_owner
+  -- An input with the defaults of what it leaves out
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 16d76bc88fe79b3aed4d32b02dffb012
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
   -- The chain that a key names; PF001 if there is none
@@ -4942,7 +4961,7 @@ function pgflow.put_code_(codes jsonb) returns void, owner pgflow_owner
   -- Makes rows of code known, as register_code takes them
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 748e92e39481954b6fffd84c1cbb1c04
+  md5 30a68a2840a7f621aa410bb65ecc20bf
 
 function pgflow.put_documents(documents json) returns integer, owner pgflow_owner
   -- Writes documents, given as an array of {collection, path, value, ttl_ms, once}: all of them or none. One with once = true leaves what is there. Answers how many it has written
@@ -5072,7 +5091,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7abde42206d17008b2b9a43d42118fc2
+  md5 af3d2a62b10d2cc67f6f3d7eb752bf3d
   grant execute to pgflow_worker
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
@@ -5165,7 +5184,7 @@ function pgflow.refuse_update(mail_id bigint, error json) returns void, owner pg
   grant execute to pgflow_worker
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
-  -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
+  -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}, text of {parameter: default}], ...]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5234,7 +5253,7 @@ function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[]
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 9fc3f26b3c4d50080c0ce4b29e7c763c
+  md5 f5cbab065e4965eda1843240a69f524b
   grant execute to pgflow_worker
 
 function pgflow.release_strays(worker_id integer, known bigint[], min_age_seconds double precision DEFAULT 5) returns integer, owner pgflow_owner
@@ -5750,7 +5769,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 83f3ace81a34d4999022313c83c6ff1d
+  md5 0f8bbb535cf0a407354ba1b9a01d9199
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5761,7 +5780,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 dd533d00a8312e7fbd0e9c5142d5056d
+  md5 27a849a580a60b21515a0b610c4b994f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

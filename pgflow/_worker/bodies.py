@@ -456,12 +456,14 @@ def _enter(call: StepCall, scope: StepScope) -> None:
 
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
-    if call.spec.effect == "d" and not isinstance(value, Choice):
-        raise Unstorable(
-            TypeError(
-                f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+    if call.spec.effect == "d":
+        if not isinstance(value, Choice):
+            raise Unstorable(
+                TypeError(
+                    f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+                )
             )
-        )
+        value = value.recorded()
     try:
         text = call.spec.result.encode(value, f"the result of step {call.name}")
     except NotStorable as error:

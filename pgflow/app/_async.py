@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -123,25 +123,6 @@ class AsyncApp(AsyncPoolClient):
         except (psycopg.Error, PgflowError) as error:
             forgive(error, missing)
 
-    def _move_to_this_loop(self) -> None:
-        """Have the app belong to the running event loop: connections of one hang on another."""
-        if self._pool is not None:
-            raise WrongState(
-                "the app is open on another event loop, where its connections are: use it there, "
-                "close it there first, or make an app for each loop"
-            )
-        self._prepare()
-        self._loop = asyncio.get_running_loop()
-
-    async def _close_with_loop(self) -> AsyncGenerator[None]:
-        """Disconnect when this is closed: by its loop, which closes all generators at its end, if
-        nobody has before.
-        """
-        try:
-            yield
-        finally:
-            await self._end()
-
     async def close(self) -> None:
         """Closes every connection of this event loop, and of those that have ended; the app can be
         opened again.
@@ -213,9 +194,6 @@ class AsyncApp(AsyncPoolClient):
         """
         await asyncio.sleep(0)
         await self._wake_noted()
-
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()

@@ -212,7 +212,8 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "fail",
             f"{name} may not use pgflow here",
-            f"grant pgflow_client (or _worker, _operator, _auditor, _approver, _declarer) to {name}{inherits}",
+            "grant pgflow_client (or _worker, _operator, _auditor, _approver, _declarer) "
+            f"to {name}{inherits}",
         )
         return
     may = {row["name"]: row["may"] for row in patient.rows(_MAY)}
