@@ -38,8 +38,13 @@ class Query(Generic[T]):
     sql: LiteralString
     params: Sequence[Any]
     read: Callable[[list[Row]], T]
-    seconds: float | None = None
-    """Time after which the server gives it up; it only reads then. None: it is not given up."""
+
+
+@dataclass(frozen=True)
+class HurriedQuery(Query[T]):
+    """A query that only reads, and that the server gives up after so many seconds."""
+
+    seconds: float
 
 
 def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
@@ -47,7 +52,7 @@ def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
     try:
         rows = (
             _isolated(conn, query)
-            if query.seconds is not None or isolates(conn)
+            if isinstance(query, HurriedQuery) or isolates(conn)
             else conn.execute(query.sql, query.params).fetchall()
         )
     except (psycopg.Error, UnicodeEncodeError) as error:
@@ -61,7 +66,7 @@ async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
     try:
         rows = await (
             _isolated_async(conn, query)
-            if query.seconds is not None or isolates(conn)
+            if isinstance(query, HurriedQuery) or isolates(conn)
             else _fetched_async(conn, query)
         )
     except (psycopg.Error, UnicodeEncodeError) as error:
@@ -76,7 +81,7 @@ async def _fetched_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) ->
 
 def _begun(query: Query[Any]) -> tuple[str, int]:
     """Return a query as a transaction of its own, and the number of statements before it."""
-    if query.seconds is None:
+    if not isinstance(query, HurriedQuery):
         return f"{BEGIN}; {query.sql}; commit", 1
     milliseconds = max(1, round(query.seconds * 1000))
     limit = f"set local statement_timeout = {milliseconds}"

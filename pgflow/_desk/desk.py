@@ -12,14 +12,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 import psycopg_pool
 
-from pgflow._db.query import Query
+from pgflow._db.query import HurriedQuery, Query
 from pgflow._desk.graphs import GraphDrawer
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow.app import App, AsyncApp
@@ -83,7 +83,8 @@ def _in_time(query: Query[Any]) -> Query[Any]:
     until = _until.get()
     if until is None:
         return query
-    return replace(query, seconds=max(LEAST_SECONDS, until - time.monotonic()))
+    seconds = max(LEAST_SECONDS, until - time.monotonic())
+    return HurriedQuery(query.sql, query.params, query.read, seconds)
 
 
 def _kept(question: Question[T], statements: list[Query[Any]]) -> Steps[T]:
