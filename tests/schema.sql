@@ -6291,6 +6291,17 @@ function pgflow.wal_(OUT timeline integer, OUT flushed bigint, OUT recovered_to 
   set search_path=pg_catalog, pg_temp
   md5 2dddb1e61dc37a61ccb37eec35666e7e
 
+function pgflow.why_unclaimed(lane_id integer, OUT code text, OUT why text) returns record, owner pgflow_owner
+  -- Reason why no worker takes queued runs of a lane, in words and as a code; null = one does
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 eeba66e4b5da0d8d2a66cae77a8bb494
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Tells others that these runs have ended, and cancels children; answers the chains to wake
   plpgsql volatile

@@ -12,7 +12,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pgflow.errors import InvalidArgument
 from pgflow.texts import MASK, without_secrets
@@ -78,9 +78,85 @@ def _normalise(origin: str, dsn: str) -> str:
             f"{origin} names a {url['scheme']} database: pgflow needs Postgres, set PGFLOW_DSN to "
             "one"
         )
-    libpqs = f"postgresql://{url['rest']}"
+    libpqs = f"postgresql://{_translate(origin, url['rest'])}"
     _check(origin, libpqs, _PARTS)
     return libpqs
+
+
+_OF_OTHERS = frozenset(
+    (
+        # of Prisma, and of Supabase and Vercel for it
+        *("pgbouncer", "connection_limit", "pool_timeout", "socket_timeout", "supa", "workaround"),
+        *("statement_cache_size", "prepared_statement_cache_size", "max_idle_connection_lifetime"),
+        # of Rails, SQLAlchemy and other pools
+        *("pool", "pool_size", "pool_max_size", "pool_min_size", "max_overflow", "pool_recycle"),
+        *("prepared_statements", "prepare_threshold", "preparethreshold", "reaping_frequency"),
+        *("binary_parameters", "uselibpqcompat"),
+    )
+)
+"""Parameters by which others size their pools and prepare statements: nothing here depends on them.
+A pooler in transaction mode is noticed without them.
+"""
+_SSL = {
+    **dict.fromkeys(("true", "1", "on"), "require"),
+    **dict.fromkeys(("false", "0", "off"), "disable"),
+    **{
+        mode: mode for mode in ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+    },
+}
+"""Values of ``ssl=`` in URLs of asyncpg, node-postgres and others, as ``sslmode``."""
+
+
+def _translate(origin: str, rest: str) -> str:
+    """Return a URL behind its scheme without the parameters of other libraries: what they ask for
+    is said in libpq's words, or does not matter here.
+
+    Raises:
+        InvalidArgument: One is not known. It is named, where it can be no part of a password.
+    """
+    before, mark, query = rest.partition("?")
+    if not mark or "@" in query:  # a password may hold an unescaped question mark
+        return rest
+    pairs = [part for part in query.split("&") if part]
+    given = {unquote(pair.partition("=")[0]): unquote(pair.partition("=")[2]) for pair in pairs}
+    kept: list[str] = []
+    for pair in pairs:
+        name, _, value = (unquote(part) for part in pair.partition("="))
+        if name.lower() in _OF_OTHERS:
+            continue
+        if name == "ssl":
+            mode = _SSL.get(value.lower())
+            if mode is None or given.get("sslmode", mode) != mode:
+                raise InvalidArgument(
+                    f"{origin} has the parameter ssl, which is true, false or one of the modes of "
+                    "sslmode, and does not contradict that: write sslmode instead"
+                )
+            kept.append(f"sslmode={mode}")
+        elif name == "schema":
+            # Ours is always pgflow; it is meant for the application's own tables.
+            if value and value != "public":
+                kept.append(f"options={quote(f'-c search_path={value}', safe='')}")
+        else:
+            _check_known(origin, name)
+            kept.append(pair)
+    return before + (f"?{'&'.join(dict.fromkeys(kept))}" if kept else "")
+
+
+def _check_known(origin: str, name: str) -> None:
+    from psycopg.pq import Conninfo
+
+    names = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    if name in names or not re.fullmatch(r"[A-Za-z][\w.-]{0,40}", name):
+        return  # the rest is libpq's to judge
+    near = difflib.get_close_matches(name, names, 1, 0.8)
+    raise InvalidArgument(
+        f"{origin} has the parameter {name!r}"
+        + (
+            f" where {near[0]!r} may be meant"
+            if near
+            else ", which Postgres does not know: leave it out"
+        )
+    )
 
 
 def _check(origin: str, dsn: str, hint: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
@@ -50,7 +51,7 @@ def schedule(
     cron: str | Sequence[str] | None = None,
     *,
     tz: str = "UTC",
-    overlap: Overlap = "skip",
+    overlap: Overlap | None = None,
     catch_up: CatchUp = "latest",
     every: Duration | None = None,
     offset: Duration | None = None,
@@ -73,9 +74,10 @@ def schedule(
             ``@hourly``, ``@daily``, ``@weekly``, ``@monthly`` and ``@yearly`` stand for such. Of
             several expressions, each names slots.
         tz: Time zone of the fields and the days.
-        overlap: Action when a run before it is open. ``skip``: none. ``buffer_one`` and
-            ``buffer_all``: one slot, or all, wait for its end. ``cancel_other``: it is cancelled,
-            and the next run follows. ``allow``: the next run starts beside it.
+        overlap: Action when a run before it is open; ``skip`` if not given. ``skip``: none, so
+            this slot has no run. ``buffer_one`` and ``buffer_all``: one slot, or all, wait for its
+            end. ``cancel_other``: it is cancelled, and the next run follows. ``allow``: the next
+            run starts beside it. With ``catch_up="all"``, say which: you are warned if not.
         catch_up: Treatment of slots that are late by more than a minute, because no worker was
             there. ``skip``: they start nothing. ``latest``: the newest slot that is due starts a
             run. ``all``: each of them does.
@@ -111,7 +113,14 @@ def schedule(
         end_at=end_at,
     )
     late = duration(jitter, "jitter= of a schedule") or timedelta(0)
-    return Schedule(Declared(spec, name, overlap, catch_up, max_catch_up, late))
+    if overlap is None and catch_up == "all":
+        warnings.warn(
+            'a schedule with catch_up="all" starts no run for a slot that comes while the run '
+            'before it is open, since overlap="skip" if it is not given: say overlap="buffer_all" '
+            'for a run of each slot, or overlap="skip" if this is meant',
+            stacklevel=2,
+        )
+    return Schedule(Declared(spec, name, overlap or "skip", catch_up, max_catch_up, late))
 
 
 def slot_parameter(workflow: Workflow[..., Any]) -> str | None:

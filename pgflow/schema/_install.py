@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect
+from pgflow._db.dsn import resolve_dsn
 from pgflow.errors import SchemaNewer, SetupError
 from pgflow.schema._assets import DISTRIBUTION, Assets, SqlFile, own_assets
 from pgflow.schema._locks import take_locks
@@ -186,7 +187,8 @@ def migrate_dsn(dsn: str, *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS)
         SetupError: As `migrate`.
         psycopg.OperationalError: The server cannot be reached.
     """
-    with connect(ConnectOptions(dsn), "pgflow migrate", PATIENCE_SECONDS) as conn:
+    options = ConnectOptions(resolve_dsn(dsn) or dsn)
+    with connect(options, "pgflow migrate", PATIENCE_SECONDS) as conn:
         return migrate(conn, lock_timeout_seconds=lock_timeout_seconds)
 
 

@@ -2,40 +2,54 @@
 -- a branch of its own, without a condition in it that would hide it from the planner: a filter on status
 -- reads that place only.
 
-drop view if exists pgflow.runs;
-drop view if exists pgflow.lanes;
-drop view if exists pgflow.lane_reasons;
-create view pgflow.lane_reasons as
-select l.lane_id, l.queue, l.workflow, l.version,
-  case l.why_code
+-- A function, so that no plan of a view counts this for each run that there may be: by the sum a server with LLVM
+-- takes the first look at an empty database for dear enough to compile it.
+create or replace function pgflow.why_unclaimed(lane_id int, out code text, out why text)
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select c.code, case c.code
     when 'queue_paused' then format('queue %s is paused', l.queue)
     when 'no_worker' then format('no worker serves queue %s', l.queue)
     when 'no_workflow' then format('no worker of queue %s has workflow %s', l.queue, l.workflow)
     when 'no_version' then format('no worker of queue %s has version %s of workflow %s', l.queue, l.version, l.workflow)
-  end as why, l.why_code
-from (
-  select l.lane_id, l.queue, l.workflow, l.version, (
+  end
+  from pgflow.lane l
+  cross join lateral (
+    select count(*) as workers, count(*) filter (where c.has_it) as with_workflow,
+      count(*) filter (where c.has_version) as with_version
+    from pgflow.worker w
+    cross join lateral (
+      select count(*) > 0 as has_it, coalesce(bool_or(k.version = l.version), false) as has_version
+      from pgflow.worker_code x join pgflow.code k on k.code_id = x.code_id
+      where x.worker_id = w.worker_id and k.workflow = l.workflow
+    ) c
+    where l.queue = any(w.queues) and not w.stopping
+  ) s
+  cross join lateral (
     select case
       when l.paused_at is not null
         or exists (select from pgflow.queue q where q.queue = l.queue and q.paused_at is not null) then 'queue_paused'
       when s.workers = 0 then 'no_worker'
       when s.with_workflow = 0 then 'no_workflow'
       when l.version <> '' and s.with_version = 0 then 'no_version'
-    end
-    from (
-      select count(*) as workers, count(*) filter (where c.has_it) as with_workflow,
-        count(*) filter (where c.has_version) as with_version
-      from pgflow.worker w
-      cross join lateral (
-        select count(*) > 0 as has_it, coalesce(bool_or(k.version = l.version), false) as has_version
-        from pgflow.worker_code x join pgflow.code k on k.code_id = x.code_id
-        where x.worker_id = w.worker_id and k.workflow = l.workflow
-      ) c
-      where l.queue = any(w.queues) and not w.stopping
-    ) s
-  ) as why_code
-  from pgflow.lane l
-) l;
+    end as code
+  ) c
+  where l.lane_id = why_unclaimed.lane_id
+$$;
+comment on function pgflow.why_unclaimed(int)
+  is 'Reason why no worker takes queued runs of a lane, in words and as a code; null = one does';
+--! grant why_unclaimed to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+
+drop view if exists pgflow.runs;
+drop view if exists pgflow.lanes;
+drop view if exists pgflow.lane_reasons;
+create view pgflow.lane_reasons as
+select l.lane_id, l.queue, l.workflow, l.version, w.why, w.code as why_code
+from pgflow.lane l
+left join lateral pgflow.why_unclaimed(l.lane_id) w on true;
 comment on view pgflow.lane_reasons
   is 'Each lane, and why nobody takes its runs: lanes without the number that are queued, which costs more to ask';
 --! grant lane_reasons to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
@@ -73,16 +87,24 @@ comment on column pgflow.lanes.why_code is 'That reason as a code: queue_paused,
 
 create view pgflow.runs as
 select r.key, p.status, l.workflow, l.queue,
+<<<<<<< HEAD
   case when p.status = 'queued' then coalesce(p.reason, (select n.why from pgflow.lane_reasons n where n.lane_id = r.lane_id))
     else p.reason end as reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
+=======
+  case when p.status = 'queued' then coalesce(p.reason, (pgflow.why_unclaimed(r.lane_id)).why) else p.reason end as reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
+>>>>>>> e
   p.attempt, p.worker_id, r.generation, r.labels::jsonb, r.input::json, p.output, p.error, r.tenant, l.version,
   r.run_id, r.chain_id, r.parent_run_id,
-  (select o.key from pgflow.run o where o.run_id = r.origin_run_id) as origin_key,
-  (select o.generation from pgflow.run o where o.run_id = r.origin_run_id) as origin_generation, r.origin_seq,
+  o.key as origin_key, o.generation as origin_generation, r.origin_seq,
   r.origin_run_id,
+<<<<<<< HEAD
   case when p.status = 'queued'
     then coalesce(p.code, (select n.why_code from pgflow.lane_reasons n where n.lane_id = r.lane_id))
       else p.code end as reason_code,
+=======
+  case when p.status = 'queued' then coalesce(p.code, (pgflow.why_unclaimed(r.lane_id)).code) else p.code end
+    as reason_code,
+>>>>>>> e
   p.detail as reason_detail
 from (
   select run_id, 'queued' as status, case when suspect > 1 then format('suspect: %s deaths', suspect) end as reason,
@@ -169,6 +191,7 @@ from (
 ) p
 join pgflow.run r on r.run_id = p.run_id
 join pgflow.lane l on l.lane_id = r.lane_id
+left join pgflow.run o on o.run_id = r.origin_run_id
 where p.status <> 'continued';
 comment on view pgflow.runs is 'Every chain''s newest run: status, why, since when, input, output, labels';
 --! grant runs to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor

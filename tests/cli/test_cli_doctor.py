@@ -325,3 +325,12 @@ def test_a_tick_works_through_a_pooler_in_transaction_mode(dsn, conn):
     with bouncer(dsn, "transaction") as address:
         answer = finish(process(address, "tick", "cli_jobs", "--exclusive"))
     assert (answer.code, answer.data["completed"], answer.err) == (0, 1, "")
+
+
+def test_warnings_fail_a_check_unless_it_is_to_fail_on_failures_only(dsn, conn):
+    make_stuck(conn, "stuck-1")
+    assert {level for level, _, _ in only(dsn, "stuck runs")} == {"warn"}
+    rows, code = findings(dsn, "--fail-on", "fail")
+    assert any(level == "warn" for level, _, _ in rows["stuck runs"])
+    assert code == int(any(level == "fail" for found in rows.values() for level, _, _ in found))
+    assert pgflow(dsn, "doctor", "--fail-on", "never").code == 2

@@ -113,7 +113,7 @@ def test_a_role_without_rights(dsn, conn):
         "cli_nobody"
     )
     try:
-        assert "`pgflow doctor` says what it may" in line(
+        assert "grant pgflow_client to cli_nobody" in line(
             pgflow(as_role(dsn, "cli_nobody"), "list"), 2
         )
     finally:

@@ -5,6 +5,7 @@ gets a table.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
@@ -150,6 +151,14 @@ def test_what_has_not_ended_in_time_is_exit_code_three(dsn, conn):
     answer = pgflow(dsn, "result", "slow-1", "--timeout", "200ms")
     assert (answer.code, answer.out) == (3, "")
     assert answer.err.startswith("pgflow: run 'slow-1' is queued: ")
+
+
+def test_a_wait_that_is_over_first_says_so_on_one_line(dsn, conn, caplog):
+    conn.execute("select pgflow.start_run('nobody', '{}', key => k) from unnest('{a,b}'::text[]) k")
+    answer = pgflow(dsn, "wait", "a", "b", "--timeout", "10ms")
+    gc.collect()
+    assert (answer.code, answer.err) == (3, "2 of 2 runs have not ended.\n")
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_run_that_ends_while_somebody_waits_is_told_at_once(dsn, conn):

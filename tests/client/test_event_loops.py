@@ -89,7 +89,7 @@ def test_an_app_goes_on_whatever_it_did_on_a_loop_that_has_ended(dsn, first):
 def connections(conn: psycopg.Connection) -> list[Any]:
     return conn.execute(
         "select application_name, state, query from pg_stat_activity "
-        "where datname = current_database() and application_name like 'pgflow%'"
+        "where datname = current_database() and application_name in ('pgflow app', 'pgflow results', 'pgflow listener')"
     ).fetchall()
 
 

@@ -137,6 +137,58 @@ def test_what_only_looks_odd_is_taken(given):
     assert resolve_dsn(given) == given
 
 
+@pytest.mark.parametrize(
+    ("query", "taken"),
+    [
+        ("pgbouncer=true", ""),
+        ("pgbouncer=true&connection_limit=1", ""),
+        ("pool_timeout=10&sslmode=require", "?sslmode=require"),
+        ("ssl=require", "?sslmode=require"),
+        ("ssl=true&sslmode=require", "?sslmode=require"),
+        ("ssl=false", "?sslmode=disable"),
+        ("ssl=verify-full&sslrootcert=system", "?sslmode=verify-full&sslrootcert=system"),
+        ("schema=public&connect_timeout=5", "?connect_timeout=5"),
+        ("schema=shop", "?options=-c%20search_path%3Dshop"),
+        ("supa=base-pooler.x", ""),
+        ("prepareThreshold=0", ""),
+        ("options=endpoint%3Dep-1&channel_binding=require", None),
+        ("", ""),
+    ],
+)
+def test_parameters_of_other_libraries_are_put_in_words_of_libpq(query, taken):
+    before = "postgresql://app:hunter2@db:5432/shop"
+    wanted = f"?{query}" if taken is None else taken
+    assert resolve_dsn(f"{before}?{query}") == before + wanted
+    assert conninfo_to_dict(before + wanted)["password"] == "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("foo=1", "'foo', which Postgres does not know: leave it out"),
+        ("sslmod=require", "'sslmod' where 'sslmode' may be meant"),
+        ("pgbouncre=true&password=hunter3", "'pgbouncre'"),
+        ("ssl=maybe", "ssl, which is true, false or one of the modes of sslmode"),
+        ("ssl=require&sslmode=disable", "ssl, which is true"),
+    ],
+)
+def test_a_parameter_that_is_not_known_is_named_and_the_password_is_not(query, named):
+    with pytest.raises(InvalidArgument) as refused:
+        resolve_dsn(f"postgresql://app:hunter2@db/shop?{query}")
+    assert f"the DSN has the parameter {named}" in str(refused.value)
+    assert "hunter" not in str(refused.value)
+
+
+@pytest.mark.parametrize("secret", ["hun?ter2=x", "hun?ter2", "hun?a=b&ter2=c", "?ter2=hun"])
+def test_a_password_with_a_question_mark_is_never_taken_for_a_parameter(secret):
+    said = ""
+    try:
+        resolve_dsn(f"postgresql://app:{secret}@db/shop")
+    except InvalidArgument as refused:
+        said = str(refused)
+    assert "ter2" not in said
+
+
 @pytest.mark.parametrize("url", ["mysql://app:hunter2@db/orders", "sqlite:///orders.db"])
 def test_another_kind_of_database_is_refused_by_name_and_without_its_password(monkeypatch, url):
     monkeypatch.setenv("DATABASE_URL", url)

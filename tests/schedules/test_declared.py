@@ -245,6 +245,14 @@ def test_declarations_that_cannot_be_kept_are_refused_at_once() -> None:
         schedule("0 * * * *", overlap="never")  # type: ignore[arg-type]
 
 
+def test_catching_up_with_all_slots_warns_where_a_slot_may_be_skipped() -> None:
+    with pytest.warns(UserWarning, match='catch_up="all" starts no run for a slot that comes'):
+        schedule("0 * * * *", catch_up="all")
+    for overlap in ("skip", "buffer_all", "allow"):
+        schedule("0 * * * *", catch_up="all", overlap=overlap)  # type: ignore[call-overload]
+    assert schedule("0 * * * *").declared.overlap == "skip"
+
+
 def test_two_schedules_of_one_name_are_refused(dsn: str) -> None:
     @schedule("0 * * * *")
     @schedule("30 * * * *")

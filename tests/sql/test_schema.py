@@ -19,6 +19,9 @@ import psycopg
 import pytest
 import servers
 from catalog import dump_catalog, touched
+from ownserver import OwnServer
+from pgflow_cli.ops.checks.finding import Patient
+from pgflow_cli.ops.checks.schema import check_privileges
 from psycopg import IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
@@ -798,6 +801,30 @@ def test_a_plain_role_that_owns_the_schema_can_run_the_engine(login):
             """select pgflow.start_run(workflow => 'w', key => 'k', input => '{"a": 1}')"""
         )
         assert conn.execute("select pgflow.run_status('k')").fetchone() == ("queued",)
+        (privileges, *others) = check_privileges(Patient(dsn, conn))
+    assert [finding.level for finding in (privileges, *others)] == ["ok", "ok"]
+    assert "plain owns the schema, and nobody else uses pgflow" in others[0].found
+
+
+def test_the_first_look_at_runs_and_queues_is_not_dear_enough_for_a_compiler(installed):
+    """As `jit_above_cost` is where nobody has set it: tables that are empty and not analyzed yet are
+    taken for larger than they are.
+    """
+    cost = {
+        view: installed.execute(f"explain (format json) select * from pgflow.{view}").fetchone()[0][
+            0
+        ]["Plan"]["Total Cost"]
+        for view in ("runs", "lanes", "queues", "workers", "effects", "gates", "schedules")
+    }
+    assert {view: found for view, found in cost.items() if found > 100_000} == {}
+
+
+@pytest.mark.full
+def test_installations_at_once_wait_for_room_in_the_lock_table_of_a_small_server():
+    with OwnServer(max_connections="25") as server, ThreadPoolExecutor(6) as pool:
+        names = [servers.create_database(server.dsn) for _ in range(6)]
+        dsns = [servers.dsn_of(server.dsn, name) for name in names]
+        assert all(report.migrations for report in pool.map(schema.migrate_dsn, dsns))
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,6 +52,14 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+
+class FailOn(StrEnum):
+    """Levels of findings that a check may fail on."""
+
+    WARN = "warn"
+    FAIL = "fail"
+
+
 SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "server version": check_version, "durability": check_durability,
     "replication": check_replication, "clock": check_clock, "pooler": check_pooler,
@@ -73,6 +82,9 @@ def doctor(
     deep: Annotated[
         bool, typer.Option("--deep", help="Also prove every invariant, which reads all runs.")
     ] = False,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="Least finding that makes the exit code 1.")
+    ] = FailOn.WARN,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
@@ -80,7 +92,8 @@ def doctor(
     """Examines a database, and says what to do.
 
     It looks at the server, the way to it, the schema, the role's privileges, the workers and the
-    runs. Exit code 1 if something is found.
+    runs. Exit code 1 if something is found. With --fail-on fail, warnings are shown and the exit
+    code is 0, as a health check or a deploy needs it.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     found = find_dsn(dsn)
@@ -90,7 +103,8 @@ def doctor(
         _print(rows)
     else:
         print_rows(form, [], rows)
-    if any(row["level"] != "ok" for row in rows):
+    worst = ("fail",) if fail_on is FailOn.FAIL else ("fail", "warn")
+    if any(row["level"] in worst for row in rows):
         raise Ended(FAILED)
 
 

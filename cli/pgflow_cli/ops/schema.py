@@ -37,9 +37,25 @@ def migrate(
             typer.echo(migration_sql(connection))
             return
         report = _migrate(connection, lock_timeout)
+        slow = [] if report["up_to_date"] else _say_of_compiling(connection)
     print_one(form, report, lambda: plain(_say_migrated(report)))
     if report["advice"] and form is Form.TABLE:
         note("A database administrator should run:\n  " + "\n  ".join(report["advice"]))
+    for line in slow if form is Form.TABLE else ():
+        note(line)
+
+
+def _say_of_compiling(connection: Any) -> list[str]:
+    """Lines for whoever looks with psql, where the server compiles first."""
+    from pgflow_cli.ops.checks.finding import Patient
+    from pgflow_cli.ops.checks.server import check_compiling
+
+    patient = Patient("", connection)
+    return [
+        f"{finding.found}. Remedy: {finding.do}"
+        for finding in check_compiling(patient)
+        if finding.level != "ok"
+    ]
 
 
 def _migrate(connection: Any, lock_timeout: float = 60.0) -> dict[str, Any]:

@@ -181,4 +181,5 @@ async def _until_over(
         return
     finally:
         ends.cancel()
+        await asyncio.gather(ends, return_exceptions=True)
         await waiter.close()

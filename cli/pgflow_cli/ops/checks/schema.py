@@ -196,6 +196,7 @@ select current_user as name, r.rolsuper as is_superuser,
   has_schema_privilege('pgflow', 'usage') as may_use,
   (select bool_and(has_table_privilege(c.oid, 'select')) from pg_class c
     where c.relnamespace = to_regnamespace('pgflow') and c.relkind = 'v') as may_read,
+  (select n.nspowner = r.oid from pg_namespace n where n.nspname = 'pgflow') as owns_it,
   (select bool_or(pg_has_role(o.oid, 'member')) from pg_roles o
     where o.rolname = any(%s) and current_setting('server_version_num')::int >= 160000) as is_member
 from pg_roles r where r.rolname = current_user
@@ -239,8 +240,15 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
         "where n not in (select rolname from pg_roles) order by n",
         (list(_GRANTEES),),
     )
-    if missing:
-        names = [row["n"] for row in missing]
+    names = [row["n"] for row in missing]
+    if missing and who["owns_it"]:
+        # As docs/how-to/managed-postgres.md has it: one role for everything.
+        yield Finding(
+            "ok",
+            f"{name} owns the schema, and nobody else uses pgflow: the roles to grant from "
+            f"({', '.join(names)}) are not there",
+        )
+    elif missing:
         yield Finding(
             "warn",
             f"{count_of(len(names), 'role')} to grant from {'is' if len(names) == 1 else 'are'} "
