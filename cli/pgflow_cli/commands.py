@@ -39,6 +39,16 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Write": {
         "check": ("files.checking:check", "Finds what a replay would not repeat in workflow code."),
     },
+    "Workflows in SQL": {
+        "apply": (
+            "files.sqlflows:apply",
+            "Runs files that create workflows in SQL: all, or none.",
+        ),
+        "flow": (
+            "files.sqlflows:flow",
+            "Lists workflows in SQL, or shows one with its text.",
+        ),
+    },
     "Declared workflows": {
         "validate": (
             "files.validating:validate",

@@ -180,6 +180,7 @@ from pgflow.inspect.server import (
     list_tables,
     read_server,
 )
+from pgflow.inspect.sqlflows import SqlFlowRow, list_sql_flows
 from pgflow.inspect.steps import StepRow, list_steps
 from pgflow.inspect.timeline import (
     Entry,
@@ -276,6 +277,7 @@ __all__ = [
     "SnapshotRow",
     "Source",
     "SpentRow",
+    "SqlFlowRow",
     "StatementRow",
     "StepRow",
     "StepTimes",
@@ -369,6 +371,7 @@ __all__ = [
     "list_seals",
     "list_slow_statements",
     "list_snapshots",
+    "list_sql_flows",
     "list_step_times",
     "list_steps",
     "list_stray_leases",

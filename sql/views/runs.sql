@@ -87,24 +87,14 @@ comment on column pgflow.lanes.why_code is 'That reason as a code: queue_paused,
 
 create view pgflow.runs as
 select r.key, p.status, l.workflow, l.queue,
-<<<<<<< HEAD
-  case when p.status = 'queued' then coalesce(p.reason, (select n.why from pgflow.lane_reasons n where n.lane_id = r.lane_id))
+  case when p.status = 'queued' then coalesce(p.reason, (pgflow.why_unclaimed(r.lane_id)).why)
     else p.reason end as reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
-=======
-  case when p.status = 'queued' then coalesce(p.reason, (pgflow.why_unclaimed(r.lane_id)).why) else p.reason end as reason, r.priority, r.created_at, p.since, r.run_at, r.deadline_at, p.finished_at,
->>>>>>> e
   p.attempt, p.worker_id, r.generation, r.labels::jsonb, r.input::json, p.output, p.error, r.tenant, l.version,
   r.run_id, r.chain_id, r.parent_run_id,
   o.key as origin_key, o.generation as origin_generation, r.origin_seq,
   r.origin_run_id,
-<<<<<<< HEAD
-  case when p.status = 'queued'
-    then coalesce(p.code, (select n.why_code from pgflow.lane_reasons n where n.lane_id = r.lane_id))
-      else p.code end as reason_code,
-=======
   case when p.status = 'queued' then coalesce(p.code, (pgflow.why_unclaimed(r.lane_id)).code) else p.code end
     as reason_code,
->>>>>>> e
   p.detail as reason_detail
 from (
   select run_id, 'queued' as status, case when suspect > 1 then format('suspect: %s deaths', suspect) end as reason,
