@@ -51,6 +51,24 @@ AROUND = (
 SECONDS = 10.0
 
 _USES = r"""
+typeset -i y="x+1"
+declare -i y=0; y+=x
+exec 3< <(echo "$x"); read -u 3 y; (( y ))
+cp <(echo "$x") f; y=$(cat f); (( y ))
+echo "$x" > "$HOME/f"; y=$(cat "$HOME/f"); (( y ))
+coproc { echo "$x"; }; read y <&"${COPROC[0]}"; (( y ))
+q[0]=$x; (( q[0]++ ))
+f() (( $1 )); f "$x"
+f() { for ((i=0;i<$1;i++)); do break; done; }; f "$x"
+(( ++x, --x, x-- ))
+echo "$[x]"
+y=${x@Q}; (( y ))
+cat <<X
+${q[x]}
+X
+cat <<X
+${y:x} $[x] ${!x}
+X
 printf -v "$a.output" hi
 printf -v"$a.output" hi
 [[ -v "$a.output" ]]

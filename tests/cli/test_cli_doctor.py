@@ -50,6 +50,7 @@ def test_a_sound_database_passes_every_check(dsn):
     ] == []
 
 
+@pytest.mark.full
 @pytest.mark.unsound
 def test_a_function_planted_beside_ours_is_named_with_the_remedy(dsn, conn):
     conn.execute(

@@ -23,7 +23,7 @@ class Finding:
     is_error: bool = True
 
 
-_SHELLS: Final = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
+SHELLS: Final = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
 _ALL_IS_CODE: Final = frozenset(
     {
         ".", "alias", "at", "batch", "bind", "compgen", "complete", "crontab", "eval", "fc", "gdb",
@@ -33,7 +33,7 @@ _ALL_IS_CODE: Final = frozenset(
 _PROGRAM_FIRST: Final = frozenset({"awk", "gawk", "mawk", "nawk", "sed", "gsed"})
 """Programs whose first argument is a program of theirs."""
 _CODE_OPTIONS: Final = {
-    **dict.fromkeys(_SHELLS, r"-[a-zA-Z]*c"),
+    **dict.fromkeys(SHELLS, r"-[a-zA-Z]*c"),
     **dict.fromkeys(("python", "python2", "python3", "pypy", "pypy3"), r"-[a-zA-Z]*c"),
     **dict.fromkeys(("perl", "ruby"), r"-[a-zA-Z]*[eE]"),
     **dict.fromkeys(("node", "nodejs", "bun", "tsx"), r"-[a-z]*[ep]|--eval|--print"),
@@ -105,7 +105,7 @@ class Code:
         """Return True if a program gets its code by its standard input, and a value is in it."""
         texts = [text_of(word) for word in words]
         if program == "xargs":
-            reads = is_first and not _SHELLS.isdisjoint(text.rpartition("/")[2] for text in texts)
+            reads = is_first and not SHELLS.isdisjoint(text.rpartition("/")[2] for text in texts)
         elif program in _READ_STDIN:
             given = [text for text in texts if text not in ("-", "-s")]
             reads = not any(

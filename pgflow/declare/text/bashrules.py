@@ -25,7 +25,7 @@ from pgflow.declare.text.bash import (
     text_of,
     walk,
 )
-from pgflow.declare.text.bashcode import Code, Finding
+from pgflow.declare.text.bashcode import SHELLS, Code, Finding
 from pgflow.declare.text.bashvalues import Values, command_name, words_of
 
 _TAKES_NAMES: Final = "takes the name of a variable from"
@@ -45,6 +45,7 @@ _WRAPPERS: Final = frozenset(
 _WITH_ARGUMENT: Final = {"read": "dnNptui", "mapfile": "dnOsucC", "readarray": "dnOsucC"}
 _IS_ASSIGNMENT: Final = re.compile(r"[\"']?[A-Za-z_]\w*\+?=")
 _BRACKETS: Final = re.compile(rb"(\w+)\[([^]]*)")
+_SEEN: Final = ("arithmetic_expansion", "command_substitution", "expansion")
 _REFERENCE: Final = re.compile(r"\$[{!#]*([A-Za-z_]\w*|[0-9@*])")
 
 
@@ -82,8 +83,8 @@ class Rules:
                     yield from self._compared(node)
                 case "expansion":
                     yield from self._expansion(node)
-                case "heredoc_body":
-                    yield from self._backquotes(node)
+                case "heredoc_redirect":
+                    yield from self._heredoc(node)
                 case _:
                     pass
 
@@ -144,7 +145,7 @@ class Rules:
             case "let":
                 yield from self._let(words)
             case _:
-                if name in ("eval", "trap"):
+                if name in ("eval", "trap") or name in SHELLS:
                     yield from self._inner(name, words)
                 yield from self._code.findings(command, name, words)
 
@@ -239,6 +240,11 @@ class Rules:
 
     def _assignment(self, node: Any) -> Iterator[Finding]:
         name, value = name_of(node), node.child_by_field_name("value")
+        if value is not None and name in self._names.integers:
+            read = {one.decode() for one in IDENTIFIER.findall(value.text)}
+            is_word = value.type in ("word", "string", "raw_string", "concatenation")
+            if is_word and value.text.decode() not in read and self._reads(read, value, False):
+                yield self._refused(value, f"{name} is an integer: bash evaluates", "write $(( ))")
         if value is None or not self._says(value):
             return
         if name in self._names.references:
@@ -254,8 +260,8 @@ class Rules:
             if side.type == "concatenation" and b"[" in side.text and self._reads(read, side):
                 yield self._refused(side, "bash evaluates", "write ${...} around it")
 
-    def _reads(self, names: set[str], node: Any) -> bool:
-        return self._says(node) or not names.isdisjoint(self._values.names)
+    def _reads(self, names: set[str], node: Any, as_value: bool = True) -> bool:
+        return (as_value and self._says(node)) or not names.isdisjoint(self._values.names)
 
     def _test(self, words: list[Any]) -> Iterator[Finding]:
         """``-v`` and its like, and two values of which the first might be such an operator."""
@@ -305,15 +311,22 @@ class Rules:
         if "@" in signs and "P" in signs[signs.index("@") :]:
             yield self._refused(node, "${...@P} expands the text of", "leave the @P away")
 
-    def _backquotes(self, body: Any) -> Iterator[Finding]:
-        """Backquotes within a heredoc, which the lexer takes for text."""
-        start = next((one for one in body.parent.children if one.type == "heredoc_start"), None)
-        if start is None or re.search(rb"['\"\\]", start.text) or not self._says(body):
+    def _heredoc(self, redirect: Any) -> Iterator[Finding]:
+        """Parts of a heredoc that bash evaluates, and that the lexer takes for text."""
+        ends = {one.type: one for one in redirect.children}
+        start, end = ends.get("heredoc_start"), ends.get("heredoc_end")
+        if start is None or end is None or re.search(rb"['\"\\]", start.text):
             return
-        at = re.search(rb"(?<!\\)`", body.text)
-        if at is not None:
-            said = "backquotes in a heredoc that has a value: write $( ) instead"
-            yield Finding(body.start_byte + at.start(), said)
+        text = self._source[start.end_byte : end.start_byte]
+        read = {name.decode() for name in re.findall(rb"[A-Za-z_]\w*", text)}
+        if not self._says(redirect) and read.isdisjoint(self._values.names):
+            return
+        seen = [one for one in walk(redirect) if one.type in _SEEN]
+        for found in re.finditer(rb"(?<!\\)(?:`|\$\(\(|\$\[|\$\{!)", text):
+            at = start.end_byte + found.start()
+            if not any(one.start_byte <= at < one.end_byte for one in seen):
+                said = f"{found[0].decode()} in a heredoc that has a value"
+                yield Finding(at, f"{said}: put it into a variable first, by $( ) or $(( ))")
 
 
 def _operands(node: Any) -> Iterator[Any]:

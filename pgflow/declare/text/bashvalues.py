@@ -76,6 +76,7 @@ class Values:
             name_of_function(node) for node in walk(root) if node.type == "function_definition"
         }
         self._files: set[str] = set()
+        self._root = root
         for node in walk(root):
             self._collect(node)
         self.names = self._closure(names | frozenset(SAID.findall(text_of(root))))
@@ -163,9 +164,10 @@ class Values:
             words = node.named_children[-1:] if not signs.isdisjoint(_FILES_OUT) else []
             around = [node.parent]
         else:
-            is_tee = node.type == "command" and command_name(node) == "tee"
-            words = words_of(node) if is_tee else []
-            around = [one for one in upwards(node) if one.type == "pipeline"]
+            words = words_of(node) if node.type == "command" else []
+            around = [word for word in words if word.type == "process_substitution"]
+            if command_name(node) == "tee" if words else False:
+                around += [one for one in upwards(node) if one.type == "pipeline"]
         if words and any(self.carried_by(one) for one in around):
             yield from (_last_name(word) for word in words if b"/dev/" not in word.text)
 
@@ -193,8 +195,11 @@ class Values:
         if name in _READERS:
             given = [text_of(word) for word in words if word.type == "word"]
             named = {word for word in given if _IDENTIFIER.fullmatch(word)} or {_READERS[name]}
+            inputs = self.input_of(command)
+            if not inputs or "-u" in given or any(b"<&" in one.text for one in _nodes(inputs)):
+                inputs = [*inputs, self._root]  # of a file that was opened somewhere
             for variable in named:
-                self._sources[variable] += self.input_of(command)
+                self._sources[variable] += inputs
         elif name == "printf" and len(words) > 1 and text_of(words[0]) == "-v":
             self._sources[text_of(words[1])] += words[2:]
         elif name == "getopts":
@@ -219,6 +224,10 @@ class Values:
                 found.append(f"<{name_of_function(node)}")
             inner = node
         return found
+
+
+def _nodes(sources: list[Source]) -> list[Any]:
+    return [source for source in sources if not isinstance(source, str)]
 
 
 def name_of_function(definition: Any) -> str:
