@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from pgflow._db.drivers import as_psycopg, causes
 from pgflow.errors import (
@@ -118,7 +119,8 @@ def naming_refusals(connection: object) -> Iterator[None]:
     grant; not around code of others.
 
     Args:
-        connection: Of psycopg, or of a library whose role is not known here.
+        connection: Of psycopg, or of a library whose role is not known here; or a connection
+            string.
     """
     try:
         yield
@@ -130,10 +132,15 @@ def naming_refusals(connection: object) -> Iterator[None]:
 
 
 def _role_of(connection: object) -> str | None:
-    if not isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
+    if isinstance(connection, str):
+        said = conninfo_to_dict(connection)
+        user, options = said.get("user"), str(said.get("options") or "")
+    elif isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
+        user, options = connection.info.user, connection.info.options
+    else:
         return None
-    found = re.search(r"-c\s*role=(\w+)", connection.info.options)
-    return found[1] if found else connection.info.user
+    found = re.search(r"-c\s*role=(\w+)", options)
+    return found[1] if found else (str(user) if user else None)
 
 
 _ANSWERS = re.compile(r"\b(?:answer_gate|delegate_gate)\b")

@@ -245,8 +245,13 @@ class Worker:
 
     async def start(self) -> None:
         """Registers, and begins to work."""
-        await self._registration.register(is_patient=False)
-        await self._registration.release_stuck()
+        try:
+            await self._registration.register(is_patient=False)
+            await self._registration.release_stuck()
+        except BaseException:
+            await self._registration.end()
+            await self._control.close()
+            raise
         for part in self.parts:
             part.start()
         if self.options.meter is not None:

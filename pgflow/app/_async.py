@@ -275,7 +275,8 @@ class AsyncApp(AsyncPoolClient):
         try:
             async with self.definitions.hooks.around():
                 worker = Worker(self._connect, definitions, options, here.told)
-                await worker.start()
+                with naming_refusals(self._connect.dsn):
+                    await worker.start()
                 here.workers.append(worker)
                 try:
                     yield worker

@@ -207,8 +207,12 @@ def test_a_right_that_a_role_lacks_is_our_error_and_names_role_and_grant(dsn, co
     as_nobody = as_role(dsn, "pg_monitor")
     with pytest.raises(MissingGrant, match="grant pgflow_client to pg_monitor"):
         within(colour, as_nobody, lambda app: app.start(plain))
+    said = "role pgflow_client may not use pgflow.register_worker: grant pgflow_worker to pgflow_c"
+    with App(as_client, include=[plain]) as app, pytest.raises(MissingGrant, match=said):
+        with app.worker():
+            pass
     with psycopg.connect(as_client) as mine, App(as_client) as app:
-        with pytest.raises(MissingGrant, match=said):
+        with pytest.raises(MissingGrant, match="grant pgflow_operator to pgflow_client"):
             app.using(mine).set_queue("orders", concurrency=1)
 
 
