@@ -167,13 +167,28 @@ TESTS = {
     "G46": (
         (
             "each row of a thousand edited, removed, put in, reordered, cut off; seals forged, "
-            "values redacted"
+            "values redacted; each column of what people said edited"
         ),
-        ["tests/seals/test_verify.py", "tests/seals/test_redact.py", "tests/seals/test_sealing.py"],
+        [
+            "tests/seals/test_verify.py",
+            "tests/seals/test_redact.py",
+            "tests/seals/test_sealing.py",
+            "tests/seals/test_evidence.py",
+        ],
     ),
     "G48": (
-        "planted objects and roles without rights",
-        ["tests/sql/test_schema.py", "-k", "planted or privileges or nobody or plain"],
+        (
+            "planted objects, roles without rights, advisory locks that are guessed, gates that are "
+            "answered and locks that are freed in the names of others"
+        ),
+        [
+            "tests/sql/test_schema.py",
+            "tests/sql/test_latches.py",
+            "tests/gates/test_approvers.py",
+            "tests/locks/test_plain_locks.py",
+            "-k",
+            "planted or privileges or nobody or plain or latches or approvers or names_that_a_view",
+        ],
     ),
 }
 
