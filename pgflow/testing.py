@@ -111,7 +111,7 @@ class AsyncHarness:
             await self._stack.aclose()
         finally:
             self._worker = None
-            await self.app.close()
+            await self.app._disconnect()
 
     @contextlib.asynccontextmanager
     async def _here(self) -> AsyncIterator[None]:

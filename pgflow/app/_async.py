@@ -127,6 +127,11 @@ class AsyncApp(AsyncPoolClient):
         """Closes every connection of this event loop, and of those that have ended; the app can be
         opened again.
         """
+        await self._disconnect()
+        if not self._on_loops:
+            self._let_go()
+
+    async def _disconnect(self) -> None:
         here = self._here
         if here.nudging is not None:
             await asyncio.gather(here.nudging, return_exceptions=True)
@@ -139,8 +144,6 @@ class AsyncApp(AsyncPoolClient):
             here.pool = None
         self._on_loops.pop(asyncio.get_running_loop(), None)
         self._forget_ended_loops()
-        if not self._on_loops:
-            self._let_go()
 
     async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """For handles of runs."""

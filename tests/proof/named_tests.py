@@ -179,24 +179,33 @@ TESTS = {
     "G46": (
         (
             "each row of a thousand edited, removed, put in, reordered, cut off; seals forged, "
-            "values redacted"
+            "values redacted; each column of what people said edited"
         ),
-        ["tests/seals/test_verify.py", "tests/seals/test_redact.py", "tests/seals/test_sealing.py"],
+        [
+            "tests/seals/test_verify.py",
+            "tests/seals/test_redact.py",
+            "tests/seals/test_sealing.py",
+            "tests/seals/test_evidence.py",
+        ],
     ),
     "G48": (
         (
-            "planted objects and roles without rights; statements of people in a database whose "
-            "application has left everything open; values that bash evaluates; hostile .git"
+            "planted objects, roles without rights, advisory locks that are guessed, gates and locks "
+            "in the names of others; statements of people in a database whose application has left "
+            "everything open; values that bash evaluates; hostile .git"
         ),
         [
             "tests/sql/test_schema.py",
+            "tests/sql/test_latches.py",
+            "tests/gates/test_approvers.py",
+            "tests/locks/test_plain_locks.py",
             "tests/inspect/test_inspect_sheet.py",
             "tests/runs/test_bash_values.py",
             "tests/workspace/test_hostile_repositories.py",
             "-k",
             (
-                "planted or privileges or nobody or plain or test_inspect_sheet "
-                "or evaluates or its_place or hostile"
+                "planted or privileges or nobody or plain or latches or approvers "
+                "or names_that_a_view or test_inspect_sheet or evaluates or its_place or hostile"
             ),
         ],
     ),
