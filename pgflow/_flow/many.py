@@ -106,7 +106,7 @@ def parallel(
     """Awaits different branches together, under one rule of when that is enough.
 
     Args:
-        branches: What to await, by name: calls of steps, children, coroutines of the workflow.
+        branches: Awaitables by name: calls of steps, children, coroutines of the workflow.
         min_successful: Enough: when so many have succeeded the rest is cancelled.
         tolerated_failures: Number of branches that may fail.
         tolerated_percent: Percentage of the branches that may fail.

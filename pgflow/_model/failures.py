@@ -12,7 +12,7 @@ class FailedRun:
     Attributes:
         run: Key of the run.
         workflow: Name of its workflow.
-        error: What its code raised, with the traceback.
+        error: Exception that its code raised, with the traceback.
         run_id: Number of the run in the database.
         generation: Generation of the run.
         tenant: Tenant of the run.

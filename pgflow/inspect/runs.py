@@ -504,6 +504,29 @@ def find_key(run_id: int) -> Question[str | None]:
     )
 
 
+def find_unserved(chain_id: int) -> Question[str | None]:
+    """Ask for the reason why nobody takes the newest generation of a chain, or a child that it has
+    started; None if all are taken.
+    """
+    sql = """
+      with newest as materialized (
+        select run_id from pgflow.runs where chain_id = %s order by generation desc limit 1
+      )
+      select u.told from (
+        select format('it is queued, and %%s', r.reason) as told, 0 as place, r.run_id
+        from pgflow.runs r
+        where r.run_id = (select run_id from newest) and r.status = 'queued'
+          and r.reason is not null
+        union all
+        select format('its child %%s is queued, and %%s', r.key, r.reason), 1, r.run_id
+        from pgflow.runs r
+        where r.parent_run_id = (select run_id from newest) and r.status = 'queued'
+          and r.reason is not null
+      ) u order by u.place, u.run_id limit 1
+    """
+    return once(Query(sql, (chain_id,), lambda rows: str(rows[0][0]) if rows else None))
+
+
 def list_children(
     run_id: int, *, after: After = None, limit: int | None = 100
 ) -> Question[Listing[ChildRow]]:

@@ -234,16 +234,6 @@ async def test_a_harness_works_in_a_test_that_brings_its_loop(aflow: AsyncHarnes
     assert await (await aflow.start(work)).result(SOON) == 1
 
 
-def test_an_app_says_that_it_is_open_on_another_loop(dsn: str) -> None:
-    with asyncio.Runner() as first, asyncio.Runner() as second:
-        app = pgflow.AsyncApp(dsn)
-        first.run(app.__aenter__())
-        with pytest.raises(WrongState, match="open on another event loop"):
-            second.run(app.pause_queue("default"))
-        first.run(app.close())
-        second.run(app.pause_queue("default"))
-
-
 # ---------------------------------------------------------------- skip
 
 

@@ -352,6 +352,7 @@ def test_kin_is_found(ask: Ask, look: psycopg.Connection[Any]) -> None:
     (child,) = ask(inspect.list_children(parent.run_id))
     assert (child.status, child.workflow) == ("completed", "greet")
     assert ask(inspect.find_key(ask(inspect.find_run(child.key)).parent_run_id)) == "family-1"
+    assert ask(inspect.find_unserved(parent.chain_id)) is None
     assert ask(inspect.find_key(0)) is None
     assert ask(inspect.list_child_chains([parent.run_id])) == [child.run_id]
     assert ask(inspect.list_child_chains([parent.run_id], only_open=True)) == []

@@ -4,6 +4,7 @@ at the start.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -118,3 +119,27 @@ def test_a_child_is_not_refused(flow: Harness, conn: Conn) -> None:
         "the child waits for a worker",
     )
     run.cancel()
+
+
+@workflow
+async def unknown_child() -> None: ...
+
+
+@workflow
+async def waits_for_child() -> None:
+    await pgflow.run_child(unknown_child)
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_who_waits_in_vain_for_a_result_is_told_why(dsn: str, *, is_child: bool) -> None:
+    with App(dsn, include=[waits_for_child]) as app, app.worker():
+        run = app.start(waits_for_child if is_child else unknown_child)
+        if is_child:
+            wait_until(lambda: run.status() == "waiting", "the child is started")
+        with pytest.raises(TimeoutError) as told:
+            run.result(1)
+    begins = "its child .* is queued" if is_child else "it is queued"
+    assert re.search(
+        f"after 0:00:01: {begins}, and no worker of queue default has workflow unknown_child$",
+        str(told.value),
+    )
