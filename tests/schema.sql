@@ -2749,7 +2749,7 @@ function pgflow.caught_up_(s pgflow.schedule, due timestamp with time zone[], t 
   -- Those of the due slots that start a run, though some of them are late
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 7f55c84a8d19d9b9c05e2b1bdf85e757
+  md5 1cee4fed24ce8fa81653a5c59cd28710
 
 function pgflow.chain_(before bytea, segment bytea, upto_seq integer, outcome_hash bytea) returns bytea, owner pgflow_owner
   -- Hash of a seal: behind 02, the seal before it, the hash of the hashes of the units since, the last seq, and the outcome

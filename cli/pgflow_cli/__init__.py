@@ -13,11 +13,19 @@ standard error, never a traceback; ``PGFLOW_TRACEBACK=1`` shows it all the same.
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import NoReturn
+
+_SERVERS = ("workers", "worker", "serve")
+"""Commands that SIGTERM asks to end, and that have then ended well."""
 
 
 def main() -> None:
     """Runs the command line; entry point of ``pgflow``."""
+    if sys.argv[1:2] and sys.argv[1] in _SERVERS:
+        # Until the command hears it itself: it holds nothing yet.
+        signal.signal(signal.SIGTERM, _end)
     try:
         from pgflow_cli.commands import run
 
@@ -25,3 +33,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before there was a command to be interrupted
         code = 130
     sys.exit(code)
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(0)

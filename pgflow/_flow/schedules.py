@@ -79,8 +79,9 @@ def schedule(
             end. ``cancel_other``: it is cancelled, and the next run follows. ``allow``: the next
             run starts beside it. With ``catch_up="all"``, say which: you are warned if not.
         catch_up: Treatment of slots that are late by more than a minute, because no worker was
-            there. ``skip``: they start nothing. ``latest``: the newest slot that is due starts a
-            run. ``all``: each of them does.
+            there. ``skip``: they start nothing, nor do those whose next one has been due for five
+            seconds. ``latest``: the newest slot that is due starts a run. ``all``: each of them
+            does.
         every: Interval between slots instead of ``cron``: its multiples since 1970.
         offset: Part of the interval by which slots are later than that.
         name: Name of the schedule; that of the workflow if not given.

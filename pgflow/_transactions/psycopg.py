@@ -34,10 +34,12 @@ _BEGIN: dict[str | None, LiteralString] = {
 }
 
 
+_ROLLBACK: Statement = ("rollback", ())
+
 MISSES_FORGIVEN = 8
 """Times that the engine prepares its statements again before it asks how often they are gone.
-psycopg deallocates all of a connection when it rolls back; a pool whose connections are reset by
-DISCARD ALL loses them each time.
+psycopg deallocates all of a connection when a body rolls back by itself, to a savepoint too; a pool
+whose connections are reset by DISCARD ALL loses them each time.
 """
 
 _NOT_AS_PREPARED = (
@@ -120,12 +122,19 @@ class _PsycopgTransaction:
                 and not self.connection.closed
             ):
                 with Limit(self.connection.fileno(), BEGIN_SECONDS):
-                    self.connection.rollback()
+                    self._roll_back()
         except psycopg.Error:
             self.connection.close()  # it was lost just now; what the body came to is known by then
         finally:
             self._provider.replace(self.connection, is_left=False)
             self._provider.pool.putconn(self.connection)
+
+    def _roll_back(self) -> None:
+        """By our wire: psycopg would deallocate all that is prepared, ours too."""
+        try:
+            self._wire.rows(_ROLLBACK)
+        except _NOT_AS_PREPARED:
+            self.connection.rollback()
 
     def leave_behind(self) -> None:
         """Its body goes on though nobody waits for it:
@@ -270,12 +279,19 @@ class _AsyncPsycopgTransaction:
                 and not self.connection.closed
             ):
                 with Limit(self.connection.fileno(), BEGIN_SECONDS):
-                    await self.connection.rollback()
+                    await self._roll_back()
         except psycopg.Error:
             # It was lost just now; what the body came to is known by then.
             await self.connection.close()
         finally:
             await self._provider.pool.putconn(self.connection)
+
+    async def _roll_back(self) -> None:
+        """By our wire: psycopg would deallocate all that is prepared, ours too."""
+        try:
+            await self._wire.rows(_ROLLBACK)
+        except _NOT_AS_PREPARED:
+            await self.connection.rollback()
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         if self._begin is None:

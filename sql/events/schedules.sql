@@ -245,16 +245,20 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
   with judged as (
-    select u, n, cardinality(due) as slots,
-      pgflow.slot_due_(s.name, u, s.jitter_seconds) < t - interval '1 minute' as is_late
-    from unnest(due) with ordinality as x (u, n)
+    select d.u, d.n, cardinality(due) as slots, d.at < t - interval '1 minute' as is_late,
+      -- The next one has long been due: a pause has kept this one, and those that it kept must not start all at once.
+      coalesce(lead(d.at) over (order by d.n) < t - interval '5 seconds', false) as is_passed
+    from (
+      select x.u, x.n, pgflow.slot_due_(s.name, x.u, s.jitter_seconds) as at
+      from unnest(due) with ordinality as x (u, n)
+    ) d
   ), late as (
     select coalesce(bool_or(j.is_late), false) as is_any, count(*) filter (where j.is_late) as slots from judged j
   )
   select coalesce(array_agg(j.u order by j.n), '{}')
   from judged j cross join late
   where case s.catch_up
-    when 'skip' then not j.is_late
+    when 'skip' then not j.is_late and not j.is_passed
     when 'latest' then not late.is_any or j.n = j.slots
     else not j.is_late or j.n > late.slots - s.max_catch_up
   end

@@ -123,6 +123,29 @@ def test_what_comes_back_stands_in_line_again_before_what_has_not_begun(db: Conn
     assert [c.run_id for c in claim(db, 10)] == [started[0]]
 
 
+@pytest.mark.parametrize("then", ["is claimed", "waits", "is paused before"])
+def test_in_order_a_run_that_goes_on_as_new_keeps_its_turn(db: Conn, then: str) -> None:
+    rule(db, key="input.k", fifo=True)
+    _, second = start_keys(db, "aa")
+    first = claim_one(db)
+    sqlkit.commit(db, sqlkit.flush(first, **{"continue": first.input}))
+    if then == "is paused before":
+        db.execute("select pgflow.pause_run(%s)", (first.key,))
+        sqlkit.poll(db)
+    else:
+        again = claim_one(db)
+        assert (again.chain_id, again.generation) == (first.chain_id, 2)
+        if then == "waits":
+            sqlkit.commit(db, sqlkit.wait_for(again, "paid"))
+    assert claim(db, 9) == []
+    if then == "is claimed":
+        finish(db, again)
+    else:
+        db.execute("select pgflow.cancel_run(%s, force => true)", (first.key,))
+        sqlkit.poll(db)
+    assert [c.run_id for c in claim(db, 9)] == [second]
+
+
 def test_a_run_whose_worker_died_is_a_suspect_in_its_line_too(db: Conn) -> None:
     rule(db, key="input.k", per_key=1)
     started = start_keys(db, "aa")

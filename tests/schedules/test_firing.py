@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+import sqlkit
 from schedulekit import at, column, finish_all, keep, look, setting, slots
 from sqlkit import connect, one, register, rows, set_clock
 
@@ -106,13 +107,26 @@ def test_when_all_are_late_only_skip_starts_nothing(conn: Conn, catch_up, fired)
     assert slots(conn) == [f"2027-03-01T{slot}:00Z" for slot in fired]
 
 
-def test_a_minute_of_many_slots_is_not_late(conn: Conn) -> None:
+@pytest.mark.parametrize("pause", [40, 75, 160])
+@pytest.mark.parametrize("every", [2, 10])
+def test_slots_that_are_seconds_apart_do_not_start_all_at_once_after_a_pause(
+    conn: Conn, every: int, pause: int
+) -> None:
+    set_clock(conn, at("03-01 10:00:00"))
+    setting(conn, spec={"every": every}, overlap="allow", catch_up="skip")
+    keep(conn)
+    assert keep(conn, at("03-01 10:00:03")) == 3 // every
+    fired = keep(conn, at("03-01 10:00:03") + timedelta(seconds=pause))
+    assert 1 <= fired <= 6 // every + 2
+    assert fired + column(conn, "missed") == (pause + 3) // every - 3 // every
+
+
+def test_a_slot_that_is_late_by_a_moment_is_not_missed(conn: Conn) -> None:
     set_clock(conn, at("03-01 10:00:00"))
     setting(conn, spec={"every": 1}, overlap="allow", catch_up="skip")
     keep(conn)
-    assert keep(conn, at("03-01 10:00:40")) == 40
-    assert keep(conn, at("03-01 10:02:40")) == 61
-    assert column(conn, "missed") == 59
+    assert keep(conn, at("03-01 10:00:05")) == 5
+    assert column(conn, "missed") == 0
 
 
 def test_after_a_year_as_many_are_caught_up_as_may_be(conn: Conn) -> None:
@@ -145,6 +159,22 @@ def test_a_slot_is_skipped_while_a_run_is_open(conn: Conn) -> None:
     assert keep(conn) == 0
     assert keep(conn, at("03-01 14:00")) == 1
     assert hours(conn) == [11, 14]
+
+
+@pytest.mark.parametrize("then", ["is queued", "is claimed"])
+def test_a_run_that_has_gone_on_as_new_is_open(conn: Conn, then: str) -> None:
+    set_clock(conn, at("03-01 10:30"))
+    setting(conn)
+    keep(conn)
+    keep(conn, at("03-01 11:00"))
+    sqlkit.commit(conn, sqlkit.flush(sqlkit.claim_one(conn), **{"continue": "{}"}))
+    if then == "is claimed":
+        sqlkit.claim_one(conn)
+    assert keep(conn, at("03-01 12:00")) == 0
+    assert (hours(conn)[:1], column(conn, "skipped")) == ([11], 1)
+    if then == "is queued":
+        sqlkit.finish(conn, sqlkit.claim_one(conn))
+        assert keep(conn, at("03-01 13:00")) == 1
 
 
 def test_one_slot_waits_for_the_end_of_the_run_before(conn: Conn) -> None:

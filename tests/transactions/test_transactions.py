@@ -419,6 +419,41 @@ def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
         assert seen[-1] == []
 
 
+@pytest.mark.parametrize("how", ["fails", "is left"])
+def test_a_transaction_that_is_rolled_back_costs_nothing_that_is_prepared(
+    dsn: str, how: str
+) -> None:
+    prepared = "select name from pg_prepared_statements where name like '\\_pgflow%' order by 1"
+    statement = "select 1 / 0" if how == "fails" else "select 1"
+
+    async def main() -> list[list[Any]]:
+        async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
+            provider, seen = AsyncPsycopgProvider(pool), []
+            for n in range(5):
+                async with provider.begin_async(None) as transaction:
+                    assert await transaction.execute("select %s::int", (n,)) == [(n,)]
+                    await transaction.connection.execute("select 2", prepare=True)
+                    with suppress(psycopg.Error):
+                        await transaction.connection.execute(statement)
+                async with pool.connection() as connection:
+                    seen.append(await (await connection.execute(prepared)).fetchall())
+            return seen
+
+    seen = asyncio.run(main())
+    assert seen == [seen[0]] * 5 != [[]] * 5
+    with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
+        provider, seen = PsycopgProvider(pool), []
+        for n in range(5):
+            with provider.begin(None) as transaction:
+                assert transaction.execute("select %s::int", (n,)) == [(n,)]
+                transaction.connection.execute("select 2", prepare=True)
+                with suppress(psycopg.Error):
+                    transaction.connection.execute(statement)
+            with pool.connection() as connection:
+                seen.append(connection.execute(prepared).fetchall())
+        assert seen == [seen[0]] * 5 != [[]] * 5
+
+
 @pytest.mark.full
 async def test_what_steps_before_it_did_is_durable_with_the_transaction(
     aflow: AsyncHarness, conn: psycopg.Connection
