@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pgflow._model.codecs import encode_plain
+from pgflow._model.codecs import encode_by_class
 from pgflow._model.envelopes import Envelopes, open_value
 from pgflow._model.messages import Message
 
@@ -34,7 +34,7 @@ def stored_value(
         what: Name of it in an error.
         about: Of a value that the database compares with others: what for.
     """
-    text = encode_plain(value, what)
+    text = encode_by_class(value, what)
     if envelopes is None:
         return text
     return (

@@ -22,7 +22,7 @@ from pgflow._db.query import OnAsyncConnection, Query, run_by, run_on_async, run
 from pgflow._engine.events import EventCall
 from pgflow._flow.scope import StepScope, WorkflowScope, async_scope, current, sync_scope
 from pgflow._flow.step import AsyncStep
-from pgflow._model.codecs import codec_for, encode_plain
+from pgflow._model.codecs import codec_for, encode_by_class, encode_plain
 from pgflow._model.durations import Duration, duration
 from pgflow._model.envelopes import Envelopes, seal_text
 from pgflow._model.events import Event, Wanted
@@ -47,7 +47,7 @@ def encode_event(topic: str, payload: Any, key: str | None, envelopes: Envelopes
                 f"the {what} of an event must be a text of 1 to 255 bytes without NUL, not {text!r}"
             )
     what = f"the payload of an event of topic {topic!r}"
-    return seal_text(envelopes, encode_plain(payload, what), what)
+    return seal_text(envelopes, encode_by_class(payload, what), what)
 
 
 def _make() -> AsyncStep[..., int, Any]:

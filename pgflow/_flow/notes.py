@@ -20,7 +20,7 @@ from pgflow._flow.ledgers.saga import check_carried
 from pgflow._flow.run_info import EPOCH
 from pgflow._flow.scope import StepScope, WorkflowScope, current, resting, workflow_scope
 from pgflow._flow.step import resting_on
-from pgflow._model.codecs import ENVELOPE, encode_plain
+from pgflow._model.codecs import ENVELOPE, encode_by_class, encode_plain
 from pgflow._model.decisions import Decision
 from pgflow._model.envelopes import is_envelope, seal_text
 from pgflow._model.names import is_name
@@ -84,7 +84,7 @@ def set_state(**state: Any) -> None:
     an earlier one.
     """
     scope = workflow_scope("pgflow.set_state()")
-    text = encode_plain(state, "the state of a run")
+    text = encode_by_class(state, "the state of a run")
     if ENVELOPE in text and (
         taken := [name for name, value in json.loads(text).items() if is_envelope(value)]
     ):

@@ -22,17 +22,19 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 import pydantic
 from pydantic_core import (
     PydanticSerializationError,
     SchemaSerializer,
+    SchemaValidator,
+    from_json,
     to_jsonable_python,
 )
 
-from pgflow._model import coreschemas, shapes, upcasters
+from pgflow._model import coreschemas, proofs, shapes, tags, upcasters
 from pgflow._model.decimals import outside_strings, reader_of
 from pgflow.errors import DefinitionError, NotStorable
 
@@ -131,15 +133,101 @@ def _plain(value: Any) -> Any:
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
 
 
-_encode_plain = json.JSONEncoder(
+_encode_loosely = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
 ).encode
+_write_json = SchemaSerializer({"type": "any"}, coreschemas.CONFIG).to_json
+
+
+_UNPROVEN = (RecursionError, KeyError, AttributeError)
+"""Raised by a proof: the value holds itself, or lacks a field."""
+
+_UNWRITABLE = (PydanticSerializationError, TypeError, ValueError)
+SHORT = MAX_DEPTH
+"""A text of fewer characters is within every limit."""
+
+
+def _may_be_nan(part: dict[str, Any]) -> bool:
+    """Return True if a part of a core schema takes floats."""
+    kind = part.get("type")
+    return (
+        kind in ("float", "any")
+        or (kind in ("list", "set", "frozenset") and "items_schema" not in part)
+        or (kind == "dict" and "values_schema" not in part)
+    )
+
+
+def _is_never(_value: Any) -> bool:
+    return False
+
+
+def _is_proven(proof: proofs.Proof, value: Any) -> bool:
+    try:
+        return proof(value)
+    except _UNPROVEN:
+        return False
 
 
 def encode_plain(value: Any, what: str) -> str:
-    """JSON text of a value whose type nobody declared."""
+    """JSON text of a value that others read as JSON: it has to be JSON.
+
+    Raises:
+        NotStorable: It is not, or not within the limits.
+    """
+    if _is_proven(proofs.is_json, value):
+        return _encode_json(value, what)
+    text = encode_loosely(value, what)
+    differs = tags.difference(value, json.loads(text))
+    if differs is not None:
+        raise NotStorable(
+            f"{what} cannot be stored as JSON: {differs.place or 'it'} is a "
+            f"{differs.kind}, which JSON does not have: pass what is to be read"
+        )
+    return text
+
+
+def encode_by_class(value: Any, what: str) -> str:
+    """JSON text of a value that others read by a type of their own choice: what is of a class is
+    written as that class is.
+
+    Raises:
+        NotStorable: It would be read as another value even by its own class, or is not within the
+            limits.
+    """
+    if _is_proven(proofs.is_json, value):
+        return _encode_json(value, what)
     try:
-        return check_text(_encode_plain(value), what)
+        return check_text(_encode_loosely(_parts_by_class(value, what)), what)
+    except (TypeError, ValueError, RecursionError, DefinitionError) as error:
+        _refuse(what, error)
+
+
+def _parts_by_class(value: Any, what: str) -> Any:
+    if type(value) is list:
+        return [_parts_by_class(item, what) for item in value]
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _parts_by_class(item, what) for key, item in value.items()}
+    if proofs.is_json(value):
+        return value
+    if isinstance(value, (dict, tuple, set, frozenset)) and not hasattr(value, "_fields"):
+        return json.loads(encode_plain(value, what))
+    return json.loads(codec_for(type(value), what).encode(value, what))
+
+
+def _encode_json(value: Any, what: str) -> str:
+    """JSON text of a value of JSON's own types."""
+    try:
+        text = _write_json(value).decode()
+        _check_constants(text)
+    except (ValueError, RecursionError) as error:
+        _refuse(what, error)
+    return check_text(text, what)
+
+
+def encode_loosely(value: Any, what: str) -> str:
+    """JSON text of a value as pydantic writes it, whatever is lost by that."""
+    try:
+        return check_text(_encode_loosely(value), what)
     except (TypeError, ValueError, RecursionError) as error:
         _refuse(what, error)
 
@@ -158,12 +246,26 @@ def _refuse(what: str, error: Exception) -> NoReturn:
 class Codec(Generic[T]):
     """Encodes and decodes the values of one annotation."""
 
-    __slots__ = ("_read", "_upcasting", "_writer", "annotation")
+    __slots__ = (
+        "_may_be_nan",
+        "_proof",
+        "_read",
+        "_tagged",
+        "_upcasting",
+        "_write",
+        "_writer",
+        "annotation",
+    )
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._writer: SchemaSerializer | None = None
-        self._read: Callable[[str], Any] = json.loads
+        self._read: Callable[[str], Any] = from_json
+        self._proof: proofs.Proof = proofs.is_json
+        self._write: Callable[[Any], bytes] | None = _write_json
+        """Writes a value of which there is a proof; None if there never is."""
+        self._may_be_nan = True
+        self._tagged: Callable[[str], Any] | None = None
         self._upcasting: tuple[int, Callable[[str], Any]] | None = None
         if annotation is not Any:
             schema = coreschemas.lossless(_core_schema(annotation))
@@ -171,25 +273,60 @@ class Codec(Generic[T]):
                 coreschemas.own(schema, to_write=True), coreschemas.CONFIG
             )
             self._read = reader_of(coreschemas.own(schema, to_write=False))
+            proof = proofs.proof_of(schema)
+            self._proof = proof or _is_never
+            self._write = None if proof is None else self._writer_of_proven(schema)
+            self._may_be_nan = coreschemas.has(schema, _may_be_nan)
+
+    def _writer_of_proven(self, schema: Any) -> Callable[[Any], bytes]:
+        assert self._writer is not None
+        if not coreschemas.has_two_forms(schema):
+            return self._writer.to_json  # options cost as much as the value
+        return partial(self._writer.to_json, by_alias=False, round_trip=True, warnings=False)
 
     def encode(self, value: T, what: str) -> str:
-        """Returns the JSON text of a value.
+        """Returns the JSON text of a value, which is read as that value again.
 
         Args:
             value: The value.
             what: Name for errors, as in "the result of step charge".
 
         Raises:
-            NotStorable: It cannot be written within the limits.
+            NotStorable: It cannot be written within the limits, or would come back as another.
         """
+        if self._write is None:
+            return self._encode_carefully(value, what)
+        try:
+            if not self._proof(value):
+                return self._encode_carefully(value, what)
+            text = self._write(value).decode()
+        except (*_UNPROVEN, *_UNWRITABLE):
+            return self._encode_carefully(value, what)
+        if len(text) < SHORT and '"$' not in text and "\\u" not in text and text.isascii():
+            if self._may_be_nan and ("NaN" in text or "Infinity" in text):
+                self._check_constants(text, what)
+            return text
+        if self._may_be_nan:
+            self._check_constants(text, what)
+        check_text(text, what)
+        return self._encode_carefully(value, what) if tags.MARK in text else text
+
+    @staticmethod
+    def _check_constants(text: str, what: str) -> None:
+        try:
+            _check_constants(text)
+        except ValueError as error:
+            _refuse(what, error)
+
+    def _text_of(self, value: T, what: str) -> str:
+        """Return the text of a value as its annotation has it, within the limits."""
         if self._writer is None:
-            return encode_plain(value, what)
+            return encode_loosely(value, what)
         try:
             text = self._writer.to_json(
                 value, warnings=False, by_alias=False, round_trip=True
             ).decode()
-            if ("NaN" in text or "Infinity" in text) and _CONSTANT.search(outside_strings(text)):
-                json.loads(text, parse_constant=_refuse_constant)
+            _check_constants(text)
         except (
             PydanticSerializationError,
             TypeError,
@@ -199,6 +336,59 @@ class Codec(Generic[T]):
         ) as error:
             _refuse(what, error)
         return check_text(text, what)
+
+    def _encode_carefully(self, value: T, what: str) -> str:
+        """Return the text of a value of which there is no proof: it is read again, and compared.
+        Where that is another value, the text has tags.
+        """
+        text: str | None = None
+        back, refused = tags.ABSENT, None
+        try:
+            text = self._text_of(value, what)
+            back = self.decode(text, what)
+        except NotStorable as error:
+            refused = error
+        try:
+            differs = tags.difference(value, value if back is tags.ABSENT else back)
+        except RecursionError as error:
+            _refuse(what, error)
+        if text is not None and refused is None and differs is None:
+            return text
+        tagged = self._with_tags(value, text, back, what)
+        if tagged is not None:
+            return tagged
+        if differs is not None and not (text and differs.is_reading and not self._admits(value)):
+            changed = NotStorable(f"{what} cannot be stored as JSON: {differs}")
+            changed.outline = f"{what} cannot be stored as JSON"  # a place may name keys
+            raise changed
+        if refused is not None or text is None:
+            raise refused or NotStorable(f"{what} cannot be stored as JSON")
+        return text
+
+    def _admits(self, value: T) -> bool:
+        """Return True if the annotation takes a value as it is, so that reading it must not make
+        another of it.
+        """
+        if self._writer is None:
+            return True
+        schema = coreschemas.lossless(_core_schema(self.annotation))
+        try:
+            taken = SchemaValidator(schema).validate_python(value, strict=True)
+        except (ValueError, RecursionError):
+            return False
+        return tags.difference(value, taken) is None
+
+    def _with_tags(self, value: T, text: str | None, back: Any, what: str) -> str | None:
+        """Return the text with tags; None if it is not read as the value either."""
+        try:
+            made = tags.Writer(codec_for).write(
+                value, tags.ABSENT if text is None else json.loads(text), back
+            )
+            tagged = check_text(_encode_loosely(made), what)
+            read = self.decode(tagged, what)
+            return tagged if tags.difference(value, read) is None else None
+        except (NotStorable, DefinitionError, TypeError, ValueError, RecursionError):
+            return None
 
     def to_plain(self, value: T) -> Any:
         """Return the dicts, lists and so on that :meth:`encode` would write;
@@ -220,11 +410,11 @@ class Codec(Generic[T]):
             NotStorable: The text does not fit the annotation.
         """
         try:
-            value: T = self._read(text)
+            value: T = (self._read_tagged if tags.MARK in text else self._read)(text)
         except (ValueError, RecursionError) as error:
             if self._writer is not None and upcasters.is_any():
                 try:
-                    value = self._upcasting_reader()(text)
+                    value = self._upcasting_reader(tagged=tags.MARK in text)(text)
                 except (ValueError, RecursionError):
                     # How the text differs from what it should be is what the first reader said.
                     pass
@@ -235,6 +425,23 @@ class Codec(Generic[T]):
             refused.outline = outline
             raise refused from error
         return value
+
+    def _read_tagged(self, text: str) -> T:
+        """Read a text in which tags may stand."""
+        if self._tagged is None:
+            self._tagged = self._make_tagged_reader()
+        try:
+            value: T = self._tagged(text)
+        except (TypeError, LookupError, AttributeError, OverflowError) as error:
+            raise ValueError(f"a tag in it is not as tags are: {error}") from error
+        return value
+
+    def _make_tagged_reader(self) -> Callable[[str], Any]:
+        if self._writer is None:
+            return lambda text: tags.untag_within(json.loads(text), codec_for)
+        schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
+        woven = tags.weave_in(schema, codec_for)
+        return reader_of(coreschemas.own(woven, to_write=False))
 
     @property
     def shape(self) -> shapes.Shape:
@@ -247,15 +454,22 @@ class Codec(Generic[T]):
             )
         )
 
-    def _upcasting_reader(self) -> Callable[[str], Any]:
+    def _upcasting_reader(self, *, tagged: bool) -> Callable[[str], Any]:
         """A reader that lets upcasters try what a class does not take;
         made again when further ones are declared.
         """
+        if tagged:
+            return self._make_tagged_reader()
         count = upcasters.count()
         if self._upcasting is None or self._upcasting[0] != count:
             schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
             self._upcasting = count, reader_of(coreschemas.own(schema, to_write=False))
         return self._upcasting[1]
+
+
+def _check_constants(text: str) -> None:
+    if ("NaN" in text or "Infinity" in text) and _CONSTANT.search(outside_strings(text)):
+        json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> NoReturn:

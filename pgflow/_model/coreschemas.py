@@ -27,6 +27,8 @@ CONFIGURED = frozenset({"model", "dataclass", "typed-dict"})
 BY_NAME = frozenset({"fields", "choices"})
 """Keys behind which a dict maps names, or the tags of a union, to schemas."""
 
+_LEAVES_OUT = ("serialization_exclude", "serialization_exclude_if")
+
 OPAQUE = frozenset(
     {
         "config",
@@ -63,6 +65,37 @@ def _rebuild_behind(key: str, part: Any, change: Callable[[dict[str, Any]], Any]
     return rebuild(part, change)
 
 
+def has(schema: Any, is_such: Callable[[dict[str, Any]], bool]) -> bool:
+    """Return True if a core schema has such a part."""
+    found: list[dict[str, Any]] = []
+
+    def look(part: dict[str, Any]) -> dict[str, Any]:
+        if is_such(part):
+            found.append(part)
+        return part
+
+    rebuild(schema, look)
+    return bool(found)
+
+
+_OTHER_FORM = frozenset({"validation_alias", "serialization_alias"})
+_BY_ALIAS = frozenset({"serialize_by_alias", "validate_by_alias", "validate_by_name"})
+
+
+def has_two_forms(schema: Any) -> bool:
+    """Return True if values may be written in another form than they are read in, by aliases or
+    fields that are computed.
+    """
+    return has(
+        schema,
+        lambda part: (
+            bool(part.get("computed_fields"))
+            or not _OTHER_FORM.isdisjoint(part)
+            or (part.get("type") in CONFIGURED and not _BY_ALIAS.isdisjoint(part.get("config", {})))
+        ),
+    )
+
+
 def lossless(schema: Any) -> Any:
     """A core schema with our configuration wherever a class has none of its own."""
     return rebuild(schema, _configure)
@@ -88,6 +121,9 @@ def own(schema: Any, *, to_write: bool) -> Any:
     classes: set[type] = set()
 
     def replace(part: dict[str, Any]) -> dict[str, Any]:
+        if to_write:
+            for key in _LEAVES_OUT:  # what a class keeps from its readers is a part of it too
+                part.pop(key, None)
         if to_write and part.get("type") == "call" and _is_named_tuple(part["function"]):
             return _as_tuple(part)
         cls = part.get("cls")
@@ -144,6 +180,8 @@ class _StandIn(type):
         return cls._real(*args, **kwargs)
 
     def __instancecheck__(cls, instance: Any) -> bool:
+        if type(instance) is cls._real:
+            return True
         if not cls._known:
             return isinstance(instance, cls._real)
         # A serializer first asks for exactly its class, which this is not; an instance of a

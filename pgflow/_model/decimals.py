@@ -56,6 +56,8 @@ def reader_of(schema: Any) -> Callable[[str], Any]:
     plain = SchemaValidator(schema, coreschemas.CONFIG)
     woven = _weave(schema)
     if woven is None:
+        if not coreschemas.has_two_forms(schema):
+            return plain.validate_json
         return partial(plain.validate_json, by_alias=True, by_name=True)
     return _ExactReader(plain, woven)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Generic, TypeVar
 
@@ -30,6 +30,16 @@ class Choice(Generic[T]):
     policy: str | None = None
     model: str | None = None
     usage: Usage | None = None
+
+    def recorded(self) -> Choice[T]:
+        """Return it as a :class:`Decision` has it: with lists."""
+        return replace(
+            self, evidence=_listed(self.evidence), alternatives=_listed(self.alternatives)
+        )
+
+
+def _listed(items: Sequence[str]) -> Sequence[str]:
+    return list(items) if isinstance(items, tuple) else items
 
 
 @dataclass(frozen=True)

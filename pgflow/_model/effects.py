@@ -6,6 +6,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from pgflow._model.durations import SHORTEST, Duration, duration
+from pgflow._model.tags import known
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ class Accepted:
         return within
 
 
+@known
 @dataclass(frozen=True)
 class Ref:
     """Something outside that a result claims to exist:

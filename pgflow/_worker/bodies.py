@@ -39,7 +39,7 @@ from pgflow._worker.progress import Progress
 from pgflow._worker.runs import Runs
 from pgflow._worker.threads import DaemonThreads, Job, Posts
 from pgflow._worker.transaction_bodies import TransactionBodies
-from pgflow.errors import CodecError, LeaseLost, StepCommitted
+from pgflow.errors import CodecError, LeaseLost, NotStorable, StepCommitted
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
@@ -427,10 +427,12 @@ def _enter(call: StepCall, scope: StepScope) -> None:
 
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
-    if call.spec.effect == "d" and not isinstance(value, Choice):
-        raise TypeError(
-            f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
-        )
+    if call.spec.effect == "d":
+        if not isinstance(value, Choice):
+            raise TypeError(
+                f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+            )
+        value = value.recorded()
     text = call.spec.result.encode(value, f"the result of step {call.name}")
     if scope.emitted:
         scope.succeeded()
@@ -439,7 +441,9 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
 
 def _judge(call: StepCall, error: BaseException) -> StepResult:
     """A failed attempt with a delay, or the outcome."""
-    is_final = isinstance(error, call.spec.raises) or not isinstance(error, Exception)
+    is_final = isinstance(error, (*call.spec.raises, NotStorable)) or not isinstance(
+        error, Exception
+    )
     attempts = call.failed_attempts + 1
     is_last = attempts >= (call.max_attempts or call.spec.retries.max_attempts)
     delay = None if is_final or is_last else call.spec.retries.delay_seconds(attempts)

@@ -19,6 +19,8 @@ from pgflow._engine.history import Parting
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.main import make_driver
 from pgflow._flow.workflow import Workflow
+from pgflow._model import tags
+from pgflow._model.codecs import encode_loosely
 from pgflow._model.envelopes import Envelopes, open_text
 from pgflow._model.opening import open_claim
 from pgflow._worker.ref_checks import refs_in
@@ -191,7 +193,15 @@ def _differs_in_form_only(
         )
     except NotStorable:
         return False
-    return today == _output_of(execution)
+    output = _output_of(execution)
+    return today == output or recorded.output == _without_tags(output, workflow)
+
+
+def _without_tags(output: str | None, workflow: Workflow[..., Any]) -> str | None:
+    """Return a result as it was written before there were tags."""
+    if output is None or tags.MARK not in output:
+        return None
+    return encode_loosely(workflow.result_codec.decode(output, "the result"), "the result")
 
 
 def _output_of(execution: Execution) -> str | None:

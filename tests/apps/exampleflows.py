@@ -592,10 +592,10 @@ EXAMPLES = [
         in_sequence,
         3,
         [
-            {"name": "ababab", "size": 6, "pair": [1, 2]},
+            {"name": "ababab", "size": 6, "pair": (1, 2)},
             3,
-            ["x", 1],
-            {"shipped": [1, 2], "7": [1, 2]},
+            ("x", 1),
+            {"shipped": (1, 2), 7: (1, 2)},
         ],
     ),
     Example(gathering, 3, [2, 3, 4]),

@@ -96,7 +96,7 @@ async def publish() -> str:
     assert isinstance(report.pages[0], Ref)
     found = await find("b")
     await go.wait()
-    return await send([report.pages[0].id, found["found"]["id"]])
+    return await send([report.pages[0].id, found["found"].id])
 
 
 async def parked(aflow: AsyncHarness, what: Any = publish) -> Any:

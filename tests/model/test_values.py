@@ -228,21 +228,6 @@ def test_numbers_keep_their_exact_form(annotation, value):
     assert repr(there_and_back(codec_for(annotation), value)) == repr(value)
 
 
-@pytest.mark.parametrize(
-    ("value", "comes_back"),
-    [
-        ((1, 2), [1, 2]),
-        ({1: 3, None: 2}, {"1": 3, "null": 2}),
-        (Colour.RED, "red"),
-        (Level.HIGH, 2),
-        (b"\xff", "_w=="),
-        (Pair(1, "a"), [1, "a"]),
-    ],
-)
-def test_without_an_annotation_a_value_comes_back_as_json_has_it(value, comes_back):
-    assert there_and_back(ANYTHING, value) == comes_back
-
-
 def test_a_value_that_does_not_fit_the_annotation_is_refused_when_read():
     with pytest.raises(
         NotStorable,
@@ -573,8 +558,8 @@ def test_of_the_classes_of_a_union_an_instance_has_the_nearest():
         Dog(photo=b"\xff", tricks=["roll"]),
         Puppy(photo=b"\xff", tricks=["bite"], weeks=9),
     ]
-    assert there_and_back(codec, given) == [given[0], given[1], Dog(photo=b"\xff", tricks=["bite"])]
-    assert there_and_back(codec_for(Animal), given[1]) == given[0]
+    assert there_and_back(codec, given) == given
+    assert there_and_back(codec_for(Animal), given[1]) == given[1]
 
 
 def test_a_validator_may_answer_with_an_instance():

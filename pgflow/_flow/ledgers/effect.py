@@ -33,7 +33,7 @@ from pgflow._flow.scope import WorkflowScope, variables
 from pgflow._flow.step import AsyncStep, Calls, Step, SyncStep, follow, follow_sync
 from pgflow._model.budgets import Admit
 from pgflow._model.claims import SagaEntry
-from pgflow._model.codecs import Codec, codec_for, encode_plain
+from pgflow._model.codecs import Codec, codec_for, encode_loosely, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
 from pgflow._model.fingerprints import is_fingerprint
@@ -316,7 +316,7 @@ class EffectStep(Step[P, R_co]):
         return call
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return encode_plain(
+        return encode_loosely(
             dict(self._signature.bind(*args, **kwargs).arguments),
             f"the request of effect {self.name}",
         )
@@ -394,16 +394,18 @@ class EffectStep(Step[P, R_co]):
     @property
     def request_codec(self) -> Codec[dict[str, Any]]:
         """Type of its arguments, by name."""
-        if self.declared._request_codec is None:
-            self.declared._request_codec = self._make_request_codec()
-        return self.declared._request_codec
+        declared: EffectStep[..., Any] = self.declared
+        if declared._request_codec is None:
+            declared._request_codec = self._make_request_codec()
+        return declared._request_codec
 
     @property
     def edit_codec(self) -> Codec[dict[str, Any]]:
         """Type of arguments with which it can be called, by name: none that it needs is missing."""
-        if self.declared._edit_codec is None:
-            self.declared._edit_codec = self._make_request_codec(is_whole=True)
-        return self.declared._edit_codec
+        declared: EffectStep[..., Any] = self.declared
+        if declared._edit_codec is None:
+            declared._edit_codec = self._make_request_codec(is_whole=True)
+        return declared._edit_codec
 
     def _make_request_codec(self, *, is_whole: bool = False) -> Codec[dict[str, Any]]:
         fields: dict[str, Any] = {}

@@ -33,10 +33,11 @@ from pgflow._flow.ledgers.undo_plan.statements import (
 )
 from pgflow._flow.scope import current
 from pgflow._flow.step import AsyncStep, Step
-from pgflow._model.codecs import Codec, codec_for, encode_plain
+from pgflow._model.codecs import Codec, codec_for, encode_loosely
 from pgflow._model.decisions import Decision
 from pgflow._model.effects import Risk
 from pgflow._model.kinds import StepKind
+from pgflow._model.tags import known
 from pgflow.errors import DefinitionError, NotStorable
 
 MAX_STEPS = 50
@@ -57,6 +58,7 @@ SQL_NAME = "pgflow.sql"
 """Name of the step that runs a statement of a plan, in the journal and for the policy."""
 
 
+@known
 @dataclass(frozen=True)
 class PlannedCall:
     """A step of a plan: one of the steps that the saga allows, by its name.
@@ -70,6 +72,7 @@ class PlannedCall:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
+@known
 @dataclass(frozen=True)
 class PlannedSql:
     """A step of a plan: one SQL statement that reads and writes nothing but tables which the effect
@@ -236,7 +239,7 @@ def read_plan(value: Any) -> list[PlannedCall | PlannedSql]:
         PlanRefused: It is no plan, or proposes nothing.
     """
     try:
-        steps = json.loads(encode_plain(value, "the plan"))
+        steps = json.loads(encode_loosely(value, "the plan"))
     except NotStorable as error:
         raise PlanRefused(f"the planner returned an invalid plan: {error}") from None
     if steps is None or steps == []:

@@ -1,0 +1,601 @@
+"""Tags: what a value is, written beside it where JSON and its annotation do not say.
+
+A value that is read back is the value that was written, in type and content, or it is refused when
+it is written. Where a proof is missing (:mod:`pgflow._model.proofs`), the text is read again and
+compared. Where the two differ, the place gets a tag, an object with the key ``$pgflow``::
+
+    {"$pgflow": "Circle", "name": "c", "radius": 2.0}        a subclass of the annotated class
+    {"$pgflow": "bytes", "of": "aGk="}                       a member of bytes | str
+    {"$pgflow": "datetime", "of": "...", "zone": "Europe/Berlin"}
+    {"$pgflow": "dict", "of": [[1, "a"], ["1", "b"]]}        keys that one object could not have
+
+A tag only chooses. What it stands before is read and validated by the annotation or by the class
+that is named, which must be a loaded subclass of the annotated one: nothing is imported, and who
+writes a tag gets past no validator. If the value still differs, it is not storable.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag
+from typing import Any, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pydantic
+from pydantic_core import TzInfo
+
+from pgflow._model import coreschemas
+from pgflow._model.proofs import is_finite
+from pgflow.errors import NotStorable
+
+TAG = "$pgflow"
+MARK = '"$pgflow"'
+"""Stands in the text of every tagged value."""
+
+ABSENT: Any = object()
+"""In place of what a text is read as, if it cannot be read."""
+
+SECRETS = (pydantic.Secret, pydantic.SecretStr, pydantic.SecretBytes)
+_JSON = (str, int, bool, type(None), float)
+_ROWS = (tuple, set, frozenset, collections.deque)
+_BUILTIN: dict[str, Any] = {
+    kind.__name__: kind for kind in (bytes, date, time, datetime, timedelta, Decimal, UUID, complex)
+}
+"""Types of which a tag says enough, whatever the annotation."""
+
+_known: dict[str, type] = {}
+
+C = TypeVar("C", bound=type)
+
+
+def known(cls: C) -> C:
+    """Declares a class of the library's own: a tag of it says enough, whatever the annotation."""
+    _known[cls.__qualname__] = cls
+    return cls
+
+
+Codecs = Callable[[Any], Any]
+"""Return the codec of a class."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A place where a value differs from what came back.
+
+    Args:
+        place: Path to it, as in ``.lines[2].item``; empty for the value itself.
+        why: What is the matter there.
+        is_reading: True if JSON was given where the annotation names another type: reading it as
+            that type is what the annotation asks for.
+        kind: Name of the type of what is written there.
+    """
+
+    place: str
+    why: str
+    is_reading: bool = False
+    kind: str = "value"
+
+    def __str__(self) -> str:
+        return f"{self.place or 'it'} {self.why}"
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def difference(value: Any, back: Any, place: str = "") -> Difference | None:
+    """Return the first place where a value differs from another in type or content.
+
+    Args:
+        value: What is written.
+        back: What its text is read as.
+        place: Path to both.
+    """
+    if isinstance(value, SECRETS):
+        return Difference(
+            place,
+            f"is a {type(value).__name__}, and a secret is never recorded: pass a name or a "
+            "reference by which a step finds it",
+        )
+    kind = type(value)
+    if kind is not type(back):
+        return _difference_of_types(value, back, place)
+    if kind in _JSON:
+        is_same = value == back if kind is not float else repr(value) == repr(back)
+        return None if is_same else _changed(place)
+    if isinstance(value, Mapping):
+        return _difference_of_dicts(value, back, place)
+    if isinstance(value, (list, *_ROWS)):
+        return _difference_of_rows(value, back, place)
+    parts = parts_of(value)
+    if parts is not None:
+        others = parts_of(back) or {}
+        if list(parts) != list(others):
+            return _changed(place)
+        pairs = ((f"{place}.{name}", parts[name], others[name]) for name in parts)
+        return _first(pairs)
+    if isinstance(value, (datetime, time)):
+        is_same = (
+            value == back and value.fold == back.fold and _is_same_zone(value.tzinfo, back.tzinfo)
+        )
+    elif isinstance(value, Decimal):
+        is_same = str(value) == str(back)
+    else:
+        is_same = bool(value == back)
+    return None if is_same else _changed(place)
+
+
+def _difference_of_types(value: Any, back: Any, place: str) -> Difference | None:
+    if type(value) is int and type(back) is float and value == back:
+        return None  # a whole number where a float is annotated
+    return Difference(
+        place,
+        f"is a {type(value).__qualname__} and would come back as a {type(back).__qualname__}: "
+        "annotate it with the type that it has",
+        is_reading=is_plain(value) and not (type(value) is int and type(back) is float),
+        kind=type(value).__qualname__,
+    )
+
+
+def _changed(place: str) -> Difference:
+    return Difference(
+        place,
+        "would come back as another value: its type, a validator or a serializer changes it",
+    )
+
+
+def _first(pairs: Iterator[tuple[str, Any, Any]]) -> Difference | None:
+    for place, value, back in pairs:
+        found = difference(value, back, place)
+        if found is not None:
+            return found
+    return None
+
+
+def _difference_of_dicts(value: Any, back: Any, place: str) -> Difference | None:
+    if len(value) != len(back) or getattr(value, "default_factory", None) is not getattr(
+        back, "default_factory", None
+    ):
+        return _changed(place)
+    for (key, item), (other, found) in zip(value.items(), back.items(), strict=True):
+        here = f"{place}[{key!r:.40}]"
+        differs = difference(key, other, f"{here} (the key)") or difference(item, found, here)
+        if differs is not None:
+            return differs
+    return None
+
+
+def _difference_of_rows(value: Any, back: Any, place: str) -> Difference | None:
+    if len(value) != len(back) or getattr(value, "maxlen", None) != getattr(back, "maxlen", None):
+        return _changed(place)
+    if isinstance(value, (set, frozenset)):
+        known = {item: item for item in back}
+        if any(item not in known for item in value):
+            return _changed(place)
+        return _first((place, item, known[item]) for item in value)
+    return _first(
+        (f"{place}[{number}]", item, found)
+        for number, (item, found) in enumerate(zip(value, back, strict=True))
+    )
+
+
+def _is_same_zone(zone: Any, other: Any) -> bool:
+    if isinstance(zone, ZoneInfo) or isinstance(other, ZoneInfo):
+        return type(zone) is type(other) and zone.key == other.key
+    if isinstance(zone, timezone) and isinstance(other, TzInfo):  # an offset, however it was made
+        return zone.tzname(None) == timezone(zone.utcoffset(None)).tzname(None)
+    return type(zone) is type(other) and bool(zone == other)
+
+
+def parts_of(value: Any) -> dict[str, Any] | None:
+    """Return all that an instance of a model or dataclass holds, by name; None for other values."""
+    if isinstance(value, pydantic.BaseModel):
+        fields = type(value).model_fields
+        found = {name: value.__dict__[name] for name in fields if name in value.__dict__}
+        return {**found, **(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in dataclasses.fields(value))
+        return {
+            **{name: getattr(value, name) for name in names if hasattr(value, name)},
+            **getattr(value, "__dict__", {}),
+        }
+    return None
+
+
+def is_plain(value: Any) -> bool:
+    """Return True if a value is JSON as it stands: what is recorded is what was given."""
+    if type(value) is dict:
+        return all(type(key) is str and is_plain(item) for key, item in value.items())
+    if type(value) is list:
+        return all(map(is_plain, value))
+    return type(value) in _JSON
+
+
+# ---------------------------------------------------------------- writing
+
+
+class Writer:
+    """Makes the JSON of a value with tags where it needs them.
+
+    Args:
+        codec_of: Gives the codec of a class.
+    """
+
+    def __init__(self, codec_of: Codecs) -> None:
+        self._codec_of = codec_of
+
+    def write(self, value: Any, plain: Any, back: Any) -> Any:
+        """Return the JSON of a value, as dicts and lists.
+
+        Args:
+            value: It.
+            plain: Its JSON without tags, or ABSENT.
+            back: What that is read as, or ABSENT: then there is a tag wherever one may be needed.
+
+        Raises:
+            ValueError: Nothing says what it is.
+        """
+        is_known = back is not ABSENT
+        if is_known and difference(value, back) is None:
+            return plain
+        is_type = not is_known or type(value) is type(back)
+        if type(value) is dict:
+            return self._dict(value, plain, back if is_type else ABSENT)
+        if isinstance(value, (list, *_ROWS)) and type(value).__module__ in (
+            "builtins",
+            "collections",
+        ):
+            return self._row(value, plain, back)
+        if isinstance(value, Enum):
+            return self._enum(value)
+        if parts_of(value) is not None:
+            return self._instance(value, plain, back, is_type=is_type)
+        if isinstance(value, tuple):
+            return [self.write(item, self._plain(item), ABSENT) for item in tuple.__iter__(value)]
+        if type(value) in _JSON and not is_known:
+            return self._finite(value)
+        of = value if type(value) in _JSON else self._plain(value, plain)
+        tagged = {TAG: type(value).__qualname__, "of": of}
+        if isinstance(value, (datetime, time)):
+            tagged.update(_zone_of(value))
+        return tagged
+
+    def _plain(self, value: Any, plain: Any = ABSENT) -> Any:
+        """Return the JSON of a value by its own class."""
+        if plain is not ABSENT:
+            return plain
+        kind = type(value)
+        if kind in _JSON:
+            return self._finite(value)
+        if kind is list or kind is dict or isinstance(value, _ROWS):
+            return ABSENT
+        if isinstance(value, Enum):
+            return self._enum(value)
+        text = self._codec_of(kind).encode(value, "it")
+        return json.loads(text)
+
+    @staticmethod
+    def _finite(value: Any) -> Any:
+        if type(value) is float and not is_finite(value):
+            raise ValueError(f"{value} is not JSON")
+        return value
+
+    def _dict(self, value: dict[Any, Any], plain: Any, back: Any) -> Any:
+        is_object = TAG not in value and all(type(key) is str for key in value)
+        if not is_object:
+            pairs = [
+                [self.write(part, self._plain(part), ABSENT) for part in pair]
+                for pair in value.items()
+            ]
+            return {TAG: "dict", "of": pairs}
+        plains = plain if type(plain) is dict and list(plain) == list(value) else {}
+        backs = back if type(back) is dict and list(back) == list(value) else {}
+        return {
+            key: self.write(
+                item,
+                plains[key] if key in plains else self._plain(item),
+                backs.get(key, ABSENT),
+            )
+            for key, item in value.items()
+        }
+
+    def _row(self, value: Any, plain: Any, back: Any) -> Any:
+        plains = plain if type(plain) is list and len(plain) == len(value) else None
+        is_row = type(value) is type(back) and not isinstance(value, (set, frozenset))
+        backs = list(back) if is_row and len(back) == len(value) else None
+        items = [
+            self.write(
+                item,
+                self._plain(item) if plains is None else plains[number],
+                ABSENT if backs is None else backs[number],
+            )
+            for number, item in enumerate(value)
+        ]
+        if backs is not None and getattr(value, "maxlen", None) == getattr(back, "maxlen", None):
+            return items
+        if type(value) is list and back is ABSENT:
+            return items
+        tagged = {TAG: type(value).__qualname__, "of": items}
+        if getattr(value, "maxlen", None) is not None:
+            tagged["maxlen"] = value.maxlen
+        return tagged
+
+    @staticmethod
+    def _enum(value: Enum) -> Any:
+        name = type(value).__qualname__
+        if isinstance(value, Flag) or value.name not in type(value).__members__:
+            return {TAG: name, "of": value.value}
+        return {TAG: name, "name": value.name}
+
+    def _instance(self, value: Any, plain: Any, back: Any, *, is_type: bool) -> Any:
+        if is_type and back is not ABSENT:
+            # Its class is what it should be: what differs is in it.
+            parts, others = parts_of(value) or {}, parts_of(back) or {}
+            if is_root(type(value)):
+                return self.write(parts["root"], plain, others["root"])
+            return {
+                name: self.write(parts[name], item, others.get(name, ABSENT))
+                if name in parts
+                else item
+                for name, item in plain.items()
+            }
+        written = json.loads(self._codec_of(type(value)).encode(value, "it"))
+        name = type(value).__qualname__
+        if isinstance(written, dict) and not is_root(type(value)) and TAG not in written:
+            return {TAG: name, **written}
+        return {TAG: name, "of": written}
+
+
+def is_root(cls: type) -> bool:
+    """Return True if a class has one value, and no fields."""
+    return issubclass(cls, pydantic.RootModel)
+
+
+def _zone_of(value: datetime | time) -> dict[str, Any]:
+    zone = value.tzinfo
+    said: dict[str, Any] = {"fold": value.fold} if value.fold else {}
+    if isinstance(zone, ZoneInfo) and zone.key is not None:
+        return {**said, "zone": zone.key}
+    if isinstance(zone, timezone):
+        offset = zone.utcoffset(None)
+        name = zone.tzname(None)
+        said["offset"] = [offset.days, offset.seconds, offset.microseconds]
+        return said if name == timezone(offset).tzname(None) else {**said, "name": name}
+    return said
+
+
+# ---------------------------------------------------------------- reading
+
+
+_GATED = frozenset(
+    {
+        "any", "bool", "bytes", "complex", "dataclass", "date", "datetime", "decimal", "deque",
+        "dict", "enum", "float", "frozenset", "int", "json-or-python", "lax-or-strict", "list",
+        "model", "multi-host-url", "named-tuple", "set", "str", "time", "timedelta", "tuple",
+        "url", "uuid",
+    }
+)  # fmt: skip
+"""Kinds of schemas before which a tag may stand. Those of functions are not among them: a validator
+sees what was chosen behind it.
+"""
+
+_BASES: dict[str, type] = {"str": str, "int": int, "float": float, "bytes": bytes}
+
+
+def weave_in(schema: Any, codec_of: Codecs) -> Any:
+    """A core schema that reads tags.
+
+    Args:
+        schema: It, as values without tags are read.
+        codec_of: Gives the codec of a class.
+    """
+    definitions: list[Any] = []
+
+    def gate(part: dict[str, Any]) -> dict[str, Any]:
+        kind = part.get("type")
+        if kind == "definitions":
+            definitions.extend(part["definitions"])
+            return dict(part["schema"])
+        if kind not in _GATED:
+            return part
+        if kind == "any":
+            return _anything(codec_of) | ({"ref": part["ref"]} if "ref" in part else {})
+        if kind in ("list", "set", "frozenset", "deque"):
+            part.setdefault("items_schema", _anything(codec_of))
+        elif kind == "dict":
+            part.setdefault("values_schema", _anything(codec_of))
+        ref = part.pop("ref", None)
+        inner = f"pgflow-{len(definitions)}"
+        definitions.append({**part, "ref": inner})
+        plain = {"type": "definition-ref", "schema_ref": inner}
+        gated: dict[str, Any] = {
+            "type": "tagged-union",
+            "discriminator": _is_tagged,
+            "choices": {"plain": plain, "tagged": _tagged(part, plain, codec_of)},
+        }
+        return gated | ({} if ref is None else {"ref": ref})
+
+    woven = coreschemas.rebuild(schema, gate)
+    return {"type": "definitions", "schema": woven, "definitions": definitions}
+
+
+def _is_tagged(value: Any) -> str:
+    return "tagged" if isinstance(value, dict) and type(value.get(TAG)) is str else "plain"
+
+
+def _plainly(function: Callable[[Any], Any]) -> dict[str, Any]:
+    return {"type": "function-plain", "function": {"type": "no-info", "function": function}}
+
+
+def _tagged(part: dict[str, Any], plain: dict[str, Any], codec_of: Codecs) -> dict[str, Any]:
+    kind, cls = part["type"], part.get("cls")
+    if kind in ("model", "dataclass"):
+        assert isinstance(cls, type)
+        return _plainly(lambda value: _instance_of(cls, value, codec_of))
+    if kind == "enum":
+        assert isinstance(cls, type)
+        return _plainly(lambda value: _member_of(cls, value))
+    fields: dict[str, Any] = {TAG: {"type": "str"}, "of": plain}
+    more = {"zone": "str", "fold": "int", "offset": "any", "name": "str", "maxlen": "int"}
+    if kind == "dict":
+        keys = part.get("keys_schema", _anything(codec_of))
+        pair = {"type": "tuple", "items_schema": [keys, part["values_schema"]]}
+        fields["of"] = {"type": "list", "items_schema": pair}
+    own = {
+        "type": "function-after",
+        "function": {
+            "type": "no-info",
+            "function": _chosen_row if kind == "json-or-python" else _chosen,
+        },
+        "schema": {
+            "type": "typed-dict",
+            "fields": {
+                **{
+                    name: {"type": "typed-dict-field", "schema": inner, "required": True}
+                    for name, inner in fields.items()
+                },
+                **{
+                    name: {"type": "typed-dict-field", "schema": {"type": said}, "required": False}
+                    for name, said in more.items()
+                },
+            },
+            "extra_behavior": "forbid",
+        },
+    }
+    base = _BASES.get(kind)
+    if base is None or set(part) - {"type", "metadata", "strict"}:
+        return own
+    return {
+        "type": "tagged-union",
+        "discriminator": lambda value: "own" if value[TAG] == kind else "other",
+        "choices": {"own": own, "other": _plainly(lambda value: _subclass_member(base, value))},
+    }
+
+
+def _anything(codec_of: Codecs) -> dict[str, Any]:
+    return _plainly(lambda value: untag_within(value, codec_of))
+
+
+def _chosen(said: dict[str, Any]) -> Any:
+    """The value that a tag names, read as the annotation has it."""
+    value, name = said["of"], said[TAG]
+    if name == "dict" and isinstance(value, list):
+        return dict(value)
+    if type(value).__qualname__ != name:
+        raise ValueError(f"it is tagged as {name}, and reads as {type(value).__qualname__}")
+    if isinstance(value, (datetime, time)):
+        return _in_zone(value, said)
+    if isinstance(value, collections.deque):
+        return collections.deque(value, said.get("maxlen"))
+    return value
+
+
+def _chosen_row(said: dict[str, Any]) -> Any:
+    """The same of a Sequence, which JSON has as a list."""
+    value = said["of"]
+    return tuple(value) if said[TAG] == "tuple" and type(value) is list else _chosen(said)
+
+
+def _in_zone(value: Any, said: dict[str, Any]) -> Any:
+    if "zone" in said:
+        value = value.replace(tzinfo=_zone(said["zone"]))
+    elif "offset" in said:
+        offset = timedelta(*said["offset"])
+        name = (said["name"],) if "name" in said else ()
+        value = value.replace(tzinfo=timezone(offset, *name))
+    return value.replace(fold=said.get("fold", 0))
+
+
+def _zone(key: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(key)
+    except (OSError, LookupError, ValueError) as error:
+        raise ValueError(f"there is no time zone {key!r} here") from error
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    yield cls
+    below: list[type] = type.__subclasses__(cls)
+    for inner in below:
+        yield from _subclasses(inner)
+
+
+def _named(cls: type, name: str) -> type:
+    found = [inner for inner in _subclasses(cls) if inner.__qualname__ == name]
+    if not found:
+        raise ValueError(
+            f"it is tagged as a {name}, and no subclass of {cls.__qualname__} of that name is "
+            "loaded: import its module"
+        )
+    return found[-1]
+
+
+def _instance_of(cls: type, value: dict[str, Any], codec_of: Codecs) -> Any:
+    chosen = _named(cls, value[TAG])
+    rest = {name: item for name, item in value.items() if name != TAG}
+    content = rest["of"] if is_root(chosen) and "of" in rest else rest
+    return _read(codec_of(chosen), content, f"a {chosen.__qualname__}")
+
+
+def _read(codec: Any, content: Any, what: str) -> Any:
+    try:
+        return codec.decode(json.dumps(content), what)
+    except NotStorable as error:
+        raise ValueError(str(error)) from error  # another member of a union may fit
+
+
+def _member_of(cls: type, value: dict[str, Any]) -> Any:
+    if value[TAG] != cls.__qualname__:
+        raise ValueError(f"it is tagged as {value[TAG]}, and must be a {cls.__qualname__}")
+    try:
+        return cls[value["name"]] if "name" in value else cls(value["of"])  # type: ignore[index]
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{cls.__qualname__} has no such member") from error
+
+
+def _subclass_member(base: type, value: dict[str, Any]) -> Any:
+    """A member of an enum of texts or numbers where those are annotated; or a bool for an int."""
+    if base is int and value[TAG] == "bool" and type(value.get("of")) is bool:
+        return value["of"]
+    for cls in _subclasses(base):
+        if issubclass(cls, Enum) and cls.__qualname__ == value[TAG]:
+            return _member_of(cls, value)
+    raise ValueError(f"it is tagged as a {value[TAG]}, which is no {base.__name__} that is loaded")
+
+
+def untag_within(value: Any, codec_of: Codecs) -> Any:
+    """A value that nobody annotated, as JSON has it, with what its tags stand for in it."""
+    if isinstance(value, list):
+        return [untag_within(item, codec_of) for item in value]
+    if isinstance(value, dict):
+        if type(value.get(TAG)) is str:
+            return untag(value, codec_of)
+        return {key: untag_within(item, codec_of) for key, item in value.items()}
+    return value
+
+
+def untag(value: Any, codec_of: Codecs) -> Any:
+    """The value that a tag of a value without an annotation stands for."""
+    if _is_tagged(value) == "plain":
+        return untag_within(value, codec_of)
+    name = value[TAG]
+    if name in _known:
+        return _instance_of(_known[name], value, codec_of)
+    if name in _BUILTIN:
+        return _read(codec_of(_BUILTIN[name]), value, f"a {name}")
+    rows = {"tuple": tuple, "set": set, "frozenset": frozenset, "list": list}
+    items = untag_within(value.get("of"), codec_of)
+    if name in rows and isinstance(items, list):
+        return rows[name](items)
+    if name == "deque" and isinstance(items, list):
+        return collections.deque(items, value.get("maxlen"))
+    if name == "dict" and isinstance(items, list):
+        return dict(items)
+    raise ValueError(
+        f"it is tagged as a {name}, which needs an annotation: annotate it with its class"
+    )
