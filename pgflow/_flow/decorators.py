@@ -20,7 +20,15 @@ from pgflow._flow.ledgers.effect import (
     written_by,
 )
 from pgflow._flow.ledgers.handover import declare
-from pgflow._flow.step import AsyncStep, Step, SyncStep, look_like, tell_is_awaited
+from pgflow._flow.step import (
+    AsyncStep,
+    Step,
+    SyncStep,
+    check_callable,
+    check_no_method,
+    look_like,
+    tell_is_awaited,
+)
 from pgflow._model.decisions import Choice, Decision
 from pgflow._model.durations import Duration, duration
 from pgflow._model.effects import Risk
@@ -53,6 +61,14 @@ def _wear(made: Step[..., Any]) -> None:
         tell_is_awaited(made)
 
 
+_WORDS = {
+    StepKind.STEP: "@step",
+    StepKind.READ: "@read",
+    StepKind.DECISION: "@decision",
+    StepKind.TRANSACTION: "@transaction",
+}
+
+
 def _make(
     effect: str,
     fn: Callable[..., Any],
@@ -64,6 +80,7 @@ def _make(
     raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> Any:
+    check_callable(fn, _WORDS[effect])
     kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
     made = kind(fn, effect, name, retries, timeout, raises, aliases)
     made.max_age = duration(max_age, f"max_age of step {made.name}")
@@ -115,6 +132,10 @@ def step(
 ) -> Any:
     """Declares an idempotent write to the outside:
     after a crash the body runs again under the same key.
+
+    It may be a method, of an instance or, under ``@classmethod``, of a class: its body gets that,
+    and it is none of the recorded arguments. A worker calls the instance that the code of the
+    workflow has there, so make it where a worker starts too.
 
     Args:
         name: Its name in the journal, at most 255 bytes; the function's own if not given.
@@ -224,6 +245,8 @@ def make_transaction(
     """A transactional step whose connection comes from a provider: by the annotation of the first
     parameter, if none is given.
     """
+    check_callable(fn, "@transaction")
+    check_no_method(fn, "a @transaction", "its first parameter is the connection")
     step = _make(StepKind.TRANSACTION, fn, retries=1, raises=raises, aliases=aliases)
     signature = inspect.signature(fn)
     parameters = list(signature.parameters.values())
@@ -317,6 +340,8 @@ class _Effect:
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
+        check_callable(fn, "@effect")
+        check_no_method(fn, "an @effect", "it may be brought on where there is no instance")
         kind: Any = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
         made = kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
         made.notify = self._notify

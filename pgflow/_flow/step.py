@@ -81,6 +81,48 @@ def follow_sync(scope: WorkflowScope, calls: Calls) -> Any:
         return end.value
 
 
+def is_method_of(fn: Any, instance: Any) -> bool:
+    """Return True if a function is written in the body of the class of an instance, or of that
+    class itself; anywhere else an attribute is just a step that a class knows.
+    """
+    cls = instance if isinstance(instance, type) else type(instance)
+    home = getattr(fn, "__qualname__", "").rpartition(".")[0]
+    return any(base.__qualname__ == home for base in cls.__mro__)
+
+
+def check_callable(fn: Any, what: str) -> None:
+    """Makes sure that a decorator was given a function.
+
+    Raises:
+        DefinitionError: It is something that only looks like one.
+    """
+    if isinstance(fn, (classmethod, staticmethod)):
+        raise DefinitionError(
+            f"{what} is declared below @{type(fn).__name__}: write @{type(fn).__name__} first, and "
+            f"{what} under it"
+        )
+    if isinstance(fn, functools.partial) or not hasattr(fn, "__name__") or isinstance(fn, type):
+        raise DefinitionError(
+            f"{what} takes a function, not {fn!r}: write a def that calls it, with annotations by "
+            "which its result is stored; or call it with pgflow.call(name, fn, ...)"
+        )
+
+
+def check_no_method(fn: Callable[..., Any], what: str, why: str) -> None:
+    """Refuses a method.
+
+    Raises:
+        DefinitionError: It is one.
+    """
+    home, _, _ = fn.__qualname__.rpartition(".")
+    first = next(iter(inspect.signature(fn).parameters), None)
+    if home and not home.endswith("<locals>") and first in ("self", "cls"):
+        raise DefinitionError(
+            f"{fn.__qualname__} is a method, and {what} cannot be one: {why}. Declare it as a "
+            "function outside of the class"
+        )
+
+
 def look_like(made: Any, fn: Callable[..., Any]) -> None:
     """Gives what a decorator made the name, the text and the annotations of its function, which
     libraries read that get it as a tool or a handler. A step that is made for one call needs none
@@ -142,6 +184,17 @@ class Step(Generic[P, R_co]):
     def __repr__(self) -> str:
         """As in error messages."""
         return f"<{type(self).__name__} {self.name}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The step of an instance, where it was declared as a method: its body gets the instance,
+        which is none of the arguments that are recorded.
+        """
+        if instance is None or not is_method_of(self.fn, instance):
+            return self
+        bound = copy.copy(self)
+        bound._specs = {}
+        bound.fn = bound.__wrapped__ = self.fn.__get__(instance, owner)
+        return bound
 
     @property
     def hints(self) -> dict[str, Any]:
