@@ -148,6 +148,7 @@ table pgflow.code, owner pgflow_owner
   version text not null -- Its version: the one that it was given, or the hash of the code
   code_hash text not null -- Hash of the module that it is written in
   alias_of text -- The name that the workflow has in this code, where the name here is an old one; null = it is its name
+  defaults json -- What its parameters are that a start leaves out; null = there are none, or the app has a codec
   constraint code_alias_of_check CHECK (((octet_length(alias_of) >= 1) AND (octet_length(alias_of) <= 255)))
   constraint code_code_hash_check CHECK (((octet_length(code_hash) >= 1) AND (octet_length(code_hash) <= 255)))
   constraint code_pkey PRIMARY KEY (code_id)
@@ -3073,6 +3074,12 @@ function pgflow.declare_schedules(worker_id integer, declared jsonb) returns tex
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.defaults_of_(workflow text) returns json, owner pgflow_owner
+  -- Defaults of the parameters of a workflow, in the code that was served last; null = none are known
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 1af8d35f979c8fbec8529df4470626a1
+
 function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
   plpgsql volatile security definer
@@ -3323,6 +3330,12 @@ function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.fill_input_(input json, defaults json) returns json, owner pgflow_owner
+  -- An input with the defaults of what it leaves out
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 16d76bc88fe79b3aed4d32b02dffb012
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
   -- The chain that a key names; PF001 if there is none
@@ -4163,7 +4176,7 @@ function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) r
   -- Reason why a value does not fit a shape; null = it may fit
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 cc7a2ac4caec244a67a36b79ccea4afe
+  md5 e56f9b12eed5cb1a237e95f59c5d2299
 
 function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_call integer) returns void, owner pgflow_owner
   -- Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there
@@ -4893,11 +4906,11 @@ function pgflow.refuse_update(mail_id bigint, error json) returns void, owner pg
   grant execute to pgflow_worker
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
-  -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
+  -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}, text of {parameter: default}], ...]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 069a9031e45f54ac73d83fe9a7d445e6
+  md5 2a65ef249415afa7515d355393eec3d7
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -5464,7 +5477,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 83f3ace81a34d4999022313c83c6ff1d
+  md5 0f8bbb535cf0a407354ba1b9a01d9199
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5475,7 +5488,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 281ef8a02dbf7449fa6b52db6b91b37e
+  md5 727e6b6ee4cbe7d1fd0f2647994f6e89
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -167,7 +167,7 @@ class Batch:
         ]
 
     def _statement(self, part: slice, is_new: bool) -> Query[list[start.Started]]:
-        defaults = None if self.is_made_up else stored_defaults(self.workflow, self.envelopes)
+        defaults = stored_defaults(self.workflow, self.envelopes)
         pairs = zip(self.keys[part], self.inputs[part], strict=True)
         runs = [
             (key, stored_input(self.workflow, args, {}, key, self.envelopes)) for key, args in pairs

@@ -22,6 +22,7 @@ from typing_extensions import TypedDict
 
 from pgflow._db.calls import entities as calls
 from pgflow._db.query import OnAsyncConnection, Steps, run_steps_async
+from pgflow._flow.defaults import Defaults
 from pgflow._flow.notes import updating
 from pgflow._flow.run_info import EPOCH
 from pgflow._flow.scope import StepScope, current
@@ -194,6 +195,7 @@ class Update(Generic[P, R]):
         self.idempotency_key: str | None = None
         self._check: Callable[..., object] | None = None
         self._signature = inspect.signature(fn)
+        self._defaults = Defaults(fn, f"update {fn.__name__}")
         self._args: Codec[dict[str, Any]] | None = None
         self._verdict: Codec[R] | None = None
         self._step: AsyncStep[..., Any, Any] | None = None
@@ -218,7 +220,8 @@ class Update(Generic[P, R]):
         Raises:
             VersionConflict: It has another version than ``options(expect=)`` says.
         """
-        return self.as_step.aio(
+        update: AsyncStep[..., Any, Any] = self.as_step
+        return update.aio(
             check_entity_key(key),
             self.encode_args(args, kwargs),
             self.expected,
@@ -310,7 +313,8 @@ class Update(Generic[P, R]):
         """
         what = f"the arguments of update {self.name}"
         _, *bound = self._signature.bind(None, *args, **kwargs).arguments.items()
-        text = self.args_codec.encode(dict(bound), what)
+        given = self._defaults.fill(dict(bound))
+        text = self.args_codec.encode(given, what)
         self.args_codec.decode(text, what)
         return text
 
@@ -324,7 +328,9 @@ class Update(Generic[P, R]):
         what = f"the state of entity {entity.name}"
         state = entity.read(opened.state, envelopes)
         before = entity.codec.encode(state, what)
-        given = self.args_codec.decode(args, f"the arguments of update {self.name}")
+        given = self._defaults.fill(
+            self.args_codec.decode(args, f"the arguments of update {self.name}")
+        )
         token = updating.set(opened.at_us)
         try:
             if self._check is not None:

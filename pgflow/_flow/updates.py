@@ -34,6 +34,7 @@ from typing_extensions import TypedDict
 
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.updates import Taken, UpdateCall
+from pgflow._flow.defaults import Defaults
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.step import resolve_hints
 from pgflow._model.codecs import Codec, codec_for
@@ -71,6 +72,7 @@ class UpdateHandler(Generic[P, R]):
         self.update_id: str | None = None
         self._check: Callable[..., object] | None = None
         self._signature = inspect.signature(fn)
+        self._defaults = Defaults(fn, f"update {fn.__name__}")
         self._args: Codec[dict[str, Any]] | None = None
         self._result: Codec[R] | None = None
         self._origin: UpdateHandler[P, R] = self
@@ -162,7 +164,8 @@ class UpdateHandler(Generic[P, R]):
         """
         what = f"the arguments of update {self.name}"
         _, *bound = self._signature.bind(None, *args, **kwargs).arguments.items()
-        text = self.args_codec.encode(dict(bound), what)
+        given = self._defaults.fill(dict(bound))
+        text = self.args_codec.encode(given, what)
         self.args_codec.decode(text, what)
         return text
 
@@ -174,7 +177,7 @@ class UpdateHandler(Generic[P, R]):
         """
         what = f"the arguments of update {self.name}"
         text = json.dumps(open_value(envelopes, taken.args, what), ensure_ascii=False)
-        return self.args_codec.decode(text, what)
+        return self._defaults.fill(self.args_codec.decode(text, what))
 
     def check(self, state: Any, given: dict[str, Any]) -> None:
         """Has the validator look."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import inspect
-import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -30,8 +28,15 @@ from typing import (
 import pydantic
 from typing_extensions import TypedDict
 
+from pgflow._flow.defaults import Defaults
 from pgflow._flow.patches import find_patches
-from pgflow._flow.step import check_aliases, look_like, resolve_hints
+from pgflow._flow.step import (
+    check_aliases,
+    check_callable,
+    check_no_method,
+    look_like,
+    resolve_hints,
+)
 from pgflow._flow.updates import UpdateHandler
 from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
@@ -41,7 +46,7 @@ from pgflow._model.names import is_name
 from pgflow._model.options import DEFAULT_QUEUE, IfTaken, StartOptions
 from pgflow._model.schedules import Declared
 from pgflow._model.upcasters import Upcast
-from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+from pgflow.errors import DefinitionError, InvalidArgument
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,6 +83,8 @@ class Workflow(Generic[P, R_co]):
         aliases: Sequence[str] = (),
         signals: Sequence[Awaited] = (),
     ) -> None:
+        check_callable(fn, "@workflow")
+        check_no_method(fn, "a workflow", "a run goes on in workers that have no instance")
         self.fn = fn
         self.name = name or fn.__qualname__.replace(".<locals>.", ".")
         self.raises = tuple(raises)
@@ -97,7 +104,7 @@ class Workflow(Generic[P, R_co]):
             () if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
         )
         self._has_positional_only = inspect.Parameter.POSITIONAL_ONLY in kinds
-        self._defaults: str | None = None
+        self._defaults = Defaults(fn, f"workflow {self.name}")
         self._input: Codec[dict[str, Any]] | None = None
         self._result: Codec[Any] | None = None
         look_like(self, fn)
@@ -293,7 +300,7 @@ class Workflow(Generic[P, R_co]):
         if not kwargs and args and len(args) == len(self._names):
             arguments = dict(zip(self._names, args, strict=True))
         else:
-            arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+            arguments = self._defaults.fill(dict(self._signature.bind(*args, **kwargs).arguments))
         text = self.input_codec.encode(arguments, what)
         self.input_codec.decode(text, what)
         return text
@@ -305,29 +312,13 @@ class Workflow(Generic[P, R_co]):
         A default that cannot be stored is left out: who leaves out its parameter has then another
         input than who passes it.
         """
-        if self.origin._defaults is None:
-            self.origin._defaults = self._encode_defaults()
-        return self.origin._defaults or None
-
-    def _encode_defaults(self) -> str:
-        hints = resolve_hints(self.fn)
-        texts = {}
-        for name, parameter in self._signature.parameters.items():
-            if parameter.default is not parameter.empty:
-                with contextlib.suppress(NotStorable, DefinitionError):
-                    codec: Codec[Any] = codec_for(
-                        hints.get(name, Any), f"a parameter of workflow {self.name}"
-                    )
-                    texts[name] = codec.encode(parameter.default, "a default")
-        return (
-            "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in texts.items()) + "}"
-            if texts
-            else ""
-        )
+        return self._defaults.text or None
 
     def bind_input(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and named arguments for ``fn`` from a stored input."""
-        values = self.input_codec.decode(text, f"the input of workflow {self.name}")
+        values = self._defaults.fill(
+            self.input_codec.decode(text, f"the input of workflow {self.name}")
+        )
         if not self._has_positional_only:
             return (), values
         bound = self._signature.bind_partial()

@@ -35,6 +35,7 @@ class Registration:
         self._life = life
         self._lanes = lanes
         self._workflows = definitions.workflows
+        self._is_readable = definitions.envelopes is None
         self._pools = definitions.pools
         self._options = options
 
@@ -53,7 +54,10 @@ class Registration:
             is_patient=is_patient,
         )
         self._life.registered(worker_id)
-        codes = [code_of(name, workflow) for name, workflow in self._workflows.items()]
+        codes = [
+            code_of(name, workflow, is_readable=self._is_readable)
+            for name, workflow in self._workflows.items()
+        ]
         await self._control.insist(calls.register_code(worker_id, codes))
         if self._pools:
             await self._control.insist(budgets.declare_pools(self._pools), is_patient=is_patient)
@@ -73,9 +77,14 @@ class Registration:
             await quietly(self._control.ask(calls.leave_worker(self._life.worker_id)))
 
 
-def code_of(name: str, workflow: Workflow[..., Any]) -> calls.Code:
+def code_of(name: str, workflow: Workflow[..., Any], *, is_readable: bool = True) -> calls.Code:
     """Return the registration of a workflow that a worker serves under a name,
     which may be an old one.
+
+    Args:
+        name: The name.
+        workflow: It.
+        is_readable: True if its values may be read in the database: the app has no codec.
     """
     alias_of = workflow.name if name != workflow.name else None
     shapes = {signal.name: signal.codec.shape for signal in workflow.signals}
@@ -87,4 +96,5 @@ def code_of(name: str, workflow: Workflow[..., Any]) -> calls.Code:
         alias_of,
         workflow.patches,
         shapes,
+        workflow.defaults_text if is_readable else None,
     )

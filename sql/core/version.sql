@@ -30,14 +30,16 @@ declare
   t timestamptz := pgflow.now_();
 begin
   with given as (
-    select e->>0 as workflow, e->>1 as version, e->>2 as code_hash, (e->>3)::boolean as is_pinned, e->>4 as alias_of
+    select e->>0 as workflow, e->>1 as version, e->>2 as code_hash, (e->>3)::boolean as is_pinned, e->>4 as alias_of,
+      (e->>7)::json as defaults
     from jsonb_array_elements(codes) e
   )
-  insert into pgflow.code as c (first_at, last_at, is_pinned, workflow, version, code_hash, alias_of)
-  select t, t, g.is_pinned, g.workflow, g.version, g.code_hash, g.alias_of from given g order by g.workflow, g.version,
-    g.code_hash
+  insert into pgflow.code as c (first_at, last_at, is_pinned, workflow, version, code_hash, alias_of, defaults)
+  select t, t, g.is_pinned, g.workflow, g.version, g.code_hash, g.alias_of, g.defaults from given g
+  order by g.workflow, g.version, g.code_hash
   on conflict (workflow, version, code_hash) do update
-  set last_at = greatest(c.last_at, excluded.last_at), is_pinned = excluded.is_pinned, alias_of = excluded.alias_of;
+  set last_at = greatest(c.last_at, excluded.last_at), is_pinned = excluded.is_pinned, alias_of = excluded.alias_of,
+    defaults = excluded.defaults;
   insert into pgflow.worker_code (worker_id, code_id)
   select register_code.worker_id, c.code_id
   from jsonb_array_elements(codes) e join pgflow.code c on c.workflow = e->>0 and c.version = e->>1
@@ -61,8 +63,43 @@ end
 $$;
 comment on function pgflow.register_code(int, jsonb)
   is 'A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, '
-     '{patch: whether it is deprecated}, {signal: shape of its payloads}], ...]';
+     '{patch: whether it is deprecated}, {signal: shape of its payloads}, text of {parameter: default}], ...]';
 --! grant register_code to pgflow_worker
+
+create or replace function pgflow.defaults_of_(workflow text)
+returns json
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select c.defaults from pgflow.code c where c.workflow = defaults_of_.workflow
+  order by c.last_at desc, c.code_id desc limit 1
+$$;
+comment on function pgflow.defaults_of_(text)
+  is 'Defaults of the parameters of a workflow, in the code that was served last; null = none are known';
+
+create or replace function pgflow.fill_input_(input json, defaults json)
+returns json
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  missing text;
+begin
+  if defaults is null or json_typeof(input) <> 'object' or pgflow.is_envelope_(input::jsonb) then
+    return input;
+  end if;
+  select string_agg(to_json(d.key)::text || ':' || d.value::text, ',') into missing
+  from json_each(defaults) d where not input::jsonb ? d.key;
+  -- As text, since jsonb writes some numbers in another way.
+  return case when missing is null then input
+    when input::jsonb = '{}' then ('{' || missing || '}')::json
+    else (regexp_replace(input::text, '\}\s*$', '') || ',' || missing || '}')::json end;
+end
+$$;
+comment on function pgflow.fill_input_(json, json) is 'An input with the defaults of what it leaves out';
 
 create or replace function pgflow.leave_code_(worker_id int, t timestamptz)
 returns void
@@ -249,6 +286,8 @@ comment on column pgflow.code.is_pinned is 'True if runs that are started with t
 comment on column pgflow.code.workflow is 'Name of the workflow';
 comment on column pgflow.code.version is 'Its version: the one that it was given, or the hash of the code';
 comment on column pgflow.code.code_hash is 'Hash of the module that it is written in';
+comment on column pgflow.code.defaults
+  is 'What its parameters are that a start leaves out; null = there are none, or the app has a codec';
 comment on column pgflow.code.alias_of
   is 'The name that the workflow has in this code, where the name here is an old one; null = it is its name';
 

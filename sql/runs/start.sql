@@ -491,6 +491,9 @@ begin
     (select pgflow.judge_queue_(q, workflow, version) from pgflow.queue q
       where q.queue = start_run.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined
   into checked;
+  if defaults is null and collect is null then
+    input := pgflow.fill_input_(input, pgflow.defaults_of_(workflow));
+  end if;
   if pool is not null or budget is not null then
     perform pgflow.check_pool_(pool, budget);
   end if;
@@ -749,6 +752,7 @@ declare
   chain_ids bigint[];
   clash text;
   checked record;
+  known json := case when defaults is null then pgflow.defaults_of_(workflow) end;
 begin
   select pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t),
     pgflow.check_batch_(runs),
@@ -772,7 +776,8 @@ begin
     stems := pgflow.uuids7_(jsonb_array_length(runs));
   end if;
   select array_agg(coalesce(g.e->>0, stems[g.n]::text) order by g.n), keys_are_new or bool_and(g.e->>0 is null),
-    array_agg(g.e->>1 order by g.n)
+    array_agg(case when known is null then g.e->>1 else pgflow.fill_input_((g.e->>1)::json, known)::text end
+      order by g.n)
   into keys, are_new, inputs
   from jsonb_array_elements(runs) with ordinality as g (e, n);
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';

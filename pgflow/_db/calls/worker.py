@@ -114,6 +114,7 @@ class Code(NamedTuple):
     alias_of: str | None
     patches: dict[str, bool]
     signals: dict[str, Any]
+    defaults: str | None
 
 
 def register_code(worker_id: int, codes: Sequence[Code]) -> Query[None]:
