@@ -148,7 +148,7 @@ table pgflow.code, owner pgflow_owner
   version text not null -- Its version: the one that it was given, or the hash of the code
   code_hash text not null -- Hash of the module that it is written in
   alias_of text -- The name that the workflow has in this code, where the name here is an old one; null = it is its name
-  defaults json -- What its parameters are that a start leaves out; null = there are none, or the app has a codec
+  defaults json -- Values of the parameters that a start leaves out; null = there are none, or the app has a codec
   constraint code_alias_of_check CHECK (((octet_length(alias_of) >= 1) AND (octet_length(alias_of) <= 255)))
   constraint code_code_hash_check CHECK (((octet_length(code_hash) >= 1) AND (octet_length(code_hash) <= 255)))
   constraint code_pkey PRIMARY KEY (code_id)
