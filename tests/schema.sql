@@ -157,7 +157,7 @@ table pgflow.code, owner pgflow_owner
   version text not null -- Its version: the one that it was given, or the hash of the code
   code_hash text not null -- Hash of the module that it is written in
   alias_of text -- The name that the workflow has in this code, where the name here is an old one; null = it is its name
-  defaults json -- What its parameters are that a start leaves out; null = there are none, or the app has a codec
+  defaults json -- Values of the parameters that a start leaves out; null = there are none, or the app has a codec
   constraint code_alias_of_check CHECK (((octet_length(alias_of) >= 1) AND (octet_length(alias_of) <= 255)))
   constraint code_code_hash_check CHECK (((octet_length(code_hash) >= 1) AND (octet_length(code_hash) <= 255)))
   constraint code_pkey PRIMARY KEY (code_id)
@@ -4764,7 +4764,7 @@ function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) r
   -- Reason why a value does not fit a shape; null = it may fit
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 cc7a2ac4caec244a67a36b79ccea4afe
+  md5 e56f9b12eed5cb1a237e95f59c5d2299
 
 function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_call integer) returns void, owner pgflow_owner
   -- Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there
@@ -5594,7 +5594,7 @@ function pgflow.register_code(worker_id integer, codes jsonb) returns void, owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 49bf2890bc0ef6a4465b2f1c474bf998
+  md5 2a65ef249415afa7515d355393eec3d7
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -6206,7 +6206,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 27a849a580a60b21515a0b610c4b994f
+  md5 727e6b6ee4cbe7d1fd0f2647994f6e89
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -133,6 +133,10 @@ def step(
     """Declares an idempotent write to the outside:
     after a crash the body runs again under the same key.
 
+    It may be a method, of an instance or, under ``@classmethod``, of a class: its body gets that,
+    and it is none of the recorded arguments. A worker calls the instance that the code of the
+    workflow has there, so make it where a worker starts too.
+
     Args:
         name: Its name in the journal, at most 255 bytes; the function's own if not given.
         retries: Tries in all (3 if not given), or how to space them.

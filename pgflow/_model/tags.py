@@ -70,7 +70,7 @@ class Difference:
 
     Args:
         place: Path to it, as in ``.lines[2].item``; empty for the value itself.
-        why: What is the matter there.
+        why: The matter there.
         is_reading: True if JSON was given where the annotation names another type: reading it as
             that type is what the annotation asks for.
         kind: Name of the type of what is written there.
@@ -92,8 +92,8 @@ def difference(value: Any, back: Any, place: str = "") -> Difference | None:
     """Return the first place where a value differs from another in type or content.
 
     Args:
-        value: What is written.
-        back: What its text is read as.
+        value: The one that is written.
+        back: The one that its text is read as.
         place: Path to both.
     """
     if isinstance(value, SECRETS):
@@ -235,7 +235,8 @@ class Writer:
         Args:
             value: It.
             plain: Its JSON without tags, or ABSENT.
-            back: What that is read as, or ABSENT: then there is a tag wherever one may be needed.
+            back: Value that this is read as, or ABSENT: then there is a tag wherever one may be
+                needed.
 
         Raises:
             ValueError: Nothing says what it is.

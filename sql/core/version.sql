@@ -299,7 +299,7 @@ comment on column pgflow.code.workflow is 'Name of the workflow';
 comment on column pgflow.code.version is 'Its version: the one that it was given, or the hash of the code';
 comment on column pgflow.code.code_hash is 'Hash of the module that it is written in';
 comment on column pgflow.code.defaults
-  is 'What its parameters are that a start leaves out; null = there are none, or the app has a codec';
+  is 'Values of the parameters that a start leaves out; null = there are none, or the app has a codec';
 comment on column pgflow.code.alias_of
   is 'The name that the workflow has in this code, where the name here is an old one; null = it is its name';
 

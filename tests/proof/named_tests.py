@@ -12,8 +12,13 @@ TESTS = {
         ["tests/flows/test_flow_programs.py", "-k", "kills or apart"],
     ),
     "G8": (
-        "fields called as parts of schemas are, unions, classes of every make",
-        ["tests/model/test_values.py", "-k", "any_name or tags_of or any_make or nearest"],
+        "fields called as parts of schemas are, unions, classes of every make; generated annotations",
+        [
+            "tests/model/test_values.py",
+            "tests/model/test_lossless.py",
+            "-k",
+            "any_name or tags_of or any_make or nearest or test_lossless",
+        ],
     ),
     "G4": (
         "keys that are taken, by every policy; defaults; starts sent again",

@@ -21,6 +21,7 @@ from langchain_core.runnables.config import merge_configs, set_config_context
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import GraphInterrupt
 from langgraph.types import RetryPolicy
+from pydantic_core import to_jsonable_python
 
 import pgflow
 from pgflow import Approved, GateRejected, TakenOver
@@ -187,7 +188,9 @@ def _config_of(
         )
     if RUNTIME in configurable:
         configurable[RUNTIME] = configurable[RUNTIME].override(
-            stream_writer=lambda chunk: pgflow.emit(STREAM, chunk)
+            stream_writer=lambda chunk: pgflow.emit(
+                STREAM, to_jsonable_python(chunk, bytes_mode="base64")
+            )
         )
     return {**config, "configurable": configurable}
 
