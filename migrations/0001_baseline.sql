@@ -1716,6 +1716,73 @@ create table pgflow.loss (
 );
 comment on table pgflow.loss is 'Losses that workers have noticed: what was acknowledged and is not there any more';
 
+-- ---------------------------------------------------------------- workflows in SQL
+-- What a text was compiled to, and where its runs are. A frame is a fold of the run's journal, kept so that a step need
+-- not read it: without it, as after a fork or a rewind, it is made anew.
+
+create table pgflow.flow (
+  flow_id int generated always as identity primary key,
+  version int not null,
+  created_at timestamptz not null,
+  dropped_at timestamptz,
+  handler int,
+  is_current boolean not null,
+  definer oid not null,
+  workflow text not null check (octet_length(workflow) between 1 and 50),
+  function text not null,
+  hash text not null,
+  created_by text not null,
+  signature text not null,
+  body text not null,
+  parameters jsonb not null,
+  unique (workflow, version)
+);
+comment on table pgflow.flow is 'Every version of every workflow in SQL, with its text; none is ever removed';
+
+create table pgflow.flow_node (
+  flow_id int not null,
+  pc int not null,
+  next int not null,
+  alt int,
+  op text not null,
+  name text,
+  opts jsonb not null,
+  primary key (flow_id, pc)
+);
+comment on table pgflow.flow_node is 'What a workflow in SQL was compiled to: see sql/flows/compile.sql';
+
+create table pgflow.flow_frame (
+  run_id bigint primary key,
+  flow_id int not null,
+  seq int not null,
+  pc int not null,
+  call int not null,
+  tries int not null,
+  strikes int not null,
+  state text not null check (state in ('on', 'undoing', 'handling')),
+  is_marked boolean not null,
+  undo int[] not null,
+  waits jsonb,
+  run jsonb not null,
+  loops jsonb not null,
+  news jsonb not null,
+  error jsonb,
+  vars jsonb not null
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+comment on table pgflow.flow_frame is 'Where a run of a workflow in SQL is: a row while it is open';
+
+create table pgflow.flow_item (
+  run_id bigint not null,
+  pc int not null,
+  n int not null,
+  call int,
+  is_done boolean not null default false,
+  item jsonb not null,
+  output jsonb,
+  primary key (run_id, pc, n)
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+comment on table pgflow.flow_item is 'The rows that an open loop walks, and the inputs and results of children that a for each starts';
+
 -- ---------------------------------------------------------------- upkeep of hot tables
 -- Places, mail and nudges live for milliseconds and are small: vacuum them by count, not by share,
 -- and without a pause, else their indexes fill with dead entries that every claim must step over.

@@ -35,13 +35,13 @@ begin
   loop
     execute format('alter function %s set jit = off', fn.signature);
   end loop;
-  revoke all on all functions in schema pgflow from public;
+  revoke all on all routines in schema pgflow from public;
   revoke all on all tables in schema pgflow from public;
   revoke all on all sequences in schema pgflow from public;
   revoke all on schema pgflow from public;
   for role_name in select unnest(readers) loop
     continue when not exists (select from pg_catalog.pg_roles where rolname = role_name);
-    execute format('revoke all on all functions in schema pgflow from %I', role_name);
+    execute format('revoke all on all routines in schema pgflow from %I', role_name);
     execute format('revoke all on all tables in schema pgflow from %I', role_name);
     execute format('grant usage on schema pgflow to %I', role_name);
     for fn in
@@ -49,7 +49,7 @@ begin
       from pg_catalog.pg_proc p
       where p.pronamespace = 'pgflow'::regnamespace and grants->p.proname ? role_name
     loop
-      execute format('grant execute on function %s to %I', fn.signature, role_name);
+      execute format('grant execute on routine %s to %I', fn.signature, role_name);
     end loop;
     for fn in
       select c.oid::regclass as signature

@@ -304,6 +304,7 @@ begin
   )) and d.run_id = me;
   delete from pgflow.step_beat where run_id = me;
   delete from pgflow.draft where run_id = me;
+  perform pgflow.drop_frames_(array[me]);
   -- Results of children are sent again, to whom they are for now.
   delete from pgflow.signal s where s.chain_id = (select r.chain_id from pgflow.run r where r.run_id = me)
     and s.kind = 'c' and s.run_id = me;

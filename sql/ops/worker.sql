@@ -132,6 +132,13 @@ begin
     return next;
     return;
   end if;
+  -- A session that works in SQL lives as long as it shares this lock: it cannot beat inside a step.
+  if exists (select from pgflow.worker w where w.worker_id = worker_id and w.version = 'sql')
+    and not pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id)
+  then
+    return next;
+    return;
+  end if;
   delete from pgflow.worker w where w.worker_id = worker_id;
   -- A worker that froze between its fence and its COMMIT still locks a lease: whoever waited for it here
   -- would freeze too. It stays behind as the lease of nobody, and is taken once its session has timed out.

@@ -53,6 +53,7 @@ begin
   perform pgflow.close_gates_(array[me]);
   perform pgflow.forget_events_(array[chain]);
   perform pgflow.end_locks_(array[me], t);
+  perform pgflow.drop_frames_(array[me]);
   perform pgflow.put_mail_aside_(array[chain], t);
 end
 $$;

@@ -1,0 +1,287 @@
+-- Frames: where a run of a workflow in SQL is. A frame is a fold of the journal, unit by unit, and the row is kept so
+-- that a step need not read the journal. Where there is none - a fork, a generation that rewinds - or units came after
+-- it, it is folded anew. `check()` does so too, and compares.
+--
+-- What the database decides (S, T, W, k, K, x) says nothing of nodes. So each unit that the driver writes carries a
+-- *mark*: the node that it is of, with what has changed since the unit before it that no unit tells:
+--   {pc, loops: {node: number of the row at hand}, state, vars: {name: value}, version}
+-- The mark of a result (c, f, a) is the sixth element of its licence in `starts`; that of a wait is the payload of its
+-- `t` or `s`. A wait right behind a unit needs none (`is_marked`).
+--
+--   state       on, undoing (compensations are run, the last step's first), handling (the handler of an exception)
+--   undo        nodes of compensations of what is done
+--   waits       {call, timer: seq of its unit} of the call that is open
+--   tries       failed attempts of the step at hand; `strikes` are those of them that count against its `retry`
+
+create or replace function pgflow.is_transient_(sqlstate text)
+returns boolean
+language sql
+immutable
+return sqlstate in ('40001', '40P01', '55P03', '57014', '25006') or left(sqlstate, 2) in ('08', '53', '57', '58');
+comment on function pgflow.is_transient_(text)
+  is 'True if an error says nothing about the statement: it is tried again, and not counted';
+
+create or replace function pgflow.mark_(f pgflow.flow_frame)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select jsonb_build_object('pc', f.pc)
+    || case when f.loops = '{}' then '{}' else jsonb_build_object('loops', f.loops) end
+    || case when f.state = 'on' then '{}' else jsonb_build_object('state', f.state) end
+    || case when f.news = '{}' then '{}' else jsonb_build_object('vars', f.news) end
+    || case when f.call = 0 then jsonb_build_object('version', f.run->'version') else '{}' end
+$$;
+comment on function pgflow.mark_(pgflow.flow_frame) is 'What the next unit says of the place at which its run is';
+
+create or replace function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb)
+returns pgflow.flow_frame
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if variable is not null then
+    f.vars := f.vars || jsonb_build_object(variable, value);
+  end if;
+  return f;
+end
+$$;
+comment on function pgflow.assign_(pgflow.flow_frame, text, jsonb) is 'Sets a variable, if there is one';
+
+create or replace function pgflow.fold_unit_(
+  f pgflow.flow_frame, seq int, call int, kind "char", payload jsonb, starts jsonb
+)
+returns pgflow.flow_frame
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  node pgflow.flow_node;
+  mark jsonb := case when kind in ('t', 's') then payload else starts->0->5 end;
+begin
+  f.seq := seq;
+  if kind = 'x' and call = 0 then
+    f.state := 'undoing';
+    f.error := jsonb_build_object('cancelled', payload->'why');
+    f.waits := null;
+    f.tries := 0;
+    f.strikes := 0;
+    return f;
+  elsif call = 0 then
+    return f; -- what people did to the run
+  end if;
+  f.call := greatest(f.call, call);
+  if mark is not null then
+    if mark ? 'version' then
+      select w.flow_id into f.flow_id from pgflow.flow w
+      where w.workflow = f.run->>'workflow' and w.version = (mark->>'version')::int;
+    end if;
+    f.pc := (mark->>'pc')::int;
+    f.loops := coalesce(mark->'loops', '{}');
+    f.state := coalesce(mark->>'state', 'on');
+    f.vars := f.vars || coalesce(mark->'vars', '{}');
+    f.news := '{}';
+  end if;
+  f.is_marked := true;
+  select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
+  if kind = 'a' then
+    f.tries := f.tries + 1;
+    f.strikes := f.strikes + (not pgflow.is_transient_(payload->>'sqlstate'))::int;
+    return f;
+  end if;
+  if kind not in ('t', 's', 'k') then
+    f.tries := 0;
+    f.strikes := 0;
+  end if;
+  case
+  when kind = 'c' and node.op = 'each' then
+    f.waits := jsonb_build_object('call', call);
+  when kind = 'c' and node.op = 'rows' then
+    f.loops := f.loops || jsonb_build_object(f.pc::text, 0);
+    f.pc := node.next;
+  when kind = 'c' then
+    f.vars := f.vars || payload;
+    if f.state = 'undoing' then
+      f.undo := f.undo[1 : cardinality(f.undo) - 1];
+    else
+      f.pc := node.next;
+      if node.opts ? 'undo' then
+        f.undo := f.undo || (node.opts->>'undo')::int;
+      end if;
+    end if;
+  when kind = 'f' then
+    f.state := 'undoing';
+    f.error := payload;
+    f.waits := null;
+  when kind in ('t', 's') then
+    f.waits := jsonb_build_object('call', call) || case kind when 't' then jsonb_build_object('timer', seq) else '{}' end;
+  when kind = 'k' and node.op = 'run' then
+    f.waits := jsonb_build_object('call', call);
+  when kind in ('S', 'T', 'W') then
+    if kind <> 'T' then
+      f := pgflow.assign_(f, node.opts->>'into', case kind when 'S' then payload else 'null' end);
+      f := pgflow.assign_(f, 'timed_out', to_jsonb(kind = 'W'));
+    end if;
+    f.waits := null;
+    f.pc := node.next;
+  when kind = 'K' and payload->>'status' <> 'completed' and not coalesce((node.opts->>'go_on')::boolean, false) then
+    f.state := 'undoing';
+    f.error := coalesce(nullif(payload->'error', 'null'), '{}')
+      || jsonb_build_object('step', node.name, 'child', payload->'status');
+    f.waits := null;
+  when kind = 'K' and node.op = 'run' then
+    f := pgflow.assign_(f, node.opts->>'into', payload->'output');
+    f.waits := null;
+    f.pc := node.next;
+  else
+    null;
+  end case;
+  return f;
+end
+$$;
+comment on function pgflow.fold_unit_(pgflow.flow_frame, int, int, "char", jsonb, jsonb)
+  is 'The frame after one more unit of its journal';
+
+create or replace function pgflow.fold_items_(f pgflow.flow_frame, call int, kind "char", payload jsonb)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  pc int := case when f.state = 'on' or f.state = 'handling' then f.pc end;
+begin
+  if kind = 'c' then
+    delete from pgflow.flow_item i where i.run_id = f.run_id and i.pc = pc;
+    insert into pgflow.flow_item (run_id, pc, n, item)
+    select f.run_id, pc, e.n, e.item from jsonb_array_elements(payload) with ordinality as e (item, n);
+  elsif kind = 'k' then
+    update pgflow.flow_item i set call = fold_items_.call
+    where i.run_id = f.run_id and i.pc = pc and i.n = (
+      select min(m.n) from pgflow.flow_item m where m.run_id = f.run_id and m.pc = pc and m.call is null);
+  else
+    update pgflow.flow_item i set is_done = true,
+      output = case when payload->>'status' = 'completed' then payload->'output'
+        else jsonb_build_object('error', payload->'error', 'status', payload->'status') end
+    where i.run_id = f.run_id and i.pc = pc and i.call = fold_items_.call;
+  end if;
+end
+$$;
+comment on function pgflow.fold_items_(pgflow.flow_frame, int, "char", jsonb)
+  is 'Keeps the rows that a loop has read, and which child each of them has, as a unit tells';
+
+create or replace function pgflow.fresh_frame_(run_id bigint)
+returns pgflow.flow_frame
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  f pgflow.flow_frame;
+begin
+  select r.run_id, w.flow_id, 0, 1, 0, 0, 0, 'on', false, array[]::int[], null::jsonb,
+    jsonb_build_object('key', r.key, 'id', r.run_id, 'tenant', r.tenant, 'workflow', w.workflow, 'version', w.version,
+      'queue', l.queue),
+    jsonb '{}', jsonb '{}', null::jsonb, coalesce(r.input::jsonb, '{}')
+  into f
+  from pgflow.run r
+  join pgflow.lane l on l.lane_id = r.lane_id
+  join pgflow.flow w on w.workflow = l.workflow and w.is_current
+  where r.run_id = fresh_frame_.run_id;
+  return f;
+end
+$$;
+comment on function pgflow.fresh_frame_(bigint) is 'The frame of a run that has not begun, with the current version';
+
+create or replace function pgflow.fold_journal_(run_id bigint, keep_items boolean default false)
+returns pgflow.flow_frame
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  f pgflow.flow_frame := pgflow.fresh_frame_(run_id);
+  before pgflow.flow_frame;
+  unit record;
+begin
+  for unit in
+    select u.seq::int as seq, u.call::int as call, u.kind::"char" as kind, u.payload::jsonb as payload,
+      u.starts::jsonb as starts
+    from pgflow.unit u where u.run_id = run_id order by u.seq
+  loop
+    before := f;
+    f := pgflow.fold_unit_(f, unit.seq, unit.call, unit.kind, unit.payload, unit.starts);
+    if keep_items and exists (
+      select from pgflow.flow_node n where n.flow_id = f.flow_id and n.op in ('rows', 'each')
+        and n.pc = case when unit.kind = 'c' then (unit.starts->0->5->>'pc')::int else before.pc end
+    ) and unit.kind in ('c', 'k', 'K') then
+      before.pc := coalesce((unit.starts->0->5->>'pc')::int, before.pc);
+      before.state := case when unit.kind = 'c' then coalesce(unit.starts->0->5->>'state', 'on') else before.state end;
+      perform pgflow.fold_items_(before, unit.call, unit.kind, unit.payload);
+    end if;
+  end loop;
+  if keep_items then
+    delete from pgflow.flow_item i where i.run_id = run_id and i.pc <> f.pc and not f.loops ? i.pc::text;
+  end if;
+  if f.run->>'version' is distinct from (select w.version::text from pgflow.flow w where w.flow_id = f.flow_id) then
+    f.run := f.run || (select jsonb_build_object('version', w.version) from pgflow.flow w where w.flow_id = f.flow_id);
+  end if;
+  return f;
+end
+$$;
+comment on function pgflow.fold_journal_(bigint, boolean) is 'The frame of a run as its journal tells it, and the rows of its loops';
+
+create or replace function pgflow.flow_said_(f pgflow.flow_frame)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select jsonb_build_object('flow', f.flow_id, 'pc', f.pc, 'call', f.call, 'tries', f.tries, 'state', f.state,
+    'undo', f.undo, 'waits', f.waits, 'loops', f.loops, 'error', f.error,
+    -- one that has no value, and one that nobody has set yet, are the same
+    'vars', (select jsonb_object_agg(e.key, e.value) from jsonb_each(f.vars) e where e.value <> 'null'))::text
+$$;
+comment on function pgflow.flow_said_(pgflow.flow_frame) is 'A frame as text, as far as its journal determines it';
+
+create or replace function pgflow.drop_frames_(run_ids bigint[])
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  delete from pgflow.flow_frame f where f.run_id = any(run_ids);
+  delete from pgflow.flow_item i where i.run_id = any(run_ids)
+$$;
+comment on function pgflow.drop_frames_(bigint[]) is 'Forgets where runs were that have ended';
+
+comment on column pgflow.flow_frame.run_id is 'The run';
+comment on column pgflow.flow_frame.flow_id is 'The version with which it has begun';
+comment on column pgflow.flow_frame.seq is 'The last unit that is in it';
+comment on column pgflow.flow_frame.pc is 'The node at hand';
+comment on column pgflow.flow_frame.call is 'The last call that was made';
+comment on column pgflow.flow_frame.tries is 'Failed attempts of the step at hand';
+comment on column pgflow.flow_frame.strikes is 'Those of them that count against its retry';
+comment on column pgflow.flow_frame.state is 'on, undoing = compensations are run, handling = so is the handler of an exception';
+comment on column pgflow.flow_frame.is_marked is 'True if the journal says where the run is';
+comment on column pgflow.flow_frame.undo is 'Nodes of the compensations of what was done';
+comment on column pgflow.flow_frame.waits is 'The call that is open, and the unit of its timer';
+comment on column pgflow.flow_frame.run is 'Facts of the run, which steps see as the variable run';
+comment on column pgflow.flow_frame.loops is 'Numbers of the rows at hand, by node';
+comment on column pgflow.flow_frame.news is 'Variables that have changed since the last mark, and that no unit tells';
+comment on column pgflow.flow_frame.error is 'The error of a run that failed, or why it was cancelled';
+comment on column pgflow.flow_frame.vars is 'All variables';
+
+comment on column pgflow.flow_item.run_id is 'The run';
+comment on column pgflow.flow_item.pc is 'The node that has read the rows';
+comment on column pgflow.flow_item.n is 'Number of the row';
+comment on column pgflow.flow_item.call is 'Number of the call that started the child; null = not yet';
+comment on column pgflow.flow_item.is_done is 'True if the child has ended';
+comment on column pgflow.flow_item.item is 'The row, or the input of the child';
+comment on column pgflow.flow_item.output is 'Result of the child, or {error, status}';

@@ -1,0 +1,201 @@
+-- Tokens of a workflow's text, and what can be said of them without knowing what they mean: where a statement ends, and
+-- whether something durable is in it. Blanks and comments are no tokens; text is always cut out of the body by
+-- positions, so that what a step runs is what was written, to the character and the line.
+
+create or replace function pgflow.flow_place_(body text, at int)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select format('line %s, column %s', 1 + length(h.head) - length(replace(h.head, e'\n', '')),
+    1 + length(substring(h.head from '[^\n]*$')))
+  from (select left(body, at - 1) as head) h
+$$;
+comment on function pgflow.flow_place_(text, int) is 'Line and column of a position in a text';
+
+create or replace function pgflow.flow_fail_(body text, at int, message text, hint text default null)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  message := pgflow.flow_place_(body, at) || ': ' || message;
+  if hint is null then
+    raise exception using errcode = 'PF003', message = message;
+  end if;
+  raise exception using errcode = 'PF003', message = message, hint = hint;
+end
+$$;
+comment on function pgflow.flow_fail_(text, int, text, text)
+  is 'Refuses (PF003) the text of a workflow, with line and column';
+
+create or replace function pgflow.flow_tokens_(body text, out tokens text[], out low text[], out places int[])
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  pos int := 1;
+  rest text;
+  token text;
+  tag text;
+  depth int;
+begin
+  tokens := '{}';
+  low := '{}';
+  places := '{}';
+  while pos <= length(body) loop
+    rest := substr(body, pos, 300);
+    token := substring(rest from '^\s+');
+    if token is not null then
+      pos := pos + length(token);
+      continue;
+    end if;
+    if left(rest, 2) = '--' then
+      pos := pos + length(split_part(substr(body, pos), e'\n', 1));
+      continue;
+    end if;
+    if left(rest, 2) = '/*' then
+      depth := 0; -- they nest
+      for token in select m[1] from regexp_matches(substr(body, pos), '/\*|\*/|[^*/]+|.', 'g') m loop
+        pos := pos + length(token);
+        depth := depth + case token when '/*' then 1 when '*/' then -1 else 0 end;
+        exit when depth = 0;
+      end loop;
+      if depth > 0 then
+        perform pgflow.flow_fail_(body, pos - 1, 'a comment is not closed');
+      end if;
+      continue;
+    end if;
+    tag := substring(rest from '^\$(?:[^\W\d]\w*)?\$');
+    if tag is not null then
+      token := tag || split_part(substr(body, pos + length(tag)), tag, 1) || tag;
+    elsif rest ~ '^[eE]''' then
+      token := substring(substr(body, pos) from '^[eE]''(?:[^''\\]|''''|\\.)*''');
+    elsif rest ~ '^([bBxXnN]|[uU]&)?''' then
+      token := substring(substr(body, pos) from '^(?:[bBxXnN]|[uU]&)?''(?:[^'']|'''')*''');
+    elsif rest ~ '^([uU]&)?"' then
+      token := substring(substr(body, pos) from '^(?:[uU]&)?"(?:[^"]|"")*"');
+    else
+      token := coalesce(substring(rest from '^[^\W\d][\w$]*'), substring(rest from '^\d+(?:\.(?!\.)\d*)?'),
+        substring(rest from '^(?::=|::|=>|<=|>=|<>|!=|<<|>>|\.\.)'), left(rest, 1));
+    end if;
+    if token is null or substr(body, pos, length(token)) <> token then
+      perform pgflow.flow_fail_(body, pos, 'a quote is not closed');
+    end if;
+    tokens := tokens || token;
+    low := low || case when left(token, 1) in ('"', '''', '$') then token else lower(token) end;
+    places := places || pos;
+    pos := pos + length(token);
+  end loop;
+end
+$$;
+comment on function pgflow.flow_tokens_(text)
+  is 'Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments';
+
+create or replace function pgflow.flow_name_(token text)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case when token ~ '^[^\W\d]' and token !~ '''' then lower(token)
+    when left(token, 1) = '"' then replace(substr(token, 2, length(token) - 2), '""', '"') end
+$$;
+comment on function pgflow.flow_name_(text) is 'The identifier that a token is; null if it is none';
+
+create or replace function pgflow.flow_is_label_(low text[], i int)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select pgflow.flow_name_(low[i]) is not null
+    and (low[i + 1] = ':' or low[i + 1] = 'retry' and low[i + 2] ~ '^\d' and low[i] <> 'undo')
+$$;
+comment on function pgflow.flow_is_label_(text[], int) is 'True if the statement at a token begins a step';
+
+create or replace function pgflow.flow_is_word_(low text[], i int)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select low[i + 1] not in (':=', '=', '.', '[') and (
+    low[i] in ('sleep', 'wait', 'run', 'undo', 'return', 'ask', 'spend', 'emit', 'publish', 'patched')
+    or low[i] = 'for' and low[i + 1] = 'each' or low[i] = 'set' and low[i + 1] = 'state')
+$$;
+comment on function pgflow.flow_is_word_(text[], int)
+  is 'True if the statement at a token begins with a durable word: one that ends a step';
+
+create or replace function pgflow.flow_span_(low text[], i int, out stop int, out is_durable boolean)
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  blocks text[] := '{}'; -- that are open: if, loop, begin, case, and expr for a CASE that is an expression
+  brackets int := 0;
+  is_first boolean := true; -- of a statement
+begin
+  is_durable := false;
+  for j in i .. cardinality(low) loop
+    if is_first and (pgflow.flow_is_word_(low, j) or pgflow.flow_is_label_(low, j)
+      or low[j] in ('exit', 'continue') and 'loop' <> all(blocks)
+      -- by a label that is not in this statement
+      or low[j] in ('exit', 'continue') and low[j + 1] not in ('when', ';')
+        and not low[i : j] @> array['<<', low[j + 1]]
+    ) then
+      is_durable := true;
+    end if;
+    if low[j] in ('(', '[') then
+      brackets := brackets + 1;
+    elsif low[j] in (')', ']') then
+      brackets := brackets - 1;
+    elsif low[j] = 'end' then
+      stop := j;
+      exit when blocks = '{}';
+      blocks := blocks[1 : cardinality(blocks) - 1];
+    elsif low[j - 1] = 'end' and low[j] in ('if', 'loop', 'case') and j > i then
+      null;
+    elsif low[j] = 'case' then
+      blocks := blocks || case when is_first then 'case' else 'expr' end;
+    elsif low[j] = 'loop' or is_first and low[j] in ('if', 'begin') then
+      blocks := blocks || low[j];
+    elsif low[j] = ';' and blocks = '{}' and brackets <= 0 then
+      stop := j;
+      return;
+    end if;
+    is_first := low[j] in (';', 'loop', 'begin', '>>')
+      or low[j] in ('then', 'else') and blocks[cardinality(blocks)] is distinct from 'expr'
+      or low[j] = ':' and pgflow.flow_is_label_(low, j - 1);
+  end loop;
+  stop := null;
+end
+$$;
+comment on function pgflow.flow_span_(text[], int)
+  is 'The last token of the statement at a token, null if it has no end; and whether something durable is in it';
+
+create or replace function pgflow.flow_until_(low text[], i int, words text[])
+returns int
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  depth int := 0;
+begin
+  for j in i .. cardinality(low) loop
+    if depth = 0 and low[j] = any(words) then
+      return j;
+    end if;
+    depth := depth + case when low[j] in ('(', '[', 'case') then 1 when low[j] in (')', ']', 'end') then -1 else 0 end;
+    exit when depth < 0 or low[j] = ';';
+  end loop;
+  return null;
+end
+$$;
+comment on function pgflow.flow_until_(text[], int, text[])
+  is 'The first of these tokens from a token on that stands in no brackets and no CASE, up to the end of the statement';

@@ -1,0 +1,656 @@
+-- The driver. `advance` does one transaction of one run: it walks nodes until so many steps are done, or the run waits
+-- or ends. `work` claims runs, advances them and commits, and is all that a database needs to work on workflows in SQL.
+-- Both are clients of the functions that workers in Python call: what a run is, what it waits for and who holds it is
+-- decided by `commit_units`, in the same tables.
+--
+-- A step's rows, its unit and the frame are one transaction. So it happens exactly once, whoever dies when. What a
+-- transaction cannot take back - sequences, dblink, what an extension sends - is not in this.
+--
+-- `work` commits, so it can have no SET clause, no rights but its caller's, and no block with a handler around a COMMIT:
+-- it runs under a search path that others may have set. A step that SETs search_path for the session would have the
+-- driver's next operator be one of its author's making: `call_flow_` refuses that, by functions that are named with
+-- their schema and take no operator. It also refuses a function whose owner has made it run with our rights.
+--
+-- Each session that works is a worker of its own. It shares an advisory lock (`pgflow.worker`, its number) for as long
+-- as it lives. So its death is known at once and for sure, and a step may take as long as it likes; while that lock is
+-- held, no reaper gives its runs away. A CALL that has failed leaves the lock: the next one of its session cleans up.
+
+create or replace function pgflow.flow_stamp_(flow pgflow.flow)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select p.xmin::text || p.ctid::text from pg_proc p
+  where p.oid = to_regprocedure(flow.function) and p.prosecdef and p.proowner = flow.definer
+$$;
+comment on function pgflow.flow_stamp_(pgflow.flow)
+  is 'Changes with each change of a workflow''s function; null if it would not run with the rights of its definer';
+
+create or replace function pgflow.call_flow_(flow pgflow.flow, pc int, vars jsonb, run jsonb)
+returns jsonb
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- To `alter function` between a look and the call would not help: the row must be the same one after it.
+  stamp text := pgflow.flow_stamp_(flow);
+  answer jsonb;
+begin
+  if stamp is null then
+    raise exception using errcode = 'PF006',
+      message = format('the function %s is gone, or does not run with the rights of %s any more', flow.function,
+        pg_get_userbyid(flow.definer)),
+      hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
+  end if;
+  execute 'select ' || substring(flow.function from '^(.*)\(int') || '($1, $2, $3)' into answer using pc, vars, run;
+  if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp') then
+    raise exception using errcode = '42501', message = 'a step must not SET search_path for its session',
+      hint = 'Name objects with their schema, or set it before pgflow.create_workflow.';
+  end if;
+  if pgflow.flow_stamp_(flow) is distinct from stamp then
+    raise exception using errcode = 'PF006', message = format('the function %s was altered meanwhile', flow.function);
+  end if;
+  perform pgflow.check_json_(answer::json, 'what a step makes of its variables');
+  return answer;
+end
+$$;
+comment on function pgflow.call_flow_(pgflow.flow, int, jsonb, jsonb)
+  is 'Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression';
+
+create or replace function pgflow.check_flow_input_(flow pgflow.flow, input jsonb)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  odd text;
+begin
+  select k into odd from jsonb_object_keys(input) k
+  where not flow.parameters @> jsonb_build_array(jsonb_build_object('name', k)) limit 1;
+  if odd is not null then
+    raise exception using errcode = 'PF003', message = format('%s has no parameter %s', flow.signature, quote_literal(odd));
+  end if;
+  select p->>'name' into odd from jsonb_array_elements(flow.parameters) p
+  where not input ? (p->>'name') and not p ? 'value' limit 1;
+  if odd is not null then
+    raise exception using errcode = 'PF003', message = format('%s needs the parameter %s', flow.signature, quote_literal(odd));
+  end if;
+end
+$$;
+comment on function pgflow.check_flow_input_(pgflow.flow, jsonb) is 'Refuses (PF003) an input that the parameters do not take';
+
+create or replace function pgflow.save_frame_(f pgflow.flow_frame)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into pgflow.flow_frame select f.*
+  on conflict (run_id) do update set flow_id = excluded.flow_id, seq = excluded.seq, pc = excluded.pc, call = excluded.call,
+    tries = excluded.tries, strikes = excluded.strikes, state = excluded.state, is_marked = excluded.is_marked,
+    undo = excluded.undo, waits = excluded.waits, run = excluded.run, loops = excluded.loops, news = excluded.news,
+    error = excluded.error, vars = excluded.vars
+$$;
+comment on function pgflow.save_frame_(pgflow.flow_frame) is 'Keeps where a run is';
+
+create or replace function pgflow.ask_flow_(
+  inout f pgflow.flow_frame, worker_id int, token bigint, chain bigint, question jsonb, units jsonb, out place text,
+  out wake jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  first int := f.seq;
+  t bigint := pgflow.micros_(pgflow.now_());
+  answer jsonb;
+  unit jsonb;
+  is_each boolean := (select n.op = 'each' from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc);
+begin
+  -- [kind, call, name, payload, starts, delay in seconds] -> as commit_units takes them
+  units := (select coalesce(jsonb_agg(jsonb_build_array(f.run_id, first + u.n, u.unit->1, u.unit->0, u.unit->2, (u.unit->3)::text,
+    (u.unit->4)::text, t, u.unit->5, token, null, null) order by u.n), '[]')
+    from jsonb_array_elements(units) with ordinality as u (unit, n));
+  for unit in select u from jsonb_array_elements(units) u loop
+    f := pgflow.fold_unit_(f, (unit->>1)::int, (unit->>2)::int, (unit->>3)::"char", (unit->>5)::jsonb, (unit->>6)::jsonb);
+  end loop;
+  if question ? 'timers' then -- of the wait that is open now
+    question := question || jsonb_build_object('timers',
+      case when f.waits ? 'timer' then jsonb_build_array(jsonb_build_array(f.waits->'call', f.waits->'timer',
+        question->'timers')) else '[]' end);
+  elsif question ? 'retries' then
+    question := question || jsonb_build_object('retries', jsonb_build_array(jsonb_build_array(f.call, f.seq)));
+  end if;
+  answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, first)),
+    'u', units, 'w', worker_id, 'x', jsonb_build_array(question || jsonb_build_object('run', f.run_id, 'token', token,
+      'chain', chain, 'seq', f.seq, 'idle', true)
+      || case when f.error ? 'cancelled' then jsonb '{"cancelled": true}' else '{}' end)));
+  if answer->'bad' <> 'null' then
+    raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
+  end if;
+  for unit in select u from jsonb_array_elements(answer->'x'->0->'units') u loop
+    if is_each and unit->>2 in ('k', 'K') and f.state <> 'undoing' then
+      perform pgflow.fold_items_(f, (unit->>1)::int, (unit->>2)::"char", (unit->>4)::jsonb);
+    end if;
+    f := pgflow.fold_unit_(f, (unit->>0)::int, (unit->>1)::int, (unit->>2)::"char", (unit->>4)::jsonb, null);
+  end loop;
+  place := answer->'x'->0->>'place';
+  wake := coalesce(nullif(answer->'wake', 'null'), '[]');
+end
+$$;
+comment on function pgflow.ask_flow_(pgflow.flow_frame, int, bigint, bigint, jsonb, jsonb)
+  is 'Commits units with a question, and folds both into the frame';
+
+create or replace function pgflow.end_flow_(
+  f pgflow.flow_frame, worker_id int, token bigint, chain bigint, status text, reason text, output jsonb, error jsonb
+)
+returns jsonb
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  answer jsonb;
+begin
+  perform pgflow.drop_frames_(array[f.run_id]);
+  answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, f.seq)),
+    'u', jsonb '[]', 'w', worker_id, 'f', jsonb_build_array(f.run_id),
+    'o', jsonb_build_array(jsonb_build_array(f.run_id, status, reason, output::text, error::text, chain, token, null))));
+  if answer->'bad' <> 'null' then
+    raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
+  end if;
+  return jsonb_build_object('place', 'ended', 'wake', coalesce(nullif(answer->'wake', 'null'), '[]'));
+end
+$$;
+comment on function pgflow.end_flow_(pgflow.flow_frame, int, bigint, bigint, text, text, jsonb, jsonb)
+  is 'Ends a run of a workflow in SQL';
+
+create or replace function pgflow.open_children_(me bigint)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(jsonb_agg(c.chain_id order by c.chain_id), '[]') from pgflow.run c
+  cross join lateral (select pgflow.newest_run_(c.chain_id) as run_id) n
+  where c.parent_run_id = me and c.generation = 1
+    and not exists (select from pgflow.outcome o where o.run_id = n.run_id)
+    and not exists (select from pgflow.signal s where s.chain_id = c.chain_id and s.kind = 'x')
+    and not exists (select from pgflow.unit u where u.run_id = n.run_id and u.kind = 'x' and u.call = 0)
+$$;
+comment on function pgflow.open_children_(bigint) is 'Chains of children of a run that have not ended and were not cancelled';
+
+create or replace function pgflow.record_step_(
+  f pgflow.flow_frame, worker_id int, token bigint, kind "char", name text, payload jsonb
+)
+returns pgflow.flow_frame
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  call int := f.call + (f.tries = 0)::int;
+  starts jsonb := jsonb_build_array(jsonb_build_array(call, 't', name, null, null, pgflow.mark_(f)));
+  verdict text := pgflow.commit_unit(f.run_id, token, f.seq + 1, call, kind, name, payload::json, starts::json,
+    pgflow.micros_(pgflow.now_()), worker_id);
+begin
+  if verdict is not null then
+    raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
+  end if;
+  return pgflow.fold_unit_(f, f.seq + 1, call, kind, payload, starts);
+end
+$$;
+comment on function pgflow.record_step_(pgflow.flow_frame, int, bigint, "char", text, jsonb)
+  is 'Appends what a node has come to, fenced by the lease';
+
+create or replace function pgflow.changes_(before jsonb, after jsonb)
+returns jsonb
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(after) e
+  where e.value is distinct from coalesce(before->e.key, 'null')
+$$;
+comment on function pgflow.changes_(jsonb, jsonb) is 'The variables that have another value than before';
+
+create or replace function pgflow.fail_node_(
+  f pgflow.flow_frame, node pgflow.flow_node, worker_id int, token bigint, chain bigint, error jsonb, out after pgflow.flow_frame,
+  out place text, out wake jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  call int := f.call + (f.tries = 0)::int;
+  name text := coalesce(node.name, node.op);
+  is_transient boolean := pgflow.is_transient_(error->>'sqlstate') and f.tries < 100;
+  asked record;
+  is_again boolean := is_transient or f.strikes < coalesce((node.opts->>'retry')::int, 0);
+begin
+  if not is_again and f.state <> 'undoing' then
+    after := pgflow.record_step_(f, worker_id, token, 'f', name, error
+      || case when f.state = 'handling' then jsonb '{"is_last": true}' else '{}' end);
+    place := 'leased';
+    wake := '[]';
+    return;
+  end if;
+  -- A compensation that cannot be done is nothing to pass over: a person has to help, and says so by retry.
+  select a.* into asked
+  from pgflow.ask_flow_(f, worker_id, token, chain,
+    case when is_again then jsonb '{"park": true, "retries": true}'
+      else jsonb_build_object('hold', jsonb_build_array('stuck', 'undo', null, error)) end,
+    jsonb_build_array(jsonb_build_array('a', call, name, error,
+      jsonb_build_array(jsonb_build_array(call, 't', name, null, null, pgflow.mark_(f))),
+      case when is_transient then 0.1 * power(2, least(f.tries, 8)) else coalesce((node.opts->>'every')::float8, 1) end))) a;
+  after := asked.f;
+  place := asked.place;
+  wake := asked.wake;
+end
+$$;
+comment on function pgflow.fail_node_(pgflow.flow_frame, pgflow.flow_node, int, bigint, bigint, jsonb)
+  is 'Records that a node has failed: it is tried again later, or the run takes back what it did';
+
+create or replace function pgflow.next_children_(f pgflow.flow_frame, node pgflow.flow_node)
+returns jsonb
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  calls int[] := array(select i.call from pgflow.flow_item i
+    where i.run_id = f.run_id and i.pc = f.pc and i.call is not null and not i.is_done order by i.call);
+  children jsonb;
+begin
+  select jsonb_agg(jsonb_build_array(f.call + m.i, node.name, f.run->'queue', m.item::text, null, null, null, null, null, null,
+    'c', '', null, null) order by m.i), calls || coalesce(array_agg(f.call + m.i order by m.i), '{}')
+  into children, calls
+  from (
+    select row_number() over (order by i.n) as i, i.item from pgflow.flow_item i
+    where i.run_id = f.run_id and i.pc = f.pc and i.call is null
+    order by i.n limit greatest(0, (node.opts->>'most')::int - cardinality(calls))
+  ) m;
+  return case when calls <> '{}' then jsonb_build_object('child_calls', to_jsonb(calls))
+    || case when children is null then '{}' else jsonb_build_object('children', children) end end;
+end
+$$;
+comment on function pgflow.next_children_(pgflow.flow_frame, pgflow.flow_node)
+  is 'The question of a for each: the children that may start now, and all that are waited for; null once all have ended';
+
+create or replace function pgflow.wait_question_(
+  inout f pgflow.flow_frame, node pgflow.flow_node, value jsonb, out units jsonb, out question jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  call int := coalesce((f.waits->>'call')::int, f.call + 1);
+  is_new boolean := f.waits is null;
+begin
+  units := '[]';
+  question := case node.op
+    when 'each' then pgflow.next_children_(f, node)
+    when 'run' then jsonb_build_object('child_calls', jsonb_build_array(call))
+    when 'wait' then jsonb_build_object('signals', jsonb_build_array(jsonb_build_array(call, node.name)))
+      || case when node.opts ? 'timeout' then jsonb '{"timers": "W"}' else '{}' end
+    else jsonb '{"timers": "T"}' end;
+  question := question || jsonb '{"park": true}';
+  if not is_new then
+    return;
+  end if;
+  if question ? 'timers' then
+    units := jsonb_build_array(jsonb_build_array('t', call, node.name, pgflow.mark_(f), null,
+      greatest(0, least((value#>>'{}')::float8, 3e9))));
+  elsif not f.is_marked then
+    units := jsonb_build_array(jsonb_build_array('s', call, node.name, pgflow.mark_(f), null, null));
+  else
+    f.call := call;
+    f.waits := jsonb_build_object('call', call);
+  end if;
+  if node.op = 'run' then
+    question := question || jsonb_build_object('children', jsonb_build_array(jsonb_build_array(call, node.name,
+      f.run->'queue', value::text, null, null, null, null, null, null, 'c', '', null, null)));
+  end if;
+end
+$$;
+comment on function pgflow.wait_question_(pgflow.flow_frame, pgflow.flow_node, jsonb)
+  is 'What is asked of the database for a wait, and the unit that begins it';
+
+create or replace function pgflow.advance(
+  worker_id int, run_id bigint, token bigint, chain_id bigint, steps_per_commit int default 1
+)
+returns jsonb
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  f pgflow.flow_frame;
+  flow pgflow.flow;
+  node pgflow.flow_node;
+  value jsonb;
+  error jsonb;
+  asked record;
+  place text := 'leased';
+  wake jsonb := '[]';
+  steps int := 0;
+  stop text; -- the CALL is to end
+  last_seq int;
+  state text;
+  said text;
+  detail text;
+  context text;
+begin
+  if not pgflow.share_worker_(worker_id) then
+    perform from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
+  end if;
+  select e.last_seq into last_seq from pgflow.lease e
+  where e.run_id = run_id and e.token = token and e.worker_id = worker_id;
+  if not found then
+    return '{"place": "lost"}';
+  end if;
+  select k.* into f from pgflow.flow_frame k where k.run_id = run_id;
+  if f.run_id is null or f.seq < last_seq then
+    f := pgflow.fold_journal_(run_id, true);
+  end if;
+  select w.* into flow from pgflow.flow w where w.flow_id = f.flow_id;
+  if exists (select from pgflow.signal s where s.chain_id = chain_id and s.kind in ('x', 'p')) then
+    select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, '{}', '[]') a;
+    f := asked.f;
+    place := asked.place;
+    wake := asked.wake;
+  end if;
+
+  for nodes in 1 .. 10000 loop
+    exit when place <> 'leased' or steps >= steps_per_commit;
+    if f.state = 'undoing' and f.waits is null then
+      value := pgflow.open_children_(run_id);
+      if value <> '[]' then
+        select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, jsonb_build_object('unwanted', value),
+          '[]') a;
+        f := asked.f;
+        wake := wake || asked.wake;
+      end if;
+      if f.undo <> '{}' then
+        f.pc := f.undo[cardinality(f.undo)];
+      elsif f.error ? 'cancelled' or f.error ? 'is_last' or flow.handler is null then
+        value := pgflow.end_flow_(f, worker_id, token, chain_id,
+          case when f.error ? 'cancelled' then 'cancelled' else 'failed' end, f.error->>'cancelled', null,
+          case when not f.error ? 'cancelled' then f.error - 'is_last' end);
+        return jsonb_build_object('place', 'ended', 'steps', steps, 'wake', wake || (value->'wake'));
+      else
+        f.pc := flow.handler;
+        f.state := 'handling';
+        f.vars := f.vars || jsonb_build_object('error', f.error);
+        f.news := f.news || jsonb_build_object('error', f.error);
+        f.is_marked := false;
+      end if;
+    end if;
+    select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
+
+    value := null;
+    error := case node.op when 'rethrow' then f.vars->'error' end;
+    if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'return')
+      or node.opts ? 'timeout')
+    then
+      begin
+        if f.call = 0 and f.pc = 1 and f.news = '{}' then
+          perform pgflow.check_flow_input_(flow, f.vars);
+        end if;
+        value := pgflow.call_flow_(flow, f.pc, f.vars, f.run);
+      exception when others or query_canceled then
+        get stacked diagnostics state = returned_sqlstate, said = message_text, detail = pg_exception_detail,
+          context = pg_exception_context;
+        error := jsonb_build_object('type', 'SqlError', 'message', said, 'sqlstate', state, 'step', coalesce(node.name, node.op))
+          || case when detail <> '' then jsonb_build_object('detail', left(detail, 1000)) else '{}' end
+          || coalesce(jsonb_build_object('line', substring(context from
+            'function \S*@\d+"?\(integer,jsonb,jsonb\) line (\d+)')::int), '{}');
+        stop := case when state = '57014' then said end;
+      end;
+    end if;
+
+    if error is not null then
+      select a.* into asked from pgflow.fail_node_(f, node, worker_id, token, chain_id, error) a;
+      f := asked.after;
+      place := asked.place;
+      wake := wake || asked.wake;
+      continue;
+    end if;
+    case node.op
+    when 'step' then
+      f := pgflow.record_step_(f, worker_id, token, 'c', node.name, pgflow.changes_(f.vars, value));
+      steps := steps + 1;
+    when 'rows' then
+      perform pgflow.fold_items_(f, 0, 'c', value);
+      f := pgflow.record_step_(f, worker_id, token, 'c', node.name, value);
+    when 'set' then
+      f.news := f.news || pgflow.changes_(f.vars, value);
+      f.vars := value;
+      f.pc := node.next;
+      f.is_marked := false;
+    when 'goto', 'test' then
+      f.pc := case when value = 'false' then node.alt else node.next end;
+      f.is_marked := false;
+    when 'next' then
+      f.loops := jsonb_set(f.loops, array[node.opts->>'rows'], to_jsonb((f.loops->>(node.opts->>'rows'))::int + 1));
+      select jsonb_build_object(node.opts->>'var', i.item) into value from pgflow.flow_item i
+      where i.run_id = run_id and i.pc = (node.opts->>'rows')::int and i.n = (f.loops->>(node.opts->>'rows'))::int;
+      if found then
+        f.vars := f.vars || value;
+        f.news := f.news || value;
+        f.pc := node.next;
+      else
+        delete from pgflow.flow_item i where i.run_id = run_id and i.pc = (node.opts->>'rows')::int;
+        f.loops := f.loops - (node.opts->>'rows');
+        f.pc := node.alt;
+      end if;
+      f.is_marked := false;
+    when 'return' then
+      value := pgflow.end_flow_(f, worker_id, token, chain_id, 'completed', null, coalesce(value, 'null'), null);
+      return jsonb_build_object('place', 'ended', 'steps', steps, 'wake', wake || (value->'wake'));
+    else
+      if node.op = 'each' and f.waits is null then
+        perform pgflow.fold_items_(f, 0, 'c', value);
+        f := pgflow.record_step_(f, worker_id, token, 'c', 'for each ' || node.name, value);
+      end if;
+      if node.op = 'each' and pgflow.next_children_(f, node) is null then
+        if node.opts ? 'into' then
+          value := jsonb_build_object(node.opts->>'into', (select coalesce(jsonb_agg(i.output order by i.n), '[]')
+            from pgflow.flow_item i where i.run_id = run_id and i.pc = f.pc));
+          f.vars := f.vars || value;
+          f.news := f.news || value;
+        end if;
+        delete from pgflow.flow_item i where i.run_id = run_id and i.pc = f.pc;
+        f.waits := null;
+        f.pc := node.next;
+        f.is_marked := false;
+        continue;
+      end if;
+      select q.* into asked from pgflow.wait_question_(f, node, value) q;
+      select a.* into asked from pgflow.ask_flow_(asked.f, worker_id, token, chain_id, asked.question, asked.units) a;
+      f := asked.f;
+      place := asked.place;
+      wake := wake || asked.wake;
+      if f.state = 'undoing' then
+        delete from pgflow.flow_item i where i.run_id = run_id and i.pc = node.pc;
+      end if;
+    end case;
+  end loop;
+  if place = 'ended' then
+    perform pgflow.drop_frames_(array[run_id]);
+  else
+    perform pgflow.save_frame_(f);
+  end if;
+  return jsonb_build_object('place', place, 'steps', steps, 'wake', wake, 'stop', stop);
+end
+$$;
+comment on function pgflow.advance(int, bigint, bigint, bigint, int)
+  is 'One transaction''s worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; '
+     'answers its place (leased, parked, held, ended, lost) and chains for wake(). Commit before anything else';
+--! grant advance to pgflow_worker
+
+create or replace function pgflow.serve_flows(worker_id int, queues text[])
+returns int[]
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  names text[] := array(select f.workflow from pgflow.flow f where f.is_current order by 1);
+begin
+  perform pgflow.register_code(worker_id, coalesce((select jsonb_agg(jsonb_build_array(n, 'sql', 'sql', false, null, jsonb '{}'))
+    from unnest(names) n where not exists (select from pgflow.worker_code h join pgflow.code c on c.code_id = h.code_id
+      where h.worker_id = serve_flows.worker_id and c.workflow = n)), '[]'));
+  perform pgflow.beat(worker_id);
+  return array(select l.lane_id from pgflow.serve_lanes(queues, names, array_fill(text '', array[cardinality(names)])) l);
+end
+$$;
+comment on function pgflow.serve_flows(int, text[])
+  is 'A session that works says that it has all workflows in SQL, and lives; answers the lanes that it serves';
+--! grant serve_flows to pgflow_worker
+
+create or replace function pgflow.reap_sessions(is_own boolean default false)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  dead record;
+  reclaimed int := 0;
+begin
+  -- Our own are left of a CALL that has failed, if none is under way.
+  for dead in
+    select w.worker_id, w.beat, w.pid from pgflow.worker w
+    where w.version = 'sql' and (w.pid <> pg_backend_pid() or is_own)
+    union all
+    select o.worker_id, o.beat, null from pgflow.observe_workers() o where o.beat = -1
+    order by 1
+  loop
+    if pg_try_advisory_xact_lock(hashtext('pgflow.worker'), dead.worker_id) then
+      reclaimed := reclaimed + (select r.reclaimed from pgflow.reap_worker(dead.worker_id, dead.beat) r);
+    end if;
+  end loop;
+  perform pg_advisory_unlock_shared(l.classid::bigint::int, l.objid::bigint::int) from pg_locks l
+  where l.locktype = 'advisory' and l.objsubid = 2 and l.mode = 'ShareLock' and l.pid = pg_backend_pid()
+    and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    and l.classid = (hashtext('pgflow.worker')::bigint & 4294967295)::oid
+    and not exists (select from pgflow.worker w where w.worker_id::bigint = l.objid::bigint);
+  return reclaimed;
+end
+$$;
+comment on function pgflow.reap_sessions(boolean)
+  is 'Gives runs away of sessions that worked and are gone, which a lock tells at once; answers how many';
+--! grant reap_sessions to pgflow_worker
+
+create or replace procedure pgflow.work(
+  seconds float8 default 10, until_idle boolean default false, steps_per_commit int default 1, claim int default 1,
+  queues text[] default '{default}', idle_seconds float8 default 0.05
+)
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+  path text := pg_catalog.current_setting('search_path');
+  stop_at timestamptz := pg_catalog.clock_timestamp() + seconds * interval '1 second';
+  look_at timestamptz := '-infinity';
+  poll_at timestamptz := '-infinity';
+  worker int;
+  lanes int[];
+  claimed jsonb;
+  run jsonb;
+  answer jsonb;
+  due float8;
+  busy int;
+  stop text;
+begin
+  perform pgflow.reap_sessions(true);
+  commit;
+  worker := pgflow.register_worker('session', pg_catalog.pg_backend_pid(), queues, claim, 'sql');
+  perform pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtext('pgflow.worker'), worker);
+  commit;
+  while stop is null and pg_catalog.clock_timestamp() < stop_at loop
+    if pg_catalog.clock_timestamp() >= look_at then
+      look_at := pg_catalog.clock_timestamp() + interval '1 second';
+      lanes := pgflow.serve_flows(worker, queues);
+      commit;
+      perform pgflow.reap_sessions();
+      commit;
+    end if;
+    select pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(c.run_id, c.token, c.chain_id)) into claimed
+    from pgflow.claim_runs(worker, lanes, claim,
+      array(select (pg_catalog.random() * 9e18)::bigint from pg_catalog.generate_series(1, claim))) c;
+    commit;
+    for run in select e from pg_catalog.jsonb_array_elements(claimed) e loop
+      loop
+        begin
+          answer := pgflow.advance(worker, (run->>0)::bigint, (run->>1)::bigint, (run->>2)::bigint, steps_per_commit);
+        exception when sqlstate 'PF004' then
+          answer := '{"place": "lost", "wake": []}';
+        end;
+        -- Before any operator: a step may have left another one.
+        perform pg_catalog.set_config('search_path', path, false);
+        commit;
+        if answer->'wake' <> '[]' then
+          perform pgflow.wake(array(select w::bigint from pg_catalog.jsonb_array_elements_text(answer->'wake') w));
+          commit;
+        end if;
+        stop := answer->>'stop';
+        exit when answer->>'place' <> 'leased';
+        if stop is not null or pg_catalog.clock_timestamp() >= stop_at then
+          perform pgflow.release_runs(array[(run->>0)::bigint], array[(run->>1)::bigint]);
+          commit;
+          exit;
+        end if;
+      end loop;
+    end loop;
+    if claimed is null or pg_catalog.clock_timestamp() >= poll_at then
+      poll_at := pg_catalog.clock_timestamp() + interval '0.2 second';
+      select p.next_due_seconds, p.busy into due, busy from pgflow.poll() p;
+      commit;
+    end if;
+    if claimed is null and not pgflow.has_ready(lanes) then
+      commit;
+      exit when until_idle and busy = 0 and coalesce(due > 1, true);
+      perform pg_catalog.pg_sleep(idle_seconds);
+    end if;
+    commit;
+  end loop;
+  perform pgflow.leave_worker(worker);
+  perform pg_catalog.pg_advisory_unlock_shared(pg_catalog.hashtext('pgflow.worker'), worker);
+  commit;
+  if stop is not null then
+    raise exception using errcode = '57014', message = stop,
+      hint = 'The step is tried again by the next CALL. statement_timeout counts from the CALL: use lock_timeout in steps.';
+  end if;
+end
+$$;
+comment on procedure pgflow.work(float8, boolean, int, int, text[], float8)
+  is 'Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of '
+     'them, is one transaction. CALL it alone, outside of a transaction';
+--! grant work to pgflow_worker
+
+create or replace function pgflow.has_ready(lanes int[])
+returns boolean
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (select from pgflow.ready r where r.lane_id = any(lanes) or r.lane_id = any(array(select -l from unnest(lanes) l)))
+$$;
+comment on function pgflow.has_ready(int[]) is 'True if a run of these lanes may be claimed';
+--! grant has_ready to pgflow_worker
