@@ -26,6 +26,9 @@ sequence pgflow.event_id_seq, owner pgflow_owner
   -- Numbers the events; a transaction draws from it only once it has a number itself
   as bigint start 1 increment 1 cache 1
 
+sequence pgflow.flow_flow_id_seq, owner pgflow_owner
+  as integer start 1 increment 1 cache 1
+
 sequence pgflow.lane_lane_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
@@ -411,6 +414,71 @@ table pgflow.event_wait, owner pgflow_owner
   constraint event_wait_pkey PRIMARY KEY (chain_id, name)
   CREATE INDEX event_wait_behind_idx ON pgflow.event_wait USING btree (event_id) WHERE (NOT is_current)
   CREATE INDEX event_wait_slot_idx ON pgflow.event_wait USING btree (topic, path, value) WHERE is_current
+
+table pgflow.flow, owner pgflow_owner
+  -- Every version of every workflow in SQL, with its text; none is ever removed
+  flow_id integer not null generated always as identity -- Number of the version, among all workflows
+  version integer not null -- Number of the version, from 1
+  created_at timestamp with time zone not null -- Time at which it was made
+  dropped_at timestamp with time zone -- Time at which the workflow was dropped
+  handler integer -- Node at which the handler of an exception begins; null = it has none
+  is_current boolean not null -- True if runs begin with it
+  definer oid not null -- Role that owns the function; steps run with its rights
+  workflow text not null -- Name of the workflow
+  function text not null -- The function that has the SQL of all nodes
+  hash text not null -- Hash of text, definer and search path
+  created_by text not null -- Name of the session that made it
+  signature text not null -- Name and parameters, as they were written
+  body text not null -- The text
+  parameters jsonb not null -- The parameters: [{name, type, value if it has a default}, ...]
+  constraint flow_pkey PRIMARY KEY (flow_id)
+  constraint flow_workflow_check CHECK (((octet_length(workflow) >= 1) AND (octet_length(workflow) <= 50)))
+  constraint flow_workflow_version_key UNIQUE (workflow, version)
+
+table pgflow.flow_frame, owner pgflow_owner
+  -- Where a run of a workflow in SQL is: a row while it is open
+  with fillfactor=50, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null -- The run
+  flow_id integer not null -- The version with which it has begun
+  seq integer not null -- The last unit that is in it
+  pc integer not null -- The node at hand
+  call integer not null -- The last call that was made
+  tries integer not null -- Failed attempts of the step at hand
+  strikes integer not null -- Those of them that count against its retry
+  state text not null -- on, undoing = compensations are run, handling = so is the handler of an exception
+  is_marked boolean not null -- True if the journal says where the run is
+  undo integer[] not null -- Nodes of the compensations of what was done
+  waits jsonb -- The call that is open, and the unit of its timer
+  run jsonb not null -- Facts of the run, which steps see as the variable run
+  loops jsonb not null -- Numbers of the rows at hand, by node
+  news jsonb not null -- Variables that have changed since the last mark, and that no unit tells
+  error jsonb -- The error of a run that failed, or why it was cancelled
+  vars jsonb not null -- All variables
+  constraint flow_frame_pkey PRIMARY KEY (run_id)
+  constraint flow_frame_state_check CHECK ((state = ANY (ARRAY['on'::text, 'undoing'::text, 'handling'::text])))
+
+table pgflow.flow_item, owner pgflow_owner
+  -- The rows that an open loop walks, and the inputs and results of children that a for each starts
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null -- The run
+  pc integer not null -- The node that has read the rows
+  n integer not null -- Number of the row
+  call integer -- Number of the call that started the child; null = not yet
+  is_done boolean not null default false -- True if the child has ended
+  item jsonb not null -- The row, or the input of the child
+  output jsonb -- Result of the child, or {error, status}
+  constraint flow_item_pkey PRIMARY KEY (run_id, pc, n)
+
+table pgflow.flow_node, owner pgflow_owner
+  -- What a workflow in SQL was compiled to: see sql/flows/compile.sql
+  flow_id integer not null -- The version that it is of
+  pc integer not null -- Number of the node
+  next integer not null -- The node after it
+  alt integer -- The node after it where a condition does not hold, or no row is left
+  op text not null -- Kind of node
+  name text -- Name of the step, signal or workflow
+  opts jsonb not null -- retry, every and undo of a step; into, most and go_on of a wait or child; var and rows of a loop
+  constraint flow_node_pkey PRIMARY KEY (flow_id, pc)
 
 table pgflow.gate, owner pgflow_owner
   -- Gates that wait for an answer; gone when one is answered, has expired, was given up, or its run has ended
@@ -2139,6 +2207,26 @@ view pgflow.workers, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.workflows, owner pgflow_owner
+  -- Workflows in SQL: each version, and how many open runs have begun with it
+  workflow text -- Name of the workflow
+  version integer -- Number of the version, from 1
+  is_current boolean -- True if runs begin with this version
+  open_runs bigint -- Open runs that have begun with it
+  definer name -- Role with whose rights its steps run
+  signature text -- Name and parameters, as they were written
+  parameters jsonb -- The parameters: [{name, type, value if it has a default}, ...]
+  body text -- The text; null if you do not have the rights of its definer
+  function text -- The function that has the SQL of its steps
+  hash text -- Hash of text, definer and search path: the same again is the same version
+  created_at timestamp with time zone -- Time at which it was made
+  created_by text -- Name of the session that made it
+  dropped_at timestamp with time zone -- Time at which the workflow was dropped; null = it was not
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp with time zone) returns jsonb, owner pgflow_owner
   -- Does what was agreed on for the breach of an obligation; answers what is to be noted with it
   plpgsql volatile
@@ -2199,6 +2287,14 @@ function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, toke
   set enable_seqscan=off
   md5 d18b4e0a06bcb13aa3d5b74c0d08d314
 
+function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id bigint, steps_per_commit integer DEFAULT 1) returns jsonb, owner pgflow_owner
+  -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(). Commit before anything else
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 733562e9759e4c5159af16ed09825e2e
+  grant execute to pgflow_worker
+
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Looks at up to max members of a locked batch, and lets its run begin if all have ended; answers its lane then
   plpgsql volatile
@@ -2211,6 +2307,14 @@ function pgflow.allow_(pool text, period_at timestamp with time zone, unit text,
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 131a074a27b603d3eb42e4acafc3bcb2
+
+function pgflow.alter_workflow(workflow text, version integer) returns void, owner pgflow_owner
+  -- Has new runs of a workflow in SQL begin with another of its versions, such as the one before; runs that have begun keep theirs. PF001 if there is none
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c76358af0a530ce651983b33a954bc48
+  grant execute to pgflow_operator
 
 function pgflow.anchor() returns jsonb, owner pgflow_owner
   -- The roots and heads of all days, and the root of what is sealed since: to be kept where nobody who may write here may write
@@ -2269,6 +2373,12 @@ function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 f0fa483bff35ed2966b5a9536b4ed7cd
 
+function pgflow.ask_flow_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, chain bigint, question jsonb, units jsonb, OUT place text, OUT wake jsonb) returns record, owner pgflow_owner
+  -- Commits units with a question, and folds both into the frame
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8002c2fcb9f9747ab80af6c17b06717c
+
 function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units
   plpgsql volatile
@@ -2289,6 +2399,12 @@ function pgflow.ask_locks_(questions jsonb, positions integer[], seqs integer[],
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 968a60340116583e45ff0d00d480a499
+
+function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Sets a variable, if there is one
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 b724b00834bf7bc0f40e8e6e02b16c40
 
 function pgflow.attach_schedules(worker_id integer, names text[]) returns integer, owner pgflow_owner
   -- A worker says which schedules its code declares; answers how many of them no living worker had declared
@@ -2421,6 +2537,12 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   set search_path=pg_catalog, pg_temp
   md5 1c6fb4c8f4ff845bb2c830e3646a2093
 
+function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) returns jsonb, owner pgflow_owner
+  -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 65bdc9c329ff04d1493e2558cd48a789
+
 function pgflow.caller_() returns name, owner pgflow_owner
   -- Role whose rights the caller of a function has that runs with its owner's: the one it has set, else that of the session
   sql stable
@@ -2490,6 +2612,12 @@ function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_ow
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 8519d0e55cfb381be176e5c1bcd23425
+
+function pgflow.changes_(before jsonb, after jsonb) returns jsonb, owner pgflow_owner
+  -- The variables that have another value than before
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 29588e987af74a892b99fa56751333e6
 
 function pgflow.charge_one_(me bigint, at_seq integer, clock timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Books what one unit says was spent: out of the reservation of its call, then out of the pool, then as overrun
@@ -2602,6 +2730,18 @@ function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owne
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 48306d5c89daf8e86161b73b93cac556
+
+function pgflow.check_flow_input_(flow pgflow.flow, input jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) an input that the parameters do not take
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 893860101d8ce19bb0749057d28741c3
+
+function pgflow.check_flows_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Frames of runs in SQL agree with their journals
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b731c8c918ad88f4f1e08aa1de499bed
 
 function pgflow.check_gates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Gates asked are answered, expired, given up or open; what is open is owed, and its run waits for it
@@ -2958,6 +3098,15 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   md5 806b101e883030ef3314fac8f1d8995d
   grant execute to pgflow_worker
 
+function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAULT current_schemas(false)) returns jsonb, owner pgflow_owner
+  -- What a workflow in SQL would become, without making it: {workflow, parameters, variables, nodes, handler}; refuses (PF003) with line and column
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 e441bc78de7213060fbfa358acc8df73
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- For a webhook or a queue: what became of the effect that was accepted under a reference. The same said again is the same; PF001 if there is none (yet), PF006 if something else was said before
   plpgsql volatile security definer
@@ -3016,6 +3165,14 @@ function pgflow.count_open(chains bigint[]) returns bigint, owner pgflow_owner
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.create_workflow(signature text, body text, schemas name[] DEFAULT current_schemas(false)) returns text, owner pgflow_owner
+  -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 ef0b2e4a5b4f7443b8537ae22d06fdf5
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed or refused one if there is one
@@ -3150,6 +3307,12 @@ function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT 
   md5 abc86490fe845aa74d69683cbecfc89f
   grant execute to pgflow_operator
 
+function pgflow.drop_frames_(run_ids bigint[]) returns void, owner pgflow_owner
+  -- Forgets where runs were that have ended
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 205b049982b0a7afc65eefbb04e7f61f
+
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
   -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
   plpgsql volatile security definer
@@ -3196,6 +3359,14 @@ function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns vo
   set enable_seqscan=off
   md5 bde7dc1957818f4481b89e40e26c7345
 
+function pgflow.drop_workflow(workflow text) returns void, owner pgflow_owner
+  -- Drops a workflow in SQL and its functions; its texts stay in pgflow.workflows. PF001 if there is none, PF006 while runs of it are open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6531b86433a793bd8d0dffd11d760d45
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+
 function pgflow.due_slots_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- The upcoming slots that are due
   sql stable
@@ -3238,7 +3409,13 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 432ad55e13338f76c0bd4761b6f9063e
+  md5 b0cd04e9888b0abadc2ee0fb64444ffa
+
+function pgflow.end_flow_(f pgflow.flow_frame, worker_id integer, token bigint, chain bigint, status text, reason text, output jsonb, error jsonb) returns jsonb, owner pgflow_owner
+  -- Ends a run of a workflow in SQL
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 805945f3d97b22728414c8bf25697d0e
 
 function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Gives back all that runs hold, and takes them out of every queue, as they end; answers the chains to wake
@@ -3297,6 +3474,12 @@ function pgflow.export_units(run_id bigint, after_seq integer DEFAULT 0) returns
   md5 0059f891fadbead911a6367ba4b92ebc
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id integer, token bigint, chain bigint, error jsonb, OUT after pgflow.flow_frame, OUT place text, OUT wake jsonb) returns record, owner pgflow_owner
+  -- Records that a node has failed: it is tried again later, or the run takes back what it did
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 89931518fec2876c23445722626f0178
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
@@ -3388,6 +3571,123 @@ function pgflow.fits_(rule pgflow.policy_rule, name text, risk text, request jso
   set search_path=pg_catalog, pg_temp
   md5 18005b9bd8d2dc2191f22979e59af344
 
+function pgflow.flow_arguments_(body text, low text[], places integer[], i integer, stop integer) returns text, owner pgflow_owner
+  -- The expression that makes the input of a child of its arguments, which stand between two tokens
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 dc3b266fbde9c2ff12ce5205519a9783
+
+function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Refuses (PF003) the text of a workflow, with line and column
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 febbf0af4ab1b004896e26de650554ab
+
+function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgflow_owner
+  -- True if the statement at a token begins a step
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5a0e43d173fea7da845b290984c54602
+
+function pgflow.flow_is_row_(type text, schemas name[]) returns boolean, owner pgflow_owner
+  -- True if a variable of this type takes a whole row
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 d4a6248ad31c85218c3042a4134b27eb
+
+function pgflow.flow_is_word_(low text[], i integer) returns boolean, owner pgflow_owner
+  -- True if the statement at a token begins with a durable word: one that ends a step
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 0a186f5c4df26d2a2056bb0d6f1ce668
+
+function pgflow.flow_name_(token text) returns text, owner pgflow_owner
+  -- The identifier that a token is; null if it is none
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 1422612672cd446cea29590a5af09e2d
+
+function pgflow.flow_place_(body text, at integer) returns text, owner pgflow_owner
+  -- Line and column of a position in a text
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 4eb980c8873d749505f7cd6b0caadc19
+
+function pgflow.flow_said_(f pgflow.flow_frame) returns text, owner pgflow_owner
+  -- A frame as text, as far as its journal determines it
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 c2e5ef416a08b32c72d205ff2cd94853
+
+function pgflow.flow_signature_(signature text, schemas name[], OUT workflow text, OUT variables jsonb) returns record, owner pgflow_owner
+  -- Name and parameters of a workflow: name(parameter type [= default], ...)
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 46e9a70bbd1148814df226b2a70aefd5
+
+function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::integer) returns text, owner pgflow_owner
+  -- The text of the function that has the SQL of all nodes of a workflow, or of only one; 0 = of none
+  plpgsql immutable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 335c39b9e12543e36ed838f8880cd22a
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+
+function pgflow.flow_span_(low text[], i integer, OUT stop integer, OUT is_durable boolean) returns record, owner pgflow_owner
+  -- The last token of the statement at a token, null if it has no end; and whether something durable is in it
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 854fe0437f977a043b625d1851740521
+
+function pgflow.flow_stamp_(flow pgflow.flow) returns text, owner pgflow_owner
+  -- Changes with each change of a workflow's function; null if it would not run with the rights of its definer
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0a7dfabca7c518cfd0464b81feeeaf8d
+
+function pgflow.flow_tokens_(body text, OUT tokens text[], OUT low text[], OUT places integer[]) returns record, owner pgflow_owner
+  -- Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 23e4d8e61a0e41d02e7f92d5380e8ce7
+
+function pgflow.flow_type_(type text, body text, at integer, schemas name[]) returns text, owner pgflow_owner
+  -- The type of a variable, with what %type and %rowtype stand for
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 f7a1bb473a45b708aa60bb5ccc2bd8c0
+
+function pgflow.flow_until_(low text[], i integer, words text[]) returns integer, owner pgflow_owner
+  -- The first of these tokens from a token on that stands in no brackets and no CASE, up to the end of the statement
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 8b13b5fc44aca5f00a25258c8b788504
+
+function pgflow.flow_variables_(body text, low text[], places integer[], i integer, stop integer, schemas name[]) returns jsonb, owner pgflow_owner
+  -- Variables that are declared between two tokens, with types and values; a record lives within a step
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6320ac4bc140ea68a49f3db63edb4b4e
+
+function pgflow.fold_items_(f pgflow.flow_frame, call integer, kind "char", payload jsonb) returns void, owner pgflow_owner
+  -- Keeps the rows that a loop has read, and which child each of them has, as a unit tells
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e72716d7b388a9d8ac0a9f85b175f31a
+
+function pgflow.fold_journal_(run_id bigint, keep_items boolean DEFAULT false) returns pgflow.flow_frame, owner pgflow_owner
+  -- The frame of a run as its journal tells it, and the rows of its loops
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c23288752d3ff07eaa15a329b56621cf
+
+function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind "char", payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- The frame after one more unit of its journal
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 11cfa33c40f4100cd9c1206fea62144c
+
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
   plpgsql volatile security definer
@@ -3415,6 +3715,15 @@ function pgflow.forget_events_(chains bigint[]) returns void, owner pgflow_owner
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 2889feac00451d51283a7ac550f03e4c
+
+function pgflow.forget_flow(workflow text) returns void, owner pgflow_owner
+  -- Notes that a workflow was dropped: that its functions are gone shows the right to; PF006 while runs are open
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 131bc84f05580c86d998b27a27f56cf9
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
 
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
@@ -3448,6 +3757,12 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 9773c2ba1945f9bf2e40fe3c6a20ab96
+
+function pgflow.fresh_frame_(run_id bigint) returns pgflow.flow_frame, owner pgflow_owner
+  -- The frame of a run that has not begun, with the current version
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6e0429d9fa921efaca64af2d2aa76738
 
 function pgflow.fresh_nodes_(run_id bigint) returns TABLE(node text, seq integer), owner pgflow_owner
   -- Nodes of a run of a file that are done again with every retry, each with where it began
@@ -3543,6 +3858,14 @@ function pgflow.has_passed(at timestamp with time zone) returns boolean, owner p
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.has_ready(lanes integer[]) returns boolean, owner pgflow_owner
+  -- True if a run of these lanes may be claimed
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 331eeb44207eff951943b5b94830b77d
   grant execute to pgflow_worker
 
 function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
@@ -3789,6 +4112,11 @@ function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner 
   set search_path=pg_catalog, pg_temp
   md5 0b1ee2703354f55b59b0a67391ae2d0f
 
+function pgflow.is_transient_(sqlstate text) returns boolean, owner pgflow_owner
+  -- True if an error says nothing about the statement: it is tried again, and not counted
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.is_undoing_(run_id bigint, cut integer) returns boolean, owner pgflow_owner
   -- True if a run has yet to take back a dropped part before its code goes on
   sql stable
@@ -3902,7 +4230,7 @@ function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns 
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 06140373131b500b39b1d6c598710c0c
+  md5 67e10f97f26a494f90d3ab886236718c
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -4123,6 +4451,12 @@ function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t times
   set search_path=pg_catalog, pg_temp
   md5 e902a3900ea32afc97b79106bf81021f
 
+function pgflow.mark_(f pgflow.flow_frame) returns jsonb, owner pgflow_owner
+  -- What the next unit says of the place at which its run is
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 81bae14f03a3f485dc6b952b1033e2da
+
 function pgflow.match_events_(max integer) returns boolean, owner pgflow_owner
   -- Compares the next events with what runs wait for, and posts those that fit; true if there is more to do at once
   plpgsql volatile
@@ -4232,6 +4566,12 @@ function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 ba29c7a4a08060400ab914b36d401e70
+
+function pgflow.next_children_(f pgflow.flow_frame, node pgflow.flow_node) returns jsonb, owner pgflow_owner
+  -- The question of a for each: the children that may start now, and all that are waited for; null once all have ended
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 ef09004c3080b58e1914975fc5bd0988
 
 function pgflow.next_fence_() returns bigint, owner pgflow_owner
   -- Draws the number of a lock that is won: greater than that of every holder before, once this is committed
@@ -4383,6 +4723,12 @@ function pgflow.only_messages_(chains bigint[], runs bigint[]) returns TABLE(cha
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   md5 c92f9f16dbf731135b2d52b0f25a1e70
+
+function pgflow.open_children_(me bigint) returns jsonb, owner pgflow_owner
+  -- Chains of children of a run that have not ended and were not cancelled
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 d8f1d3ebe9a2981ff21636b2d77289d0
 
 function pgflow.open_entity(name text, key text, expect bigint DEFAULT NULL::bigint, update text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, idle_timeout_ms integer DEFAULT 0, OUT version bigint, OUT state text, OUT at_us bigint, OUT verdict text) returns record, owner pgflow_owner
   -- Locks an entity until the end of the transaction: its version and state, null for its first one, the time, and the verdict of the update that was made under this idempotency key. PF024 if it has another version than expected; PF003 if the key is of another update. With an idle timeout, a caller that is frozen is cut off
@@ -4795,13 +5141,36 @@ function pgflow.read_unit(run_id bigint, seq integer) returns TABLE(token bigint
   md5 153981147b02c21d1e29e4c70704a290
   grant execute to pgflow_worker
 
+function pgflow.reap_sessions(is_own boolean DEFAULT false) returns integer, owner pgflow_owner
+  -- Gives runs away of sessions that worked and are gone, which a lock tells at once; answers how many
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 1551afd70f0c2d84490797a78657bc84
+  grant execute to pgflow_worker
+
 function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclaimed integer, stuck bigint[], lanes integer[]), owner pgflow_owner
   -- Declares a worker dead if its beat is still the one observed, and gives its runs away; those it died on too often are stuck
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 39fc3788fe3183129228db0b51c74800
+  md5 fcd7651a42163d8cb0240d0c0f6512ca
   grant execute to pgflow_worker
+
+function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner
+  -- Notes a new version of a workflow in SQL: what create_workflow has signed as the owner of its function
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 25160b6e27e1fd217ac583c446a67dc7
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+
+function pgflow.record_step_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Appends what a node has come to, fenced by the lease
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c7fc7d78a687e53e34064dfb2471592e
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- Replaces a value of a run that has ended by its hash: the payload of a unit, in all runs that began with it, or the input or result of the run; a unit says who and why. Answers the hash. What is removed stays in dead rows until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a run is open that may need it
@@ -4847,6 +5216,21 @@ function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owne
   md5 08e73370efa34e7b5169d4d613126cde
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.refuse_coded_(workflow text) returns void, owner pgflow_owner
+  -- Refuses (PF006) the name of a workflow that a living worker has as code
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 1e2502ed2d6846586a693251065af038
+
+function pgflow.refuse_flow(program jsonb, node integer, problem text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a text that the server could not compile, with the place that its error is about
+  plpgsql immutable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 94dbf0a3b0f7ab51dc20e07181abc20a
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
 
 function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   -- Says who closed a gate, when and how (PF022); PF001 if nobody did
@@ -5039,6 +5423,12 @@ function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NU
   md5 d0139a3f803d29c2879ba03b89ac5e4f
   grant execute to pgflow_operator
 
+function pgflow.require_flow_(workflow text, caller name) returns pgflow.flow, owner pgflow_owner
+  -- The current version of a workflow in SQL; refuses (PF001) others
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 8354cae3ea6ee241e7aae1780c1459ad
+
 function pgflow.require_known(queue text, required boolean DEFAULT true) returns void, owner pgflow_owner
   -- Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false takes them again. Children are not refused
   plpgsql volatile security definer
@@ -5191,6 +5581,12 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   set search_path=pg_catalog, pg_temp
   md5 cf199b886e5930c97c862c5a1f3b8ef1
 
+function pgflow.save_frame_(f pgflow.flow_frame) returns void, owner pgflow_owner
+  -- Keeps where a run is
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 94a3e0926109e95f1b9fffeb58601d56
+
 function pgflow.save_schedule_(s pgflow.schedule, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes a schedule that was looked at, with the time of the next look
   plpgsql volatile
@@ -5283,6 +5679,14 @@ function pgflow.sender_(name text) returns text, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 bc79472130872079be15fd7e1e036f96
+
+function pgflow.serve_flows(worker_id integer, queues text[]) returns integer[], owner pgflow_owner
+  -- A session that works says that it has all workflows in SQL, and lives; answers the lanes that it serves
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 ab09efedb7b47d17f5499bfb3098c1af
+  grant execute to pgflow_worker
 
 function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEFAULT '{}'::text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
   -- The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own
@@ -5876,6 +6280,12 @@ function pgflow.verify_runs(after bigint DEFAULT '-1'::integer, max integer DEFA
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
 
+function pgflow.wait_question_(INOUT f pgflow.flow_frame, node pgflow.flow_node, value jsonb, OUT units jsonb, OUT question jsonb) returns record, owner pgflow_owner
+  -- What is asked of the database for a wait, and the unit that begins it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 df88bd5df0440c52188420851532fb1c
+
 function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Closes an obligation that need not be done, with who says so and why. PF001 if no open obligation has the key
   plpgsql volatile security definer
@@ -5930,6 +6340,12 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 8e0b5d3022ce47d097adc69a35b70dc1
+
+function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
+  -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
+  plpgsql volatile
+  md5 64a41d16729c719005f166798f46c79a
+  grant execute to pgflow_worker
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner
   -- The tables that this transaction has written, or locked as only a writer does

@@ -131,6 +131,9 @@ begin
     select e.seq, e.call, 'transaction', e.name, 'completed', format('%s:%s', me.run_id, e.call), e.args_hash, e.payload
     from ending e where e.kind in ('c', 'H') and e.args_hash is not null and e.seq > cut
     union all
+    select e.seq, e.call, 'transaction', e.name, 'completed', null, null, e.payload -- of a workflow in SQL
+    from ending e where e.kind = 'c' and e.starts->0->>1 = 'q' and e.seq > cut
+    union all
     select g.seq, g.call, 'effect', g.name, k.name, i.key, coalesce(i.args_hash, (i.starts->0->>4)::bigint), g.payload
     from ledger g join pgflow.unit_kind k on k.kind = g.kind join journal i on i.call = g.call and i.kind = 'i'
     where g.kind <> 'F' and g.seq > cut
@@ -201,6 +204,11 @@ begin
         message = format('child %s, started at unit %s, is still %s and has one parent only', quote_literal(act.name),
           act.seq, act.state),
         hint = 'Fork after it has ended, or say repeat.';
+    end if;
+    if effects in ('reuse', 'compensate') and act.what = 'transaction' and act.key is null then
+      raise exception using errcode = 'PF020',
+        message = format('step %s (unit %s) is one of a workflow in SQL, which can only be repeated', act.name, act.seq),
+        hint = 'Say repeat. Take back by hand what must not stand beside it.';
     end if;
     if effects = 'compensate' and act.what = 'child' and pgflow.has_done_((
       select (k.payload->>'run_id')::bigint from pgflow.unit k where k.run_id = check_acts_.run_id and k.seq = act.seq

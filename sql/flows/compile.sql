@@ -257,18 +257,21 @@ begin
   then
     perform pgflow.flow_fail_(body, 1, 'a variable has the name of a parameter');
   end if;
-  for k in 0 .. jsonb_array_length(variables) - 1 loop
-    if variables->k ? 'value' then
-      expr := format('%I.%I := ', workflow, variables->k->>'name') || (variables->k->>'value') || ';';
-      nodes := nodes || jsonb_build_object('op', 'set', 'name', variables->k->>'name', 'code',
-        case when k < jsonb_array_length(parameters)
-          then format('if not pg_catalog.jsonb_exists(_in, %L) then %s end if;', variables->k->>'name', expr)
-          else expr end,
-        'line', case when k < jsonb_array_length(parameters) then 1
-          else 1 + length(left(body, (variables->k->>'at')::int - 1))
-            - length(replace(left(body, (variables->k->>'at')::int - 1), e'\n', '')) end);
-    end if;
+  -- One node sets them all, each on its own line.
+  expr := '';
+  k := 1;
+  for node in select v from jsonb_array_elements(variables) v where v ? 'value' loop
+    is_over := parameters @> jsonb_build_array(node);
+    m := case when is_over then 1 else substring(pgflow.flow_place_(body, (node->>'at')::int) from '\d+')::int end;
+    expr := expr || repeat(e'\n', greatest(0, m - k)) || format(case when is_over
+      then ' if not pg_catalog.jsonb_exists(_in, %1$L) then %2$I.%1$I := %3$s; end if;' else ' %2$I.%1$I := %3$s;' end,
+      node->>'name', workflow, node->>'value');
+    k := 1 + length(expr) - length(replace(expr, e'\n', ''));
   end loop;
+  is_over := false;
+  if expr <> '' then
+    nodes := nodes || jsonb_build_object('op', 'set', 'name', 'declare', 'code', expr, 'line', 1);
+  end if;
   i := i + 1;
 
   while i <= n loop
@@ -293,19 +296,10 @@ begin
     if not pgflow.flow_is_label_(low, i) and not pgflow.flow_is_word_(low, i) and (
       word is null or low[i + 1] in (':=', '=', '.', '[')
       or not span.is_durable and word not in ('end', 'elsif', 'elseif', 'else', 'exception', 'exit', 'continue', 'when')
-    ) then
+    ) and not coalesce(word = 'raise' and low[i + 1] = ';', false) then
       -- A statement of SQL or plpgsql: part of the step at hand.
       if span.stop is null or low[span.stop] <> ';' then
         perform pgflow.flow_fail_(body, places[i], 'the statement does not end with ;');
-      elsif word = 'raise' and low[i + 1] = ';' then
-        if handler is null then
-          perform pgflow.flow_fail_(body, places[i], 'raise alone is for the handler of an exception');
-        end if;
-        if step is not null then
-          nodes := nodes || step;
-          step := null;
-        end if;
-        nodes := nodes || jsonb '{"op": "rethrow"}';
       elsif word = 'lock' and 'loop' = any(low[i : span.stop]) then
         perform pgflow.flow_fail_(body, places[i], 'lock ... loop is not part of the language yet');
       elsif word in ('commit', 'rollback', 'savepoint') then
@@ -627,6 +621,11 @@ begin
       end if;
       nodes := nodes || (node || jsonb_build_object('op', 'return', 'code', case when j = i + 1 then 'return null;'
         else format('return (select pg_catalog.to_jsonb(_q.x) from (select %s as x) _q);', expr) end));
+    when word = 'raise' then
+      if handler is null then
+        perform pgflow.flow_fail_(body, places[i], 'raise alone is for the handler of an exception');
+      end if;
+      nodes := nodes || jsonb '{"op": "rethrow", "name": "raise"}';
     when word = 'begin' then
       perform pgflow.flow_fail_(body, places[i], 'a block with something durable in it needs no begin and end',
         'A block with variables or a handler of its own is part of one step.');

@@ -143,6 +143,7 @@ begin
   is_durable := false;
   for j in i .. cardinality(low) loop
     if is_first and (pgflow.flow_is_word_(low, j) or pgflow.flow_is_label_(low, j)
+      or low[j] = 'raise' and low[j + 1] = ';' and 'begin' <> all(blocks)
       or low[j] in ('exit', 'continue') and 'loop' <> all(blocks)
       -- by a label that is not in this statement
       or low[j] in ('exit', 'continue') and low[j + 1] not in ('when', ';')

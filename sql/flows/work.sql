@@ -114,7 +114,7 @@ declare
 begin
   -- [kind, call, name, payload, starts, delay in seconds] -> as commit_units takes them
   units := (select coalesce(jsonb_agg(jsonb_build_array(f.run_id, first + u.n, u.unit->1, u.unit->0, u.unit->2, (u.unit->3)::text,
-    (u.unit->4)::text, t, u.unit->5, token, null, null) order by u.n), '[]')
+    nullif(u.unit->4, 'null')::text, t, u.unit->5, token, null, null) order by u.n), '[]')
     from jsonb_array_elements(units) with ordinality as u (unit, n));
   for unit in select u from jsonb_array_elements(units) u loop
     f := pgflow.fold_unit_(f, (unit->>1)::int, (unit->>2)::int, (unit->>3)::"char", (unit->>5)::jsonb, (unit->>6)::jsonb);
@@ -196,7 +196,9 @@ as $$
 #variable_conflict use_variable
 declare
   call int := f.call + (f.tries = 0)::int;
-  starts jsonb := jsonb_build_array(jsonb_build_array(call, 't', name, null, null, pgflow.mark_(f)));
+  -- q: a step; r: rows that were read, which is no act
+  starts jsonb := jsonb_build_array(jsonb_build_array(call, case jsonb_typeof(payload) when 'array' then 'r' else 'q' end,
+    name, null, null, pgflow.mark_(f)));
   verdict text := pgflow.commit_unit(f.run_id, token, f.seq + 1, call, kind, name, payload::json, starts::json,
     pgflow.micros_(pgflow.now_()), worker_id);
 begin
@@ -248,7 +250,7 @@ begin
     case when is_again then jsonb '{"park": true, "retries": true}'
       else jsonb_build_object('hold', jsonb_build_array('stuck', 'undo', null, error)) end,
     jsonb_build_array(jsonb_build_array('a', call, name, error,
-      jsonb_build_array(jsonb_build_array(call, 't', name, null, null, pgflow.mark_(f))),
+      jsonb_build_array(jsonb_build_array(call, 'q', name, null, null, pgflow.mark_(f))),
       case when is_transient then 0.1 * power(2, least(f.tries, 8)) else coalesce((node.opts->>'every')::float8, 1) end))) a;
   after := asked.f;
   place := asked.place;
@@ -624,7 +626,7 @@ begin
     end if;
     if claimed is null and not pgflow.has_ready(lanes) then
       commit;
-      exit when until_idle and busy = 0 and coalesce(due > 1, true);
+      exit when until_idle and busy = 0 and coalesce(due >= 1, true);
       perform pg_catalog.pg_sleep(idle_seconds);
     end if;
     commit;

@@ -128,9 +128,9 @@ begin
     for k in 0 .. jsonb_array_length(program->'nodes') loop
       begin
         execute head || quote_literal(pgflow.flow_source(program, k));
-        raise exception using errcode = 'PF999';
+        raise no_data_found; -- so that it is gone again
       exception
-        when sqlstate 'PF999' then
+        when no_data_found then
           null;
         when syntax_error_or_access_rule_violation then
           perform pgflow.refuse_flow(program, k, problem);

@@ -10,7 +10,7 @@ from sqlkit import one, rows
 
 
 TABLES = """
-create table if not exists mark (n bigint generated always as identity, what text);
+create table if not exists mark (n bigint generated always as identity, what text, tx xid8 default pg_current_xact_id());
 grant all on mark to public;
 """
 """What steps write, in the order in which they did."""
@@ -42,7 +42,7 @@ def begin(
 
 def work(conn: psycopg.Connection[Any], **options: Any) -> None:
     """`work` until nothing can go on."""
-    options = {"seconds": 600, "until_idle": True, **options}
+    options = {"seconds": 20, "until_idle": True, **options}
     named = ", ".join(f"{name} => %({name})s" for name in options)
     conn.execute(f"call pgflow.work({named})", options)
 
