@@ -45,8 +45,11 @@ begin
       hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
   end if;
   execute 'select ' || substring(flow.function from '^(.*)\(int') || '($1, $2, $3)' into answer using pc, vars, run;
-  if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp') then
-    raise exception using errcode = '42501', message = 'a step must not SET search_path for its session',
+  if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
+    or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
+  then
+    raise exception using errcode = '42501',
+      message = 'a step must not SET search_path or standard_conforming_strings for its session',
       hint = 'Name objects with their schema, or set it before pgflow.create_workflow.';
   end if;
   if pgflow.flow_stamp_(flow) is distinct from stamp then

@@ -1,7 +1,8 @@
 -- Workflows in SQL: made, looked at, dropped. A text is compiled to nodes and to one function, which belongs to whoever
 -- makes the workflow, in the first schema of their search path, as `create function` would have it. It is SECURITY
 -- DEFINER with the search path of that moment, temporary objects last, and may be executed by its owner and by the
--- owner of this schema, which drives. So a step has the rights of its definer, whoever drives, and cannot leave them.
+-- owner of this schema, which drives, and for that may look into its schema. So a step has the rights of its definer,
+-- whoever drives, and cannot leave them.
 --
 -- Rows here say which function a run's nodes call, so they must not be had by lying. What `record_flow` is given is
 -- signed: the comment of the function, which only its owner can write, has the hash of it. Who replaces or drops a
@@ -98,6 +99,7 @@ declare
   path text;
   problem text;
   head text;
+  driver regrole := (select n.nspowner from pg_namespace n where n.nspname = 'pgflow');
 begin
   schemas := array(select s from unnest(schemas) s where s !~ '^pg_temp');
   if schemas = '{}' then
@@ -122,7 +124,9 @@ begin
     'set search_path = %s set check_function_bodies = on as ', schemas[1], workflow || '@' || next, path);
   begin
     execute head || quote_literal(pgflow.flow_source(program));
-  exception when syntax_error_or_access_rule_violation then
+  exception when insufficient_privilege then
+    raise;
+  when syntax_error_or_access_rule_violation then
     get stacked diagnostics problem = message_text;
     -- The server does not tell where: compiled one by one, the first node that fails is the one.
     for k in 0 .. jsonb_array_length(program->'nodes') loop
@@ -139,8 +143,19 @@ begin
     raise;
   end;
   execute format('revoke all on function %s from public', function);
-  execute format('grant execute on function %s to %s', function,
-    (select n.nspowner::regrole from pg_namespace n where n.nspname = 'pgflow'));
+  execute format('grant execute on function %s to %s', function, driver);
+  if not has_schema_privilege(driver, schemas[1], 'USAGE') then
+    begin
+      execute format('grant usage on schema %I to %s', schemas[1], driver);
+    exception when insufficient_privilege then
+      null;
+    end;
+  end if;
+  if not has_schema_privilege(driver, schemas[1], 'USAGE') then -- a grant without the right to it may only warn
+    raise exception using errcode = 'PF003',
+      message = format('the driver of workflows may not look into schema %I, in which this one would be', schemas[1]),
+      hint = format('Let the owner of the schema run: grant usage on schema %I to %s', schemas[1], driver);
+  end if;
   execute format('comment on function %s is %L', function, 'Made by pgflow.create_workflow: '
     || encode(sha256(convert_to(jsonb_build_array(program, function)::text, 'UTF8')), 'hex'));
   return format('%s is version %s', workflow, pgflow.record_flow(program, function));
