@@ -2237,7 +2237,7 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 4a05edae05e4f452e8a26bdaa8b89dea
+  md5 94e27e9714a0bfc9a180caeee3fc9d4d
 
 function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- True if a role, or the caller, is a database role or a member of it
@@ -2377,7 +2377,7 @@ function pgflow.ask_flow_(INOUT f pgflow.flow_frame, worker_id integer, token bi
   -- Commits units with a question, and folds both into the frame
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8002c2fcb9f9747ab80af6c17b06717c
+  md5 72aba88a7118b49c750676c57c71dad4
 
 function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units
@@ -2541,7 +2541,7 @@ function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) 
   -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 65bdc9c329ff04d1493e2558cd48a789
+  md5 10bb07ba6f224dca99229699cb097124
 
 function pgflow.caller_() returns name, owner pgflow_owner
   -- Role whose rights the caller of a function has that runs with its owner's: the one it has set, else that of the session
@@ -2638,7 +2638,7 @@ function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork bo
   -- Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, repeat or compensate
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 0f2ab735dbe33f99599ba80f9d33febd
+  md5 25130fd91d6fe20a8deb44b200508ea2
 
 function pgflow.check_amounts_(amounts jsonb, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) amounts that no pool can have
@@ -3103,7 +3103,7 @@ function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAU
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e441bc78de7213060fbfa358acc8df73
+  md5 ab4b6b89ced741cac4b6d245070e7eb0
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3170,7 +3170,7 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ef0b2e4a5b4f7443b8537ae22d06fdf5
+  md5 5942b97e213edc758c96f8f888305a23
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3479,7 +3479,7 @@ function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id
   -- Records that a node has failed: it is tried again later, or the run takes back what it did
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 89931518fec2876c23445722626f0178
+  md5 3c437a6a7a744c96a38e83a8ea1b317d
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
@@ -3638,7 +3638,7 @@ function pgflow.flow_span_(low text[], i integer, OUT stop integer, OUT is_durab
   -- The last token of the statement at a token, null if it has no end; and whether something durable is in it
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 854fe0437f977a043b625d1851740521
+  md5 ee436cbec44c8d933f155e6f171524e1
 
 function pgflow.flow_stamp_(flow pgflow.flow) returns text, owner pgflow_owner
   -- Changes with each change of a workflow's function; null if it would not run with the rights of its definer
@@ -3865,7 +3865,15 @@ function pgflow.has_ready(lanes integer[]) returns boolean, owner pgflow_owner
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 331eeb44207eff951943b5b94830b77d
+  md5 5278cf13b090e0b8ec9ac5da1edef14c
+  grant execute to pgflow_worker
+
+function pgflow.has_ready_flows(queues text[]) returns boolean, owner pgflow_owner
+  -- True if a run of a workflow in SQL may be claimed from these queues
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 6ee6259559d78dc9238f93ddca90286f
   grant execute to pgflow_worker
 
 function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
@@ -5170,7 +5178,7 @@ function pgflow.record_step_(f pgflow.flow_frame, worker_id integer, token bigin
   -- Appends what a node has come to, fenced by the lease
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c7fc7d78a687e53e34064dfb2471592e
+  md5 d9ee485d3777efd5a4aa3624320a58b4
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- Replaces a value of a run that has ended by its hash: the payload of a unit, in all runs that began with it, or the input or result of the run; a unit says who and why. Answers the hash. What is removed stays in dead rows until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a run is open that may need it
@@ -6344,7 +6352,7 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 64a41d16729c719005f166798f46c79a
+  md5 304497d4b87b7bddfefeacf4fcd902b6
   grant execute to pgflow_worker
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner

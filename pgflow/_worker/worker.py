@@ -67,6 +67,7 @@ from pgflow._worker.relays import Relays
 from pgflow._worker.runs import Runs
 from pgflow._worker.scheduler import Fired, Scheduler
 from pgflow._worker.sealer import Sealer
+from pgflow._worker.sqlflows import SqlFlows
 from pgflow._worker.supervision import is_own_end
 from pgflow._worker.suspects import Suspects
 from pgflow._worker.threads import DaemonThreads, Posts
@@ -215,6 +216,12 @@ class Worker:
             scheduler,
             Sealer(tasks, control),
             *self._relays(tasks, control, news),
+            # One that drains once leaves them to `call pgflow.work`.
+            *(
+                [SqlFlows(tasks, connect, control, options.queues, options.poll_seconds)]
+                if options.tally is None
+                else []
+            ),
             *([pager] if pager is not None else []),
             tasks,  # all loops end together, before anything above
             progress,

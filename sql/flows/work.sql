@@ -655,7 +655,21 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select exists (select from pgflow.ready r where r.lane_id = any(lanes) or r.lane_id = any(array(select -l from unnest(lanes) l)))
+  -- In a line they stand under the negative of it.
+  select exists (select from pgflow.ready r where r.lane_id = any(lanes || array(select -l from unnest(lanes) l)))
 $$;
 comment on function pgflow.has_ready(int[]) is 'True if a run of these lanes may be claimed';
 --! grant has_ready to pgflow_worker
+
+create or replace function pgflow.has_ready_flows(queues text[])
+returns boolean
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select pgflow.has_ready(array(select l.lane_id from pgflow.flow f join pgflow.lane l on l.workflow = f.workflow
+    where f.is_current and l.queue = any(queues) and l.version = ''))
+$$;
+comment on function pgflow.has_ready_flows(text[]) is 'True if a run of a workflow in SQL may be claimed from these queues';
+--! grant has_ready_flows to pgflow_worker

@@ -27,7 +27,9 @@ def admin(server_dsn: str, dsn: str) -> Iterator[Conn]:
         conn.execute("set client_min_messages = warning")
         for role in ("alice", "mallory"):
             server.execute(f"create role {role} login password '{servers.HANG_SECONDS}'")
-            conn.execute(f"grant pgflow_client to {role}; create schema {role} authorization {role}")
+            conn.execute(
+                f"grant pgflow_client to {role}; create schema {role} authorization {role}"
+            )
         conn.execute(flowkit.TABLES)
         conn.execute("create table secret (x int); insert into secret values (42)")
         yield conn
@@ -104,8 +106,8 @@ ESCAPES = {
     "perform pgflow.call_flow_(null, 1, '{}', '{}');": "permission denied for function call_flow_",
     "perform pgflow.alter_workflow('w', 1);": "permission denied for function alter_workflow",
     "copy secret to program 'true';": "permission denied to COPY to or from an external program",
-    "alter function mallory.\"w@N\"(int, jsonb, jsonb) owner to postgres;": 'must be able to SET ROLE "postgres"',
-    "alter function mallory.\"w@N\"(int, jsonb, jsonb) security invoker;": "the function mallory.\"w@N\"(int, jsonb, jsonb) was altered meanwhile",
+    'alter function mallory."w@N"(int, jsonb, jsonb) owner to postgres;': 'must be able to SET ROLE "postgres"',
+    'alter function mallory."w@N"(int, jsonb, jsonb) security invoker;': 'the function mallory."w@N"(int, jsonb, jsonb) was altered meanwhile',
 }  # fmt: skip
 
 
@@ -118,12 +120,20 @@ def test_no_step_leaves_its_definer(admin: Conn, mallory: Conn) -> None:
     path = one(admin, "show search_path")
     for version, (code, message) in enumerate(ESCAPES.items(), 1):
         key = f"k{version}"
-        status, _, said = play(admin, mallory, f"declare n int; begin a: {code.replace('w@N', f'w@{version}')} end", key)
-        expected = message.replace('w@N', f'w@{version}')
+        status, _, said = play(
+            admin,
+            mallory,
+            f"declare n int; begin a: {code.replace('w@N', f'w@{version}')} end",
+            key,
+        )
+        expected = message.replace("w@N", f"w@{version}")
         if "SET ROLE" in message and one(admin, "show server_version_num") < "160000":
             expected = 'must be member of role "postgres"'
         assert (code, status, said) == (code, "failed", expected)
-        assert one(admin, "select array[current_user::text, current_setting('search_path')]") == ["postgres", path]
+        assert one(admin, "select array[current_user::text, current_setting('search_path')]") == [
+            "postgres",
+            path,
+        ]
     assert rows(admin, "select x from secret") == [42]
 
 
@@ -135,24 +145,33 @@ def test_settings_of_a_step_that_are_local_end_with_it(admin: Conn, alice: Conn)
 def test_temporary_objects_of_the_driver_are_not_seen_first(admin: Conn, alice: Conn) -> None:
     alice.execute("create table mine (x int); insert into mine values (1)")
     admin.execute("create temp table mine (x int); insert into mine values (666)")
-    admin.execute("create function pg_temp.lower(text) returns text language sql as $$ select 'spoilt' $$")
+    admin.execute(
+        "create function pg_temp.lower(text) returns text language sql as $$ select 'spoilt' $$"
+    )
     body = "declare n int; begin a: select x into n from mine; return n || lower('A'); end"
     assert play(admin, alice, body) == ("completed", "1a", None)
 
 
-def test_a_function_that_would_run_with_our_rights_is_not_called(admin: Conn, mallory: Conn) -> None:
+def test_a_function_that_would_run_with_our_rights_is_not_called(
+    admin: Conn, mallory: Conn
+) -> None:
     make(mallory, "begin a: perform 1; end")
     mallory.execute(
-        "create or replace function mallory.\"w@1\"(_node int, _in jsonb, run jsonb) returns jsonb language plpgsql security"
+        'create or replace function mallory."w@1"(_node int, _in jsonb, run jsonb) returns jsonb language plpgsql security'
         " invoker as $$ begin update pgflow.flow set definer = 10; return '{}'; end $$"
     )
     begin(admin)
     work(admin)
-    assert ended(admin)[2] == "the function mallory.\"w@1\"(int, jsonb, jsonb) is gone, or does not run with the rights of mallory any more"
+    assert (
+        ended(admin)[2]
+        == 'the function mallory."w@1"(int, jsonb, jsonb) is gone, or does not run with the rights of mallory any more'
+    )
     assert rows(admin, "select definer from pgflow.workflows") == ["mallory"]
 
 
-def test_only_its_definer_replaces_and_drops_a_workflow(admin: Conn, alice: Conn, mallory: Conn) -> None:
+def test_only_its_definer_replaces_and_drops_a_workflow(
+    admin: Conn, alice: Conn, mallory: Conn
+) -> None:
     make(alice, "begin return 1; end")
     for attack in (
         "select pgflow.create_workflow('w()', 'begin return 2; end')",
@@ -165,14 +184,23 @@ def test_only_its_definer_replaces_and_drops_a_workflow(admin: Conn, alice: Conn
         with pytest.raises(psycopg.Error):
             mallory.execute(attack)
     assert rows(mallory, "select workflow, body from pgflow.workflows") == [("w", None)]
-    assert rows(alice, "select workflow, body from pgflow.workflows") == [("w", "begin return 1; end")]
-    assert one(admin, "select pgflow.create_workflow('w()', 'begin return 3; end')") == "w is version 2"
+    assert rows(alice, "select workflow, body from pgflow.workflows") == [
+        ("w", "begin return 1; end")
+    ]
+    assert (
+        one(admin, "select pgflow.create_workflow('w()', 'begin return 3; end')")
+        == "w is version 2"
+    )
 
 
-def test_what_is_signed_for_one_function_is_of_no_use_for_another(admin: Conn, alice: Conn, mallory: Conn) -> None:
+def test_what_is_signed_for_one_function_is_of_no_use_for_another(
+    admin: Conn, alice: Conn, mallory: Conn
+) -> None:
     make(alice, "begin a: return 1; end" if False else "begin a: null; return 1; end")
     # mallory signs, as the owner of a function of hers, a program whose nodes are alice's function
-    mallory.execute("create function mallory.f(int, jsonb, jsonb) returns jsonb security definer language sql as 'select $2'")
+    mallory.execute(
+        "create function mallory.f(int, jsonb, jsonb) returns jsonb security definer language sql as 'select $2'"
+    )
     mallory.execute(
         "do $$ declare p jsonb := pgflow.compile_workflow('x()', 'begin return 1; end') || '{\"hash\": \"h\"}'; begin"
         " execute format('comment on function mallory.f(int, jsonb, jsonb) is %L', 'Made by pgflow.create_workflow: '"
@@ -186,7 +214,9 @@ def test_what_is_signed_for_one_function_is_of_no_use_for_another(admin: Conn, a
 
 
 def test_who_may_not_create_functions_makes_no_workflow(admin: Conn, alice: Conn) -> None:
-    admin.execute("create schema lent; grant usage on schema lent to alice; create schema shut; grant all on schema shut to alice")
+    admin.execute(
+        "create schema lent; grant usage on schema lent to alice; create schema shut; grant all on schema shut to alice"
+    )
     alice.execute("set search_path = lent")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         make(alice, "begin end")
@@ -216,7 +246,11 @@ def test_names_are_data(admin: Conn, alice: Conn) -> None:
 
 def test_inputs_and_signals_are_values(admin: Conn, alice: Conn) -> None:
     evil = "'; drop table secret; --$$"
-    make(alice, "declare s text; begin wait for x into s; a: perform a || s; return a || s; end", "w(a text)")
+    make(
+        alice,
+        "declare s text; begin wait for x into s; a: perform a || s; return a || s; end",
+        "w(a text)",
+    )
     begin(admin, a=evil)
     work(admin)
     admin.execute("select pgflow.deliver_signal('k', 'x', to_json(%s::text))", (evil,))
@@ -227,14 +261,20 @@ def test_inputs_and_signals_are_values(admin: Conn, alice: Conn) -> None:
 def test_an_overloaded_function_is_not_mistaken(admin: Conn, mallory: Conn, alice: Conn) -> None:
     admin.execute("grant create on schema alice to mallory")
     make(alice, "begin return 'mine'; end")
-    mallory.execute("create function alice.\"w@1\"(int, json, json) returns jsonb language sql as $$ select '\"theirs\"'::jsonb $$")
-    mallory.execute("create function alice.\"w@1\"(anyelement, jsonb, jsonb) returns jsonb language sql as $$ select '\"theirs\"'::jsonb $$")
+    mallory.execute(
+        'create function alice."w@1"(int, json, json) returns jsonb language sql as $$ select \'"theirs"\'::jsonb $$'
+    )
+    mallory.execute(
+        'create function alice."w@1"(anyelement, jsonb, jsonb) returns jsonb language sql as $$ select \'"theirs"\'::jsonb $$'
+    )
     begin(admin)
     work(admin)
     assert ended(admin)[1] == "mine"
 
 
-def test_a_role_that_only_drives_needs_no_rights_on_what_steps_touch(admin: Conn, alice: Conn, mallory: Conn) -> None:
+def test_a_role_that_only_drives_needs_no_rights_on_what_steps_touch(
+    admin: Conn, alice: Conn, mallory: Conn
+) -> None:
     admin.execute("grant pgflow_worker to mallory")
     make(alice, "begin a: create table alice.made (x int); return current_user; end")
     begin(admin)

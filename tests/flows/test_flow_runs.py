@@ -336,7 +336,11 @@ def test_a_cancelled_step_ends_the_call_and_is_tried_again(conn: Conn) -> None:
 
 
 def test_several_steps_may_go_in_one_commit(conn: Conn) -> None:
-    make(conn, "w()", "begin for i in 1 .. 10 loop a: insert into mark (what) values (i::text); end loop; end")
+    make(
+        conn,
+        "w()",
+        "begin for i in 1 .. 10 loop a: insert into mark (what) values (i::text); end loop; end",
+    )
     begin(conn)
     work(conn, steps_per_commit=5)
     assert len(rows(conn, "select distinct tx::text from mark")) == 2

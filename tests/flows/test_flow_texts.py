@@ -14,7 +14,11 @@ RIGHT = {
     "nothing": ("begin end", None, []),
     "a value": ("begin return 1 + 1; end;", 2, []),
     "text is text": ("begin return 'it''s'; end", "it's", []),
-    "a step without a name": ("begin insert into mark (what) values ('a'); return 1; end", 1, ["a"]),
+    "a step without a name": (
+        "begin insert into mark (what) values ('a'); return 1; end",
+        1,
+        ["a"],
+    ),
     "a step": ("begin a: insert into mark (what) values ('a'); end", None, ["a"]),
     "two statements are one step": (
         "declare n int; begin a: n := 1; n := n + 1; return n; end",
@@ -27,14 +31,18 @@ RIGHT = {
         [],
     ),
     "types are kept": (
-        "declare a int[] := '{1,2}'; d date := '2026-02-28'; j jsonb := '{\"x\": [null]}'; n numeric(6,2) := 1.5;"
-        " begin a: a := a || 3; b: d := d + 1; return jsonb_build_array(a, d, j, n); end",
+        (
+            "declare a int[] := '{1,2}'; d date := '2026-02-28'; j jsonb := '{\"x\": [null]}'; n numeric(6,2) := 1.5;"
+            " begin a: a := a || 3; b: d := d + 1; return jsonb_build_array(a, d, j, n); end"
+        ),
         [[1, 2, 3], "2026-03-01", {"x": [None]}, 1.5],
         [],
     ),
     "a row is kept": (
-        "declare r mark; begin a: insert into mark (what) values ('x') returning * into r; b: r.what := r.what || 'y';"
-        " return r.what; end",
+        (
+            "declare r mark; begin a: insert into mark (what) values ('x') returning * into r; b: r.what := r.what || 'y';"
+            " return r.what; end"
+        ),
         "xy",
         ["x"],
     ),
@@ -44,15 +52,19 @@ RIGHT = {
         [],
     ),
     "a record lives within a step": (
-        "declare r record; n int := 0; begin a: for r in select * from generate_series(1, 3) g loop n := n + r.g;"
-        " end loop; return n; end",
+        (
+            "declare r record; n int := 0; begin a: for r in select * from generate_series(1, 3) g loop n := n + r.g;"
+            " end loop; return n; end"
+        ),
         6,
         [],
     ),
     "constant and not null": ("declare c constant int not null := 4; begin return c; end", 4, []),
     "comments and quotes hide words": (
-        "begin -- return 1; end\n a: /* if /* sleep */ then */ insert into mark (what) values ('wait for x; end');"
-        ' return $q$ loop $q$ || \'run\'; end',
+        (
+            "begin -- return 1; end\n a: /* if /* sleep */ then */ insert into mark (what) values ('wait for x; end');"
+            " return $q$ loop $q$ || 'run'; end"
+        ),
         " loop run",
         ["wait for x; end"],
     ),
@@ -67,8 +79,10 @@ RIGHT = {
         [],
     ),
     "if": (
-        "declare n int := 2; begin if n = 1 then return 'one'; elsif n = 2 then a: insert into mark (what) values ('two');"
-        " else return 'more'; end if; return 'end'; end",
+        (
+            "declare n int := 2; begin if n = 1 then return 'one'; elsif n = 2 then a: insert into mark (what) values ('two');"
+            " else return 'more'; end if; return 'end'; end"
+        ),
         "end",
         ["two"],
     ),
@@ -80,8 +94,10 @@ RIGHT = {
         [],
     ),
     "case of a value": (
-        "declare n int := 3; begin case n when 1, 2 then return 'low'; when 3 then a: insert into mark (what) values ('3');"
-        " else return 'high'; end case; return 'out'; end",
+        (
+            "declare n int := 3; begin case n when 1, 2 then return 'low'; when 3 then a: insert into mark (what) values ('3');"
+            " else return 'high'; end case; return 'out'; end"
+        ),
         "out",
         ["3"],
     ),
@@ -91,14 +107,18 @@ RIGHT = {
         [],
     ),
     "a case in an expression": (
-        "declare n int := 1; begin a: n := case when n = 1 then 7 else 8 end; if case when n = 7 then true else false end"
-        " then return n; end if; end",
+        (
+            "declare n int := 1; begin a: n := case when n = 1 then 7 else 8 end; if case when n = 7 then true else false end"
+            " then return n; end if; end"
+        ),
         7,
         [],
     ),
     "loop": (
-        "declare n int := 0; begin loop n := n + 1; exit when n = 3; a: insert into mark (what) values (n::text);"
-        " end loop; return n; end",
+        (
+            "declare n int := 0; begin loop n := n + 1; exit when n = 3; a: insert into mark (what) values (n::text);"
+            " end loop; return n; end"
+        ),
         3,
         ["1", "2"],
     ),
@@ -108,8 +128,10 @@ RIGHT = {
         [],
     ),
     "continue": (
-        "declare n int := 0; begin while n < 4 loop a: n := n + 1; continue when n % 2 = 0; b: insert into mark (what)"
-        " values (n::text); end loop; end",
+        (
+            "declare n int := 0; begin while n < 4 loop a: n := n + 1; continue when n % 2 = 0; b: insert into mark (what)"
+            " values (n::text); end loop; end"
+        ),
         None,
         ["1", "3"],
     ),
@@ -124,8 +146,10 @@ RIGHT = {
         [],
     ),
     "labels of loops": (
-        "declare i int; j int; begin <<out>> for i in 1 .. 3 loop for j in 1 .. 3 loop continue out when j = 2;"
-        " exit out when i = 3; a: insert into mark (what) values (i || '/' || j); end loop; end loop; end",
+        (
+            "declare i int; j int; begin <<out>> for i in 1 .. 3 loop for j in 1 .. 3 loop continue out when j = 2;"
+            " exit out when i = 3; a: insert into mark (what) values (i || '/' || j); end loop; end loop; end"
+        ),
         None,
         ["1/1", "2/1"],
     ),
@@ -135,15 +159,19 @@ RIGHT = {
         ["2", "3", "4"],
     ),
     "rows": (
-        "declare r mark; n int; begin for n in select g * 10 from generate_series(1, 2) g loop"
-        " a: insert into mark (what) values (n::text); end loop;"
-        " for r in select * from mark order by n loop b: insert into mark (what) values (r.what || '!'); end loop; end",
+        (
+            "declare r mark; n int; begin for n in select g * 10 from generate_series(1, 2) g loop"
+            " a: insert into mark (what) values (n::text); end loop;"
+            " for r in select * from mark order by n loop b: insert into mark (what) values (r.what || '!'); end loop; end"
+        ),
         None,
         ["10", "20", "10!", "20!"],
     ),
     "rows as documents": (
-        "declare d jsonb; begin for d in select 1 as a, 'x' as b loop a: insert into mark (what) values (d::text);"
-        " end loop; end",
+        (
+            "declare d jsonb; begin for d in select 1 as a, 'x' as b loop a: insert into mark (what) values (d::text);"
+            " end loop; end"
+        ),
         None,
         ['{"a": 1, "b": "x"}'],
     ),
@@ -175,10 +203,16 @@ RIGHT = {
         "v",
         ["v"],
     ),
-    "dollar quotes within": ("begin a: execute $x$ insert into mark (what) values ('d') $x$; end", None, ["d"]),
+    "dollar quotes within": (
+        "begin a: execute $x$ insert into mark (what) values ('d') $x$; end",
+        None,
+        ["d"],
+    ),
     "a handler": (
-        "begin a: insert into mark (what) values (1 / 0); exception b: insert into mark (what) values (error->>'sqlstate');"
-        " return error->>'step'; end",
+        (
+            "begin a: insert into mark (what) values (1 / 0); exception b: insert into mark (what) values (error->>'sqlstate');"
+            " return error->>'step'; end"
+        ),
         "a",
         ["22012"],
     ),

@@ -8,7 +8,6 @@ from typing import Any
 import psycopg
 from sqlkit import one, rows
 
-
 TABLES = """
 create table if not exists mark (n bigint generated always as identity, what text, tx xid8 default pg_current_xact_id());
 grant all on mark to public;

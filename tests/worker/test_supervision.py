@@ -55,6 +55,7 @@ from pgflow._worker.poller import Poller
 from pgflow._worker.relays import Relays
 from pgflow._worker.scheduler import Scheduler
 from pgflow._worker.sealer import Sealer
+from pgflow._worker.sqlflows import SqlFlows
 from pgflow._worker.supervision import MAX_FAILURES, cancel, keep_going
 from pgflow._worker.threads import DaemonThreads
 from pgflow._worker.upkeep import Upkeep
@@ -450,7 +451,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
     "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
     "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"),
-    "relays": (Relays, "_look"), "lines": (Lines, "_look"),
+    "relays": (Relays, "_look"), "lines": (Lines, "_look"), "workflows in SQL": (SqlFlows, "_look"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
 

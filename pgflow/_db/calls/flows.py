@@ -1,0 +1,29 @@
+"""``sql/flows``: workflows in SQL, which the database works on itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, LiteralString
+
+from pgflow._db.query import Query
+
+WORK: LiteralString = "call pgflow.work(seconds => 5, until_idle => true, queues => %s::text[])"
+"""Works on what is ready; alone, as it commits, so it is no :class:`Query`."""
+
+
+def has_ready_flows(queues: Sequence[str]) -> Query[bool]:
+    """Say whether a run of a workflow in SQL may be claimed."""
+    sql = "select pgflow.has_ready_flows(%s::text[])"
+    return Query(sql, (list(queues),), lambda rows: bool(rows[0][0]))
+
+
+def compile_workflow(signature: str, body: str) -> Query[dict[str, Any]]:
+    """Say what a text would become; it is refused as `create_workflow` would refuse it."""
+    sql = "select pgflow.compile_workflow(%s::text, %s::text)"
+    return Query(sql, (signature, body), lambda rows: dict(rows[0][0]))
+
+
+def create_workflow(signature: str, body: str) -> Query[str]:
+    """Make a workflow in SQL, or its next version."""
+    sql = "select pgflow.create_workflow(%s::text, %s::text)"
+    return Query(sql, (signature, body), lambda rows: str(rows[0][0]))
