@@ -2541,7 +2541,7 @@ function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) 
   -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 10bb07ba6f224dca99229699cb097124
+  md5 e4659ee85f34450fe3a388f0d39da663
 
 function pgflow.caller_() returns name, owner pgflow_owner
   -- Role whose rights the caller of a function has that runs with its owner's: the one it has set, else that of the session
@@ -3099,7 +3099,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   grant execute to pgflow_worker
 
 function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAULT current_schemas(false)) returns jsonb, owner pgflow_owner
-  -- What a workflow in SQL would become, without making it: {workflow, parameters, variables, nodes, handler}; refuses (PF003) with line and column
+  -- Compiles a workflow in SQL without making it: {workflow, parameters, variables, nodes, handler}; refuses (PF003) with line and column
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3170,7 +3170,7 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5942b97e213edc758c96f8f888305a23
+  md5 d0d6601f58c71d56db9a984314520376
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4460,7 +4460,7 @@ function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t times
   md5 e902a3900ea32afc97b79106bf81021f
 
 function pgflow.mark_(f pgflow.flow_frame) returns jsonb, owner pgflow_owner
-  -- What the next unit says of the place at which its run is
+  -- The mark of the next unit: the place at which its run is
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 81bae14f03a3f485dc6b952b1033e2da
@@ -6289,7 +6289,7 @@ function pgflow.verify_runs(after bigint DEFAULT '-1'::integer, max integer DEFA
   grant execute to pgflow_operator
 
 function pgflow.wait_question_(INOUT f pgflow.flow_frame, node pgflow.flow_node, value jsonb, OUT units jsonb, OUT question jsonb) returns record, owner pgflow_owner
-  -- What is asked of the database for a wait, and the unit that begins it
+  -- The question to the database of a wait, and the unit that begins it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 df88bd5df0440c52188420851532fb1c

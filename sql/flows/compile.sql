@@ -664,6 +664,6 @@ begin
 end
 $$;
 comment on function pgflow.compile_workflow(text, text, name[])
-  is 'What a workflow in SQL would become, without making it: {workflow, parameters, variables, nodes, handler}; refuses '
+  is 'Compiles a workflow in SQL without making it: {workflow, parameters, variables, nodes, handler}; refuses '
      '(PF003) with line and column';
 --! grant compile_workflow to pgflow_client, pgflow_operator

@@ -33,7 +33,7 @@ as $$
     || case when f.news = '{}' then '{}' else jsonb_build_object('vars', f.news) end
     || case when f.call = 0 then jsonb_build_object('version', f.run->'version') else '{}' end
 $$;
-comment on function pgflow.mark_(pgflow.flow_frame) is 'What the next unit says of the place at which its run is';
+comment on function pgflow.mark_(pgflow.flow_frame) is 'The mark of the next unit: the place at which its run is';
 
 create or replace function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb)
 returns pgflow.flow_frame

@@ -44,7 +44,7 @@ begin
         pg_get_userbyid(flow.definer)),
       hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
   end if;
-  execute 'select ' || substring(flow.function from '^(.*)\(int') || '($1, $2, $3)' into answer using pc, vars, run;
+  execute format('select %s($1, $2, $3)', substring(flow.function from '^(.*)\(int')) into answer using pc, vars, run;
   if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
     or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
   then
@@ -327,7 +327,7 @@ begin
 end
 $$;
 comment on function pgflow.wait_question_(pgflow.flow_frame, pgflow.flow_node, jsonb)
-  is 'What is asked of the database for a wait, and the unit that begins it';
+  is 'The question to the database of a wait, and the unit that begins it';
 
 create or replace function pgflow.advance(
   worker_id int, run_id bigint, token bigint, chain_id bigint, steps_per_commit int default 1

@@ -121,9 +121,9 @@ begin
   function := format('%I.%I(int, jsonb, jsonb)', schemas[1], workflow || '@' || next);
   path := (select string_agg(quote_ident(s), ', ') from unnest(schemas || name 'pg_temp') s);
   head := format('create function %I.%I(_node int, _in jsonb, run jsonb) returns jsonb language plpgsql security definer '
-    'set search_path = %s set check_function_bodies = on as ', schemas[1], workflow || '@' || next, path);
+    'set search_path = %s set check_function_bodies = on', schemas[1], workflow || '@' || next, path);
   begin
-    execute head || quote_literal(pgflow.flow_source(program));
+    execute format('%s as %L', head, pgflow.flow_source(program));
   exception when insufficient_privilege then
     raise;
   when syntax_error_or_access_rule_violation then
@@ -131,7 +131,7 @@ begin
     -- The server does not tell where: compiled one by one, the first node that fails is the one.
     for k in 0 .. jsonb_array_length(program->'nodes') loop
       begin
-        execute head || quote_literal(pgflow.flow_source(program, k));
+        execute format('%s as %L', head, pgflow.flow_source(program, k));
         raise no_data_found; -- so that it is gone again
       exception
         when no_data_found then

@@ -57,6 +57,8 @@ DYNAMIC = {
     "core/partition": "names are unit_ and a number, by %I",
     "core/sparse": "names are those of partitions in the catalog, by %I",
     "events/outbox": "names are event_ and a number, or those of partitions in the catalog, by %I",
+    "flows/work": "the name of a function that create_workflow has made, by %I; values are parameters",
+    "flows/workflows": "names by %I, text that its author wrote by %L, all with the rights of the caller",
     "ops/check": "names are those of our own functions check_<concept>_() in the catalog, by %I",
     "privileges": "names of our own roles and functions, by %I",
 }
@@ -74,7 +76,7 @@ def test_only_partitions_and_privileges_are_made_by_statements_put_together():
     for name in found:
         for statement in re.findall(r"\bexecute (?!on\b)(.*);", bodies[name]):
             assert statement.startswith("format('"), statement
-            assert set(re.findall(r"%.", statement)) <= {"%I", "%s"}, statement
+            assert set(re.findall(r"%.", statement)) <= {"%I", "%L", "%s"}, statement
 
 
 # ---------------------------------------------------------------- the schema as it is installed

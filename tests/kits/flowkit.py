@@ -12,7 +12,7 @@ TABLES = """
 create table if not exists mark (n bigint generated always as identity, what text, tx xid8 default pg_current_xact_id());
 grant all on mark to public;
 """
-"""What steps write, in the order in which they did."""
+"""Table that steps write to, in the order in which they do."""
 
 
 def make(conn: psycopg.Connection[Any], signature: str, body: str) -> str:
@@ -64,7 +64,7 @@ def run(
 
 
 def marks(conn: psycopg.Connection[Any]) -> list[str]:
-    """What steps have written."""
+    """Return the lines that steps have written."""
     return rows(conn, "select what from mark order by n")
 
 
