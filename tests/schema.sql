@@ -3686,7 +3686,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 11cfa33c40f4100cd9c1206fea62144c
+  md5 002d59c3fd9d62dfaedf5aeabddb01d3
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -4844,6 +4844,12 @@ function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, w
   set search_path=pg_catalog, pg_temp
   md5 4d0796e6743162277324cf87614a29c0
 
+function pgflow.pass_time_(queue text) returns boolean, owner pgflow_owner
+  -- Lets the next timer of a test be due; false if there is none
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b88e776f9b26ccd18db0b5c4637c3cf0
+
 function pgflow.path_in_day_(round bigint, first_round bigint, last_round bigint) returns jsonb, owner pgflow_owner
   -- The way from a round's root to the root of its day, or of the rounds that an anchor has of an open one
   sql stable
@@ -4936,6 +4942,12 @@ function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq inte
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 1d77307a6654f3e18d05b2ab6193f688
+
+function pgflow.play_test_(workflow text, input json, signals jsonb, children jsonb, queue text) returns jsonb, owner pgflow_owner
+  -- Plays a run of a test, and says how it went
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 7414e9829d7ada07a4ab9b1723bb22d6
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
   -- The sweep of every worker: events that runs wait for, expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
@@ -6091,6 +6103,15 @@ function pgflow.terms_(rule pgflow.policy_rule) returns jsonb, owner pgflow_owne
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 3a126079f3e2dca1336be7d3d58a2bec
+
+function pgflow.test_run(workflow text, input json DEFAULT '{}'::json, signals jsonb DEFAULT '{}'::jsonb, children jsonb DEFAULT '{}'::jsonb, keep boolean DEFAULT false) returns jsonb, owner pgflow_owner
+  -- Plays a run of a workflow in SQL to its end and rolls it back: {status, output, error, steps, waits}. signals: {name: payload, or a list of them}; a time-out is over as soon as nothing else can go on. children: {workflow: result} of those that are not in SQL. keep: nothing is rolled back, so that you can look at what the steps have written; roll back yourself
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 cb88fb3954c66d231b8fd42af80af43f
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
 
 function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Takes runs of a batch out of queues in which they have waited for as long as they wanted; answers the positions of those that have mail of it now

@@ -39,6 +39,16 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Write": {
         "check": ("files.checking:check", "Finds what a replay would not repeat in workflow code."),
     },
+    "Workflows in SQL": {
+        "apply": (
+            "files.sqlflows:apply",
+            "Runs files that create workflows in SQL, all in one transaction.",
+        ),
+        "flow": (
+            "files.sqlflows:flow",
+            "Lists workflows in SQL, or shows the versions and the text of one.",
+        ),
+    },
     "Declared workflows": {
         "validate": (
             "files.validating:validate",

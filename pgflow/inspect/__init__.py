@@ -177,6 +177,7 @@ from pgflow.inspect.server import (
     list_tables,
     read_server,
 )
+from pgflow.inspect.sqlflows import SqlFlowRow, list_sql_flows
 from pgflow.inspect.steps import StepRow, list_steps
 from pgflow.inspect.timeline import (
     Entry,
@@ -272,6 +273,7 @@ __all__ = [
     "SnapshotRow",
     "Source",
     "SpentRow",
+    "SqlFlowRow",
     "StatementRow",
     "StepRow",
     "StepTimes",
@@ -363,6 +365,7 @@ __all__ = [
     "list_seals",
     "list_slow_statements",
     "list_snapshots",
+    "list_sql_flows",
     "list_step_times",
     "list_steps",
     "list_stray_leases",

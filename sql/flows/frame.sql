@@ -117,6 +117,8 @@ begin
     f.state := 'undoing';
     f.error := payload;
     f.waits := null;
+  when kind = 's' and node.op = 'run' then
+    null; -- the child may not have been started: that is said by k
   when kind in ('t', 's') then
     f.waits := jsonb_build_object('call', call) || case kind when 't' then jsonb_build_object('timer', seq) else '{}' end;
   when kind = 'k' and node.op = 'run' then
@@ -128,9 +130,12 @@ begin
     end if;
     f.waits := null;
     f.pc := node.next;
+  when kind = 'K' and f.state = 'undoing' then
+    null; -- another of a for each has failed first
   when kind = 'K' and payload->>'status' <> 'completed' and not coalesce((node.opts->>'go_on')::boolean, false) then
     f.state := 'undoing';
-    f.error := coalesce(nullif(payload->'error', 'null'), '{}')
+    f.error := coalesce(nullif(payload->'error', 'null'), jsonb_build_object('type', 'ChildEnded',
+      'message', format('child %s was %s', node.name, payload->>'status')))
       || jsonb_build_object('step', node.name, 'child', payload->'status');
     f.waits := null;
   when kind = 'K' and node.op = 'run' then

@@ -883,6 +883,17 @@ def test_what_a_codec_has_encoded_has_a_word_in_its_place() -> None:
     )
 
 
+def test_workflows_in_sql_have_versions(conn: psycopg.Connection[Any], dsn: str) -> None:
+    for number in (1, 2):
+        conn.execute("select pgflow.create_workflow('w()', %s)", (f"begin return {number}; end",))
+    assert [flow.version for flow in inspect.ask(conn, inspect.list_sql_flows())] == [2]
+    found = inspect.ask(App(dsn), inspect.list_sql_flows("w"))
+    assert [(flow.is_current, flow.body) for flow in found] == [
+        (False, "begin return 1; end"),
+        (True, "begin return 2; end"),
+    ]
+
+
 def test_every_reader_is_asked_here() -> None:
     source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_inspect*.py"))
     readers = [name for name in inspect.__all__ if name[0].islower()]

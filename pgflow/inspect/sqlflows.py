@@ -1,0 +1,52 @@
+"""Workflows in SQL: their versions and texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.question import Question, once
+
+
+@dataclass(frozen=True)
+class SqlFlowRow:
+    """A version of a workflow in SQL. A row of the view ``pgflow.workflows``.
+
+    Attributes:
+        workflow: Name of the workflow.
+        version: Number of the version.
+        is_current: True if runs begin with it.
+        open_runs: Number of open runs that have begun with it.
+        definer: Role with whose rights its steps run.
+        signature: Name and parameters, as they were written.
+        body: The text; None if you do not have the rights of its definer.
+        created_at: Time at which it was made.
+    """
+
+    workflow: str
+    version: int
+    is_current: bool
+    open_runs: int
+    definer: str
+    signature: str
+    body: str | None
+    created_at: datetime
+
+
+_FLOWS: LiteralString = """
+select workflow, version, is_current, open_runs, definer, signature, body, created_at
+from pgflow.workflows where %s::text is null and is_current or workflow = %s
+order by workflow, version
+"""
+
+
+def list_sql_flows(workflow: str | None = None) -> Question[list[SqlFlowRow]]:
+    """Ask for the workflows in SQL, or for all versions of one.
+
+    Args:
+        workflow: Name of one; None for the current versions of all.
+    """
+    query = Query(_FLOWS, (workflow, workflow), lambda rows: [SqlFlowRow(*row) for row in rows])
+    return once(query)

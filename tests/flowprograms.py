@@ -1,0 +1,520 @@
+"""Random workflows in SQL: grown from a seed, worked on by sessions that are killed, and computed by
+a plain interpreter to compare.
+
+Each step writes a row of its name and of what it sees. So the rows of a run say which steps have
+happened, how often, in which order and with which values. A program has loops, conditions, waits,
+children, fan-outs, steps that fail at first or for good, compensations and handlers. Nothing in it
+depends on a race.
+
+The seed draws the programs and the harm: backends are killed (`kill -9`, which brings the whole
+server down, or terminated) at moments that are counted in units of the journal. With `--control`,
+jobs that commit their effect and the record of it apart are killed as often, and must double.
+
+`python -m tests.flowprograms DSN [--programs N] [--kills N] [--sessions N] [--seed S] [--control]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
+
+Connection = psycopg.Connection[Any]
+NAMES = ("a", "b", "c")
+
+SETUP = """
+set client_min_messages = error;
+create table if not exists trace (n bigint generated always as identity, key text, what text);
+create sequence if not exists flaky;
+select pgflow.limit_queue('default', max_deaths => 1000);
+select pgflow.create_workflow('leaf(n int)', $$
+declare x int;
+begin
+  l1: insert into trace (key, what) values (run->>'key', 'l1');
+  undo l1: insert into trace (key, what) values (run->>'key', 'undo l1');
+  l2: x := n * 2 + 1; insert into trace (key, what) values (run->>'key', 'l2');
+  if n % 7 = 3 then
+    raise exception 'leaf';
+  end if;
+  return x;
+end $$);
+"""
+
+
+class Boom(Exception):
+    """A step that fails for good."""
+
+
+class Exit(Exception):
+    """Leaves a loop."""
+
+
+class Continue(Exception):
+    """Begins the next round of a loop."""
+
+
+class Return(Exception):
+    """Ends the run."""
+
+
+@dataclass
+class Program:
+    """A program as text, and what is needed to compute it."""
+
+    seed: str
+    body: list[Any] = field(default_factory=list)
+    handler: list[Any] | None = None
+    loops: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        declared = "".join(f"  {name} int := {n};\n" for n, name in enumerate(NAMES))
+        declared += "  v jsonb;\n" + "".join(f"  {name} int;\n" for name in self.loops)
+        handler = "" if self.handler is None else "exception\n" + show(self.handler)
+        return f"declare\n{declared}begin\n{show(self.body)}  return a * 100 + b * 10 + c;\n{handler}end"
+
+
+class Grower:
+    """Grows one program."""
+
+    def __init__(self, seed: str) -> None:
+        self.random = random.Random(seed)
+        self.program = Program(seed)
+        self.count = 0
+
+    def grow(self) -> Program:
+        self.program.body = self.block(3, in_loop=False)
+        if self.random.random() < 0.3:
+            self.program.handler = self.block(1, in_loop=False, may_fail=False)
+        return self.program
+
+    def name(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind}{self.count}"
+
+    def block(self, depth: int, *, in_loop: bool, may_fail: bool = True) -> list[Any]:
+        return [
+            self.part(depth, in_loop=in_loop, may_fail=may_fail)
+            for _ in range(self.random.randint(1, 4))
+        ]
+
+    def part(self, depth: int, *, in_loop: bool, may_fail: bool) -> Any:
+        draw, variable = self.random, self.random.choice(NAMES)
+        kinds = ["step"] * 6 + ["flaky", "sleep", "wait", "run", "each"]
+        kinds += ["if", "for", "rows", "while"] * 2 if depth else []
+        kinds += ["leave"] if in_loop else []
+        kinds += ["boom"] if may_fail and draw.random() < 0.3 else []
+        kind = draw.choice(kinds)
+        if kind in ("step", "flaky"):
+            return (kind, self.name("s"), variable, draw.randint(1, 9), draw.random() < 0.3)
+        if kind in ("sleep", "wait"):
+            return (kind, variable)
+        if kind in ("run", "each"):
+            return (kind, variable, draw.randint(1, 4), may_fail and draw.random() < 0.5)
+        if kind == "boom":
+            return ("boom", self.name("x"), variable, draw.randint(2, 4))
+        if kind == "leave":
+            return ("leave", draw.choice(["exit", "continue"]), variable, draw.randint(2, 5))
+        inner = self.block(depth - 1, in_loop=in_loop or kind != "if", may_fail=may_fail)
+        if kind == "if":
+            others = self.block(depth - 1, in_loop=in_loop, may_fail=may_fail)
+            return ("if", variable, draw.randint(2, 4), inner, others)
+        loop = self.name("i")
+        self.program.loops.append(loop)
+        return (kind, loop, variable, draw.randint(0, 3), inner)
+
+
+def show(block: list[Any]) -> str:
+    return "".join(show_part(*part) for part in block)
+
+
+def row(name: str) -> str:
+    return f"insert into trace (key, what) values (run->>'key', '{name}' || concat_ws(',', a, b, c));\n"
+
+
+def show_part(kind: str, *said: Any) -> str:  # noqa: PLR0911 - one for each kind
+    match kind, said:
+        case "step" | "flaky", (name, variable, number, has_undo):
+            retry = " retry 99 every '0 s'" if kind == "flaky" else ""
+            fails = "if nextval('flaky') % 2 = 0 then raise exception 'flaky'; end if;\n"
+            undo = f"undo {name}: {row('undo ' + name)}" if has_undo else ""
+            return (
+                f"{name}{retry}: {variable} := ({variable} * 3 + {number}) % 17;\n{row(name)}"
+                f"{fails if retry else ''}{undo}"
+            )
+        case "sleep", _:
+            return "sleep '0.001 s';\n"
+        case "wait", (variable,):
+            return f"wait for nothing timeout '0 s' into {variable};\nif timed_out then {variable} := 5; end if;\n"
+        case "run", (variable, number, may_fail):
+            spare = "" if may_fail else " * 7"
+            return f"run leaf(n => {number}{spare} + {variable} * {7 if not may_fail else 1}) into {variable};\n{variable} := {variable} % 17;\n"
+        case "each", (variable, number, may_fail):
+            go_on = "" if may_fail else " on failure continue"
+            return (
+                f"for each r in select g from generate_series(1, {number}) g run leaf(n => r.g + {variable}) at most 2 into v{go_on};\n"
+                f"{variable} := (select count(*) filter (where jsonb_typeof(e) = 'number') + coalesce(sum(e::int) filter"
+                f" (where jsonb_typeof(e) = 'number'), 0) from jsonb_array_elements(v) e) % 17;\n"
+            )
+        case "boom", (name, variable, number):
+            return f"{name}: {row(name)}if {variable} % {number} = 0 then raise exception '{name}'; end if;\n"
+        case "leave", (word, variable, number):
+            return f"{word} when {variable} % {number} = 1;\n"
+        case "if", (variable, number, inner, others):
+            return f"if {variable} % {number} = 0 then\n{show(inner)}else\n{show(others)}end if;\n"
+        case "for", (loop, _, number, inner):
+            return f"for {loop} in 1 .. {number} loop\n{show(inner)}end loop;\n"
+        case "rows", (loop, _, number, inner):
+            return f"for {loop} in select g from generate_series(1, {number}) g loop\n{show(inner)}end loop;\n"
+        case "while", (loop, _, number, inner):
+            return f"{loop} := 0;\nwhile {loop} < {number} loop\n{loop} := {loop} + 1;\n{show(inner)}end loop;\n"
+    raise AssertionError(kind)
+
+
+class Interpreter:
+    """Computes a program: the rows that its steps write, and how it ends."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.vars: dict[str, int | None] = dict(zip(NAMES, range(3), strict=True))
+        self.trace: list[str] = []
+        self.undo: list[str] = []
+        self.children = 0
+
+    def run(self) -> tuple[str, Any]:
+        """Return the status and the output, or the message of the error."""
+        try:
+            try:
+                self.play(self.program.body)
+            except Boom as error:
+                self.take_back()
+                if self.program.handler is None:
+                    return "failed", str(error)
+                self.play(self.program.handler)
+                return "completed", None
+        except Boom as error:
+            self.take_back()
+            return "failed", str(error)
+        return "completed", self.value("a") * 100 + self.value("b") * 10 + self.value("c")
+
+    def value(self, name: str) -> int:
+        value = self.vars[name]
+        assert value is not None
+        return value
+
+    def take_back(self) -> None:
+        while self.undo:
+            self.write("undo " + self.undo.pop())
+
+    def write(self, name: str) -> None:
+        self.trace.append(name + ",".join(str(self.value(n)) for n in NAMES))
+
+    def play(self, block: list[Any]) -> None:
+        for part in block:
+            self.play_part(*part)
+
+    def leaf(self, n: int) -> int:
+        self.children += 1
+        if n % 7 == 3:
+            raise Boom("leaf")
+        return n * 2 + 1
+
+    def rounds(self, number: int, inner: list[Any]) -> None:
+        with contextlib.suppress(Exit):
+            for _ in range(number):
+                with contextlib.suppress(Continue):
+                    self.play(inner)
+
+    def play_part(self, kind: str, *said: Any) -> None:
+        match kind, said:
+            case "step" | "flaky", (name, variable, number, has_undo):
+                self.vars[variable] = (self.value(variable) * 3 + number) % 17
+                self.write(name)
+                if has_undo:
+                    self.undo.append(name)
+            case "wait", (variable,):
+                self.vars[variable] = 5
+            case "run", (variable, number, may_fail):
+                n = (
+                    number + self.value(variable)
+                    if may_fail
+                    else 7 * (number + self.value(variable))
+                )
+                self.vars[variable] = self.leaf(n) % 17
+            case "each", (variable, number, may_fail):
+                results = []
+                for g in range(1, number + 1):
+                    try:
+                        results.append(self.leaf(g + self.value(variable)))
+                    except Boom:
+                        if may_fail:
+                            raise
+                self.vars[variable] = (len(results) + sum(results)) % 17
+            case "boom", (name, variable, number):
+                if self.value(variable) % number == 0:
+                    raise Boom(name)
+                self.write(name)
+            case "leave", (word, variable, number):
+                if self.value(variable) % number == 1:
+                    raise Exit if word == "exit" else Continue
+            case "if", (variable, number, inner, others):
+                self.play(inner if self.value(variable) % number == 0 else others)
+            case "for" | "rows" | "while", (_, _, number, inner):
+                self.rounds(number, inner)
+
+
+# ---------------------------------------------------------------- the database
+
+
+def patiently(dsn: str) -> Connection:
+    """Connect, also to a server that is just recovering."""
+    give_up = time.monotonic() + 120
+    while True:
+        try:
+            return psycopg.connect(
+                dsn, autocommit=True, options="-c jit=off -c client_min_messages=error"
+            )
+        except psycopg.OperationalError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.05)
+
+
+class Session(threading.Thread):
+    """Works, connects again after each death, until it is told to stop."""
+
+    def __init__(self, dsn: str, seed: str, call: str | None = None) -> None:
+        super().__init__(daemon=True)
+        self._dsn = dsn
+        self._random = random.Random(seed)
+        self._call = call
+        self.pid: int | None = None
+        self.over = threading.Event()
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            try:
+                with patiently(self._dsn) as conn:
+                    self.pid = conn.info.backend_pid
+                    while not self.over.is_set():
+                        steps, claim = self._random.choice([1, 1, 3]), self._random.choice([1, 4])
+                        conn.execute(
+                            self._call
+                            or f"call pgflow.work(1, until_idle => true, steps_per_commit => {steps}, claim => {claim})"
+                        )
+            except psycopg.OperationalError:
+                pass  # it was killed
+            except psycopg.Error as error:
+                self.errors.append(str(error))
+            self.pid = None
+
+
+@dataclass
+class Result:
+    """Figures of a campaign, and all that was wrong."""
+
+    runs: int = 0
+    rows: int = 0
+    kills: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def ask(dsn: str, query: str, *params: Any) -> list[Any]:
+    """All rows of a query that may be asked again."""
+    while True:
+        with contextlib.suppress(psycopg.OperationalError), patiently(dsn) as conn:
+            return conn.execute(query, params or None).fetchall()
+
+
+def harm(
+    dsn: str, sessions: list[Session], draw: random.Random, kills: int, count: str, idle: str
+) -> int:
+    """Kill so many times, at moments counted in units; return how often, when nothing is left."""
+    done, at = 0, draw.randint(1, 20)
+    while not ask(dsn, idle)[0][0]:
+        units = ask(dsn, count)[0][0]
+        pids = [session.pid for session in sessions if session.pid]
+        if done < kills and units >= at and pids:
+            pid = draw.choice(pids)
+            if draw.random() < 0.2:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            else:
+                with contextlib.suppress(psycopg.Error), patiently(dsn) as conn:
+                    conn.execute("select pg_terminate_backend(%s)", (pid,))
+            done += 1
+            at = units + draw.randint(1, 12)
+        time.sleep(0.005)
+    return done
+
+
+IDLE = """select not exists (select from pgflow.runs where status not in ('completed', 'failed', 'cancelled')
+  and key like 'p%')"""
+UNITS = "select count(*) from pgflow.unit"
+
+
+def campaign(
+    dsn: str, *, programs: int, kills: int, sessions: int, seed: str, copies: int = 1
+) -> Result:
+    """Plays programs under harm, and judges them."""
+    result, draw = Result(), random.Random(seed)
+    grown = {f"p{n}": Grower(f"{seed}/{n}").grow() for n in range(programs)}
+    with patiently(dsn) as conn:
+        conn.execute(SETUP)
+        for name, program in grown.items():
+            try:
+                conn.execute("select pgflow.create_workflow(%s, %s)", (f"{name}()", program.text))
+            except psycopg.Error as error:
+                raise AssertionError(f"{error}\n{program.text}") from error
+        conn.execute(
+            "select count(*) from unnest(%s::text[]) w, generate_series(1, %s) i,"
+            " pgflow.start_run(w, '{}', key => w || '/' || i) s",
+            (list(grown), copies),
+        )
+    working = [Session(dsn, f"{seed}/{n}") for n in range(sessions)]
+    for session in working:
+        session.start()
+    result.kills = harm(dsn, working, draw, kills, UNITS, IDLE)
+    for session in working:
+        session.over.set()
+    for session in working:
+        session.join()
+        result.wrong += session.errors
+    with patiently(dsn) as conn:
+        conn.execute("call pgflow.work(60, until_idle => true)")
+        judge(conn, grown, copies, result)
+    return result
+
+
+def judge(conn: Connection, grown: dict[str, Program], copies: int, result: Result) -> None:
+    """Compare runs, their rows and those of their children with the interpreter."""
+    for name, program in grown.items():
+        plain = Interpreter(program)
+        expected = plain.run()
+        for copy in range(1, copies + 1):
+            key = f"{name}/{copy}"
+            status, output, error = conn.execute(
+                "select status, output, error->>'message' from pgflow.runs where key = %s", (key,)
+            ).fetchone()  # type: ignore[misc]
+            found = (status, error if status == "failed" else output)
+            trace = [
+                what
+                for (what,) in conn.execute(
+                    "select what from trace where key = %s order by n", (key,)
+                )
+            ]
+            result.runs += 1
+            result.rows += len(trace)
+            if (found, trace) != (expected, plain.trace):
+                result.wrong.append(
+                    f"{program.seed} {key}: {found} {trace}, not {expected} {plain.trace}"
+                )
+    doubled = """select key, what, count(*) from trace where key not like 'p%' group by key, what
+      having count(*) > 1"""
+    result.wrong += [f"doubled in a child: {row}" for row in conn.execute(doubled)]
+    # A child that completed has done both of its steps.
+    lacking = """select r.key from pgflow.runs r where r.workflow = 'leaf' and r.status = 'completed'
+      and (select count(*) from trace t where t.key = r.key) <> 2"""
+    result.wrong += [f"missing in a child: {row}" for row in conn.execute(lacking)]
+    result.rows += conn.execute("select count(*) from trace where key not like 'p%'").fetchone()[0]  # type: ignore[index]
+    result.wrong += [f"check: {row}" for row in conn.execute("select * from pgflow.check()")]
+    left = "select (select count(*) from pgflow.flow_frame), (select count(*) from pgflow.lease), (select count(*) from pgflow.worker)"
+    if (found := conn.execute(left).fetchone()) != (0, 0, 0):
+        result.wrong.append(f"left over (frames, leases, workers): {found}")
+
+
+CONTROL = """
+create table if not exists job (id int primary key, is_done boolean not null default false);
+create or replace procedure control() language plpgsql as $$
+declare j int;
+begin
+  loop
+    select id into j from job where not is_done order by random() limit 1;
+    exit when j is null;
+    insert into trace (key, what) values ('job', j::text);
+    commit;
+    perform pg_sleep(0.004);
+    update job set is_done = true where id = j;
+    commit;
+    perform pg_sleep(0.004);
+  end loop;
+end $$;
+"""
+
+
+def control(dsn: str, *, jobs: int, kills: int, seed: str) -> int:
+    """Kills a session whose jobs commit effect and record apart; return how many were doubled."""
+    with patiently(dsn) as conn:
+        conn.execute(SETUP)
+        conn.execute(CONTROL)
+        conn.execute("insert into job select generate_series(1, %s)", (jobs,))
+    session = Session(dsn, seed, "call control()")
+    session.start()
+    idle = "select not exists (select from job where not is_done)"
+    harm(dsn, [session], random.Random(seed), kills, "select count(*) from job where is_done", idle)
+    session.over.set()
+    session.join()
+    doubled = "select count(*) from (select what from trace where key = 'job' group by what having count(*) > 1) d"
+    return int(ask(dsn, doubled)[0][0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dsn")
+    for name, default in {"programs": 100, "kills": 100, "sessions": 2, "copies": 1}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--control", action="store_true")
+    given = parser.parse_args()
+    if given.control:
+        print(
+            json.dumps(
+                {
+                    "doubled": control(
+                        given.dsn, jobs=given.programs, kills=given.kills, seed=given.seed
+                    )
+                }
+            )
+        )
+        return
+    result = campaign(
+        given.dsn,
+        programs=given.programs,
+        kills=given.kills,
+        sessions=given.sessions,
+        seed=given.seed,
+        copies=given.copies,
+    )
+    print(
+        json.dumps(
+            {
+                "runs": result.runs,
+                "rows": result.rows,
+                "kills": result.kills,
+                "wrong": len(result.wrong),
+            }
+        )
+    )
+    for line in result.wrong[:20]:
+        print(line)
+    raise SystemExit(bool(result.wrong))
+
+
+if __name__ == "__main__":
+    main()
