@@ -83,6 +83,7 @@ begin
     f.pc := (mark->>'pc')::int;
     f.loops := coalesce(mark->'loops', '{}');
     f.state := coalesce(mark->>'state', 'on');
+    f.waits := null; -- as far as it is not this unit that begins a wait
     f.vars := f.vars || coalesce(mark->'vars', '{}');
     f.news := '{}';
   end if;

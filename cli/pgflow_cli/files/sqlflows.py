@@ -1,4 +1,4 @@
-"""``pgflow apply`` and ``pgflow flow``: files of workflows in SQL become versions; a look at them."""
+"""``pgflow apply`` and ``pgflow flow``: files become versions of workflows in SQL, and are shown."""
 
 from __future__ import annotations
 
