@@ -42,11 +42,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Workflows in SQL": {
         "apply": (
             "files.sqlflows:apply",
-            "Runs files that create workflows in SQL, all in one transaction.",
+            "Runs files that create workflows in SQL: all, or none.",
         ),
         "flow": (
             "files.sqlflows:flow",
-            "Lists workflows in SQL, or shows the versions and the text of one.",
+            "Lists workflows in SQL, or shows one with its text.",
         ),
     },
     "Declared workflows": {

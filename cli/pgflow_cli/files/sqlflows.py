@@ -1,4 +1,4 @@
-"""``pgflow apply`` and ``pgflow flow``: files become versions of workflows in SQL, and are shown."""
+"""``pgflow apply`` and ``pgflow flow``: files become workflows in SQL, which are shown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def apply(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Runs files that create workflows in SQL, all in one transaction.
+    """Runs files that create workflows in SQL: all, or none.
 
     A text that is there already stays its version; another text becomes the next one. Runs in
     flight keep theirs.
@@ -125,7 +125,7 @@ def flow(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Lists workflows in SQL, or shows the versions and the text of one."""
+    """Lists workflows in SQL, or shows one with its text."""
     with opened(dsn) as connection:
         from pgflow import inspect
 
