@@ -9,8 +9,8 @@ from pgflow.schema import migration_sql
 
 
 def main() -> None:
-    """Print it."""
-    print(migration_sql(), end="")
+    """Print it; psql says nothing but errors and warnings."""
+    print(f"\\o /dev/null\n{migration_sql()}\\o")
 
 
 if __name__ == "__main__":

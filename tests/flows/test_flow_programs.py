@@ -49,7 +49,7 @@ def test_what_commits_effect_and_record_apart_doubles() -> None:
 @pytest.mark.full
 def test_random_programs_go_on_from_every_unit(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        flowprograms.campaign(dsn, programs=50, kills=0, sessions=1, seed="forks")
+        flowprograms.campaign(dsn, programs=15, kills=0, sessions=1, seed="forks")
         keys = [key for (key,) in conn.execute("select key from pgflow.runs where key like 'p%'")]
         for key in keys:
             expected = ended(conn, key)

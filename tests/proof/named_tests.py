@@ -7,6 +7,10 @@ from evidence import Evidence, Findings
 from proof.layers import run_tests
 
 TESTS = {
+    "G1": (
+        "random workflows in SQL whose sessions are killed, and jobs that commit effect and record apart",
+        ["tests/flows/test_flow_programs.py", "-k", "kills or apart"],
+    ),
     "G8": (
         "fields called as parts of schemas are, unions, classes of every make",
         ["tests/model/test_values.py", "-k", "any_name or tags_of or any_make or nearest"],
