@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import servers
+
 from tools import sqlfile
 
 ORDER = """
