@@ -3338,7 +3338,7 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d0d6601f58c71d56db9a984314520376
+  md5 64af5dae37585132311153409957cb47
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3824,9 +3824,9 @@ function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgf
 
 function pgflow.flow_is_row_(type text, schemas name[]) returns boolean, owner pgflow_owner
   -- True if a variable of this type takes a whole row
-  sql stable
+  plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 d4a6248ad31c85218c3042a4134b27eb
+  md5 955d69993e36fe26cef40c368010967a
 
 function pgflow.flow_is_word_(low text[], i integer) returns boolean, owner pgflow_owner
   -- True if the statement at a token begins with a durable word: one that ends a step
@@ -3889,7 +3889,7 @@ function pgflow.flow_type_(type text, body text, at integer, schemas name[]) ret
   -- The type of a variable, with what %type and %rowtype stand for
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 f7a1bb473a45b708aa60bb5ccc2bd8c0
+  md5 d556cc07e83942502dd3551fc231811d
 
 function pgflow.flow_until_(low text[], i integer, words text[]) returns integer, owner pgflow_owner
   -- The first of these tokens from a token on that stands in no brackets and no CASE, up to the end of the statement
@@ -5541,7 +5541,7 @@ function pgflow.refuse_flow(program jsonb, node integer, problem text) returns v
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 94dbf0a3b0f7ab51dc20e07181abc20a
+  md5 6d76d2ca8bf2bffb7b7d9cd927cb03f5
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -5594,7 +5594,7 @@ function pgflow.register_code(worker_id integer, codes jsonb) returns void, owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2a65ef249415afa7515d355393eec3d7
+  md5 49bf2890bc0ef6a4465b2f1c474bf998
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -6206,7 +6206,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 727e6b6ee4cbe7d1fd0f2647994f6e89
+  md5 27a849a580a60b21515a0b610c4b994f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

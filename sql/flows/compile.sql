@@ -33,11 +33,15 @@ begin
     return regexp_replace(type, '\s*%\s*rowtype$', '', 'i');
   end if;
   -- Not by their search path: this runs with the rights of the schema's owner.
-  select format_type(a.atttypid, a.atttypmod) into found
-  from unnest(array[null::name] || schemas) with ordinality as s (schema, n)
-  join pg_attribute a on a.attname = pgflow.flow_name_(of_column[2])
-    and a.attrelid = to_regclass(coalesce(quote_ident(s.schema) || '.', '') || of_column[1])
-  order by s.n limit 1;
+  begin
+    select format_type(a.atttypid, a.atttypmod) into found
+    from unnest(array[null::name] || schemas) with ordinality as s (schema, n)
+    join pg_attribute a on a.attname = pgflow.flow_name_(of_column[2])
+      and a.attrelid = to_regclass(coalesce(quote_ident(s.schema) || '.', '') || of_column[1])
+    order by s.n limit 1;
+  exception when others then
+    found := null;
+  end;
   if found is null then
     perform pgflow.flow_fail_(body, at, format('the type %s names no column', type));
   end if;
@@ -49,13 +53,17 @@ comment on function pgflow.flow_type_(text, text, int, name[])
 
 create or replace function pgflow.flow_is_row_(type text, schemas name[])
 returns boolean
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select type ~* '^jsonb?$' or exists (
+begin
+  return type ~* '^jsonb?$' or exists (
     select from unnest(array[null::name] || schemas) s (schema)
-    join pg_type t on t.oid = to_regtype(coalesce(quote_ident(s.schema) || '.', '') || type) and t.typtype = 'c')
+    join pg_type t on t.oid = to_regtype(coalesce(quote_ident(s.schema) || '.', '') || type) and t.typtype = 'c');
+exception when others then
+  return false; -- no type at all: that is said of its declaration
+end
 $$;
 comment on function pgflow.flow_is_row_(text, name[]) is 'True if a variable of this type takes a whole row';
 

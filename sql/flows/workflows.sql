@@ -126,7 +126,7 @@ begin
     execute format('%s as %L', head, pgflow.flow_source(program));
   exception when insufficient_privilege then
     raise;
-  when syntax_error_or_access_rule_violation then
+  when others then
     get stacked diagnostics problem = message_text;
     -- The server does not tell where: compiled one by one, the first node that fails is the one.
     for k in 0 .. jsonb_array_length(program->'nodes') loop
@@ -136,11 +136,11 @@ begin
       exception
         when no_data_found then
           null;
-        when syntax_error_or_access_rule_violation then
+        when others then
           perform pgflow.refuse_flow(program, k, problem);
       end;
     end loop;
-    raise;
+    perform pgflow.refuse_flow(program, 0, problem);
   end;
   execute format('revoke all on function %s from public', function);
   execute format('grant execute on function %s to %s', function, driver);
@@ -181,8 +181,8 @@ declare
 begin
   perform pgflow.flow_fail_(body, x.place, problem)
   from pgflow.flow_tokens_(body) t cross join unnest(t.tokens, t.places) as x (token, place)
-  where (word is null or x.token = word) and substring(pgflow.flow_place_(body, x.place) from '\d+')::int >= line
-  order by x.place limit 1;
+  where substring(pgflow.flow_place_(body, x.place) from '\d+')::int >= line
+  order by x.token = word desc, x.place limit 1;
   raise exception using errcode = 'PF003', message = format('line %s: %s', line, problem);
 end
 $$;

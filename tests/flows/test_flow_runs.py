@@ -448,6 +448,19 @@ def test_a_run_is_forked_and_rewound_at_every_unit(conn: Conn) -> None:
     assert marks(conn).count("7[30, 40, 50]") >= units - 1
 
 
+def test_a_run_that_has_ended_is_rewound(conn: Conn) -> None:
+    make(conn, "leaf(n int)", LEAF)
+    make(conn, "w()", LONG)
+    begin(conn)
+    finish(conn, "k")
+    for cut in (1, 3, 6):
+        with pytest.raises(psycopg.Error, match="is one of a workflow in SQL"):
+            conn.execute("select pgflow.rewind_run('k', to_seq => %s, effects => 'reuse')", (cut,))
+        conn.execute("select pgflow.rewind_run('k', to_seq => %s, effects => 'repeat')", (cut,))
+        finish(conn, "k")
+        assert ended(conn) == ("completed", 7, None)
+
+
 def test_a_restart_begins_with_the_newest_version(conn: Conn) -> None:
     make(conn, "w()", "begin a: perform 1 / 0; end")
     begin(conn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from typing import Any
 
 import flowkit
@@ -308,3 +310,68 @@ def test_a_text_that_is_not_sound_is_refused_with_its_place(db: Conn) -> None:
 def test_a_signature_looks_like_that_of_a_function(db: Conn, signature: str, message: str) -> None:
     with db.transaction(force_rollback=True):
         assert flowkit.refusal(db, "begin end", signature) == message
+
+
+WORDS = [
+    ";",
+    "end",
+    "if",
+    "loop",
+    "begin",
+    ":",
+    "'",
+    "$$",
+    "/*",
+    "(",
+    ")",
+    "undo",
+    "run",
+    "wait",
+    "for",
+    "each",
+    "in",
+    "into",
+    "case",
+    "when",
+    "then",
+    "else",
+    "exception",
+    "return",
+    "retry",
+    "every",
+    "<<",
+    ">>",
+    '"',
+    "--",
+    "declare",
+    "sleep",
+    "until",
+]
+
+
+def spoilt(draw: random.Random) -> str:
+    """Return one of the texts with some tokens lost, doubled, exchanged or added."""
+    tokens = re.findall(
+        r"\s+|\w+|'[^']*'|.", draw.choice([*WRONG, *(b for b, _, _ in RIGHT.values())])
+    )
+    for _ in range(draw.randint(1, 3)):
+        first, second = draw.randrange(len(tokens)), draw.randrange(len(tokens))
+        match draw.randrange(4):
+            case 0:
+                tokens[first] = ""
+            case 1:
+                tokens.insert(first, tokens[second])
+            case 2:
+                tokens[first], tokens[second] = tokens[second], tokens[first]
+            case 3:
+                tokens.insert(first, draw.choice(WORDS))
+    return "".join(tokens)
+
+
+def test_whatever_is_written_is_taken_or_refused_with_its_place(db: Conn) -> None:
+    draw = random.Random(45)
+    for _ in range(150):
+        with db.transaction(force_rollback=True):
+            body = spoilt(draw)
+            said = flowkit.refusal(db, body)
+            assert said == "nothing" or re.match(r"line \d+, column \d+: ", said), (body, said)
