@@ -139,6 +139,8 @@ _encode_loosely = json.JSONEncoder(
 _write_json = SchemaSerializer({"type": "any"}, coreschemas.CONFIG).to_json
 
 
+_MALFORMED = (TypeError, LookupError, AttributeError, OverflowError)
+"""Errors of reading a tag that nothing here has written."""
 _UNPROVEN = (RecursionError, KeyError, AttributeError)
 """Raised by a proof: the value holds itself, or lacks a field."""
 
@@ -381,7 +383,8 @@ class Codec(Generic[T]):
     def _with_tags(self, value: T, text: str | None, back: Any, what: str) -> str | None:
         """Return the text with tags; None if it is not read as the value either."""
         try:
-            made = tags.Writer(codec_for).write(
+            refused = value if self.annotation is type(value) else tags.ABSENT
+            made = tags.Writer(codec_for, refused).write(
                 value, tags.ABSENT if text is None else json.loads(text), back
             )
             tagged = check_text(_encode_loosely(made), what)
@@ -413,9 +416,10 @@ class Codec(Generic[T]):
             value: T = (self._read_tagged if tags.MARK in text else self._read)(text)
         except (ValueError, RecursionError) as error:
             if self._writer is not None and upcasters.is_any():
+                is_tagged = tags.MARK in text
                 try:
-                    value = self._upcasting_reader(tagged=tags.MARK in text)(text)
-                except (ValueError, RecursionError):
+                    value = self._upcasting_reader(tagged=is_tagged)(text)
+                except (ValueError, RecursionError, *(_MALFORMED if is_tagged else ())):
                     # How the text differs from what it should be is what the first reader said.
                     pass
                 else:
@@ -432,7 +436,7 @@ class Codec(Generic[T]):
             self._tagged = self._make_tagged_reader()
         try:
             value: T = self._tagged(text)
-        except (TypeError, LookupError, AttributeError, OverflowError) as error:
+        except _MALFORMED as error:
             raise ValueError(f"a tag in it is not as tags are: {error}") from error
         return value
 

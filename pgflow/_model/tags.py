@@ -224,10 +224,13 @@ class Writer:
 
     Args:
         codec_of: Gives the codec of a class.
+        refused: Value that the codec of its own class cannot write without tags: it is not asked
+            again. ABSENT if there is none.
     """
 
-    def __init__(self, codec_of: Codecs) -> None:
+    def __init__(self, codec_of: Codecs, refused: Any = ABSENT) -> None:
         self._codec_of = codec_of
+        self._refused = refused
 
     def write(self, value: Any, plain: Any, back: Any) -> Any:
         """Return the JSON of a value, as dicts and lists.
@@ -277,8 +280,9 @@ class Writer:
             return ABSENT
         if isinstance(value, Enum):
             return self._enum(value)
-        text = self._codec_of(kind).encode(value, "it")
-        return json.loads(text)
+        if value is self._refused:
+            raise ValueError(f"nothing says how to write a {kind.__qualname__}")
+        return json.loads(self._codec_of(kind).encode(value, "it"))
 
     @staticmethod
     def _finite(value: Any) -> Any:
