@@ -2292,7 +2292,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 733562e9759e4c5159af16ed09825e2e
+  md5 c0e216f9152337055e5f7c971a4f005c
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -3103,7 +3103,7 @@ function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAU
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ab4b6b89ced741cac4b6d245070e7eb0
+  md5 a43483b1da212445bdb2229a7769eb10
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3686,7 +3686,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b59c9cbb5c4cf2a19f95b2c48d252365
+  md5 fd346455fa5503cdb1a7b0e33a5d02f2
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -5186,11 +5186,23 @@ function pgflow.record_flow(program jsonb, function text) returns integer, owner
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
-function pgflow.record_step_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
-  -- Appends what a node has come to, fenced by the lease
+function pgflow.record_note_(f pgflow.flow_frame, worker_id integer, token bigint, node pgflow.flow_node, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Records what a run says of itself: its state, or a value of a stream
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d9ee485d3777efd5a4aa3624320a58b4
+  md5 37307cc0d4179e304cfad1ed97b7091c
+
+function pgflow.record_step_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Records the outcome of a node that ran SQL
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 19ea68af9a29de55bf232482e19640b2
+
+function pgflow.record_unit_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", call integer, name text, payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Appends a unit, fenced by the lease, and folds it into the frame
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 7eff4a377f1d0fcd46f1f195782ab2de
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- Replaces a value of a run that has ended by its hash: the payload of a unit, in all runs that began with it, or the input or result of the run; a unit says who and why. Answers the hash. What is removed stays in dead rows until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a run is open that may need it

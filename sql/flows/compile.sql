@@ -6,6 +6,7 @@
 --   rows    the rows of a loop, read once          next    the next of them, or `alt`
 --   wait    for a signal                           sleep   for so many seconds
 --   run     a child                                each    a child for each row
+--   note    the state of the run, or a value of a stream
 --   goto    to `next`                              return  the result of the run
 --   rethrow the error that the handler has
 --
@@ -623,6 +624,18 @@ begin
       nodes := nodes || (node || jsonb_build_object('op', 'run', 'name', pgflow.flow_name_(tokens[i + 1]),
         'opts', jsonb_strip_nulls(jsonb_build_object('into', target)),
         'code', format('return %s;', pgflow.flow_arguments_(body, low, places, i + 3, m))));
+    when word = 'set' then
+      nodes := nodes || (node || jsonb_build_object('op', 'note', 'name', 'state', 'opts', jsonb '{"kind": "v"}', 'code',
+        format('return pg_catalog.to_jsonb(%s);', substr(body, places[i + 2], places[j] - places[i + 2]))));
+    when word = 'emit' then
+      k := (select max(x) from generate_series(i, j) x where low[x] = 'to');
+      name := case when k = j - 2 then pgflow.flow_name_(tokens[k + 1]) end;
+      if name is null or name = 'state' then
+        perform pgflow.flow_fail_(body, places[i], 'a value of a stream is written as: emit value to stream;');
+      end if;
+      nodes := nodes || (node || jsonb_build_object('op', 'note', 'name', name, 'opts', jsonb '{"kind": "e"}', 'code',
+        format('return (select pg_catalog.to_jsonb(_q.x) from (select %s as x) _q);',
+          substr(body, places[i + 1], places[k] - places[i + 1]))));
     when word = 'return' then
       if low[i + 1] in ('next', 'query') then
         perform pgflow.flow_fail_(body, places[i], format('a workflow returns one value: no return %s', low[i + 1]));

@@ -118,10 +118,12 @@ begin
     f.state := 'undoing';
     f.error := payload;
     f.waits := null;
-  when kind = 's' and node.op = 'run' then
-    null; -- the child may not have been started: that is said by k
+  when kind = 's' and node.op <> 'wait' then
+    null; -- what it announces may not have come about: that is said by k, v or e
   when kind in ('t', 's') then
     f.waits := jsonb_build_object('call', call) || case kind when 't' then jsonb_build_object('timer', seq) else '{}' end;
+  when kind in ('v', 'e') then
+    f.pc := node.next;
   when kind = 'k' and node.op = 'run' then
     f.waits := jsonb_build_object('call', call);
   when kind in ('S', 'T', 'W') then

@@ -188,20 +188,15 @@ as $$
 $$;
 comment on function pgflow.open_children_(bigint) is 'Chains of children of a run that have not ended and were not cancelled';
 
-create or replace function pgflow.record_step_(
-  f pgflow.flow_frame, worker_id int, token bigint, kind "char", name text, payload jsonb
+create or replace function pgflow.record_unit_(
+  f pgflow.flow_frame, worker_id int, token bigint, kind "char", call int, name text, payload jsonb, starts jsonb
 )
 returns pgflow.flow_frame
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_variable
 declare
-  call int := f.call + (f.tries = 0)::int;
-  -- q: a step; r: rows that were read, which is no act
-  starts jsonb := jsonb_build_array(jsonb_build_array(call, case jsonb_typeof(payload) when 'array' then 'r' else 'q' end,
-    name, null, null, pgflow.mark_(f)));
   verdict text := pgflow.commit_unit(f.run_id, token, f.seq + 1, call, kind, name, payload::json, starts::json,
     pgflow.micros_(pgflow.now_()), worker_id);
 begin
@@ -211,8 +206,49 @@ begin
   return pgflow.fold_unit_(f, f.seq + 1, call, kind, payload, starts);
 end
 $$;
+comment on function pgflow.record_unit_(pgflow.flow_frame, int, bigint, "char", int, text, jsonb, jsonb)
+  is 'Appends a unit, fenced by the lease, and folds it into the frame';
+
+create or replace function pgflow.record_step_(
+  f pgflow.flow_frame, worker_id int, token bigint, kind "char", name text, payload jsonb
+)
+returns pgflow.flow_frame
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  call int := f.call + (f.tries = 0)::int;
+begin
+  -- q: a step; r: rows that were read, which is no act
+  return pgflow.record_unit_(f, worker_id, token, kind, call, name, payload, jsonb_build_array(jsonb_build_array(call,
+    case jsonb_typeof(payload) when 'array' then 'r' else 'q' end, name, null, null, pgflow.mark_(f))));
+end
+$$;
 comment on function pgflow.record_step_(pgflow.flow_frame, int, bigint, "char", text, jsonb)
-  is 'Appends what a node has come to, fenced by the lease';
+  is 'Records the outcome of a node that ran SQL';
+
+create or replace function pgflow.record_note_(
+  f pgflow.flow_frame, worker_id int, token bigint, node pgflow.flow_node, value jsonb
+)
+returns pgflow.flow_frame
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  call int := f.call + 1;
+begin
+  -- A copy of the journal loses what stands in `starts` of these kinds, so the mark has a unit of its own.
+  if not f.is_marked then
+    f := pgflow.record_unit_(f, worker_id, token, 's', call, node.name, pgflow.mark_(f), null);
+  end if;
+  return pgflow.record_unit_(f, worker_id, token, (node.opts->>'kind')::"char", call,
+    nullif(node.name, 'state'), value, null);
+end
+$$;
+comment on function pgflow.record_note_(pgflow.flow_frame, int, bigint, pgflow.flow_node, jsonb)
+  is 'Records what a run says of itself: its state, or a value of a stream';
 
 create or replace function pgflow.changes_(before jsonb, after jsonb)
 returns jsonb
@@ -405,7 +441,7 @@ begin
 
     value := null;
     error := case node.op when 'rethrow' then f.vars->'error' end;
-    if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'return')
+    if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'note', 'return')
       or node.opts ? 'timeout')
     then
       begin
@@ -413,6 +449,9 @@ begin
           perform pgflow.check_flow_input_(flow, f.vars);
         end if;
         value := pgflow.call_flow_(flow, f.pc, f.vars, f.run);
+        if node.opts->>'kind' = 'v' and jsonb_typeof(value) is distinct from 'object' then
+          raise exception using errcode = 'PF003', message = 'the state of a run is an object: set state jsonb_build_object(...)';
+        end if;
       exception when others or query_canceled then
         get stacked diagnostics state = returned_sqlstate, said = message_text, detail = pg_exception_detail,
           context = pg_exception_context;
@@ -438,6 +477,8 @@ begin
     when 'rows' then
       perform pgflow.fold_items_(f, 0, 'c', value);
       f := pgflow.record_step_(f, worker_id, token, 'c', node.name, value);
+    when 'note' then
+      f := pgflow.record_note_(f, worker_id, token, node, coalesce(value, 'null'));
     when 'set' then
       f.news := f.news || pgflow.changes_(f.vars, value);
       f.vars := value;

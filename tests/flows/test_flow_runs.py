@@ -486,6 +486,35 @@ def test_a_run_is_retried_from_the_step_that_failed(conn: Conn) -> None:
     assert (ended(conn), rows(conn, "select x from late")) == (("completed", 4, None), [4])
 
 
+def test_a_run_says_what_it_does(conn: Conn) -> None:
+    make(
+        conn,
+        "w()",
+        """begin
+          for i in 1 .. 2 loop
+            set state jsonb_build_object('at', i);
+            emit 'line ' || i to "log lines";
+          end loop;
+          wait for x;
+          set state '[]'::jsonb;
+        end""",
+    )
+    begin(conn)
+    work(conn)
+    assert one(conn, "select pgflow.run_state('k')") == {"at": 2}
+    emitted = "select payload #>> '{}' from pgflow.timeline where key = 'k' and event = 'emitted' and name = 'log lines'"
+    assert rows(conn, emitted) == ["line 1", "line 2"]
+    for cut in range(1, 9):
+        conn.execute("select pgflow.fork_run('k', at_seq => %s, new_key => %s)", (cut, f"f{cut}"))
+    work(conn)
+    assert rows(
+        conn, "select distinct s::jsonb->>'at' from pgflow.runs r, pgflow.run_state(r.key) s"
+    ) == ["2"]
+    conn.execute("select pgflow.deliver_signal('k', 'x')")
+    work(conn)
+    assert ended(conn)[2] == "the state of a run is an object: set state jsonb_build_object(...)"
+
+
 def test_a_child_by_the_name_of_nothing_waits_for_a_worker(conn: Conn) -> None:
     make(conn, "w()", "begin run nobody(); end")
     begin(conn)

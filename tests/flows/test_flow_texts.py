@@ -260,8 +260,9 @@ WRONG = {
     "begin wait for event 'x'; end": "line 1, column 7: wait for event is not part of the language yet",
     "begin ask gate into a; end": "line 1, column 7: ask is not part of the language yet",
     "begin spend 3; end": "line 1, column 7: spend is not part of the language yet",
-    "begin emit 'x'; end": "line 1, column 7: emit is not part of the language yet",
-    "begin set state 'x'; end": "line 1, column 7: set is not part of the language yet",
+    "begin emit 'x'; end": "line 1, column 7: a value of a stream is written as: emit value to stream;",
+    "begin publish 'x'; end": "line 1, column 7: publish is not part of the language yet",
+    "begin set state a b; end": 'line 1, column 19: syntax error at or near "b"',
     "begin lock 'k' loop a: null; end loop; end": "line 1, column 7: lock is not part of the language yet",
     "begin run child; end": "line 1, column 7: a child is written as: run workflow(parameter => value, ...) [into declared variable];",
     "begin run child(1); end": "line 1, column 17: arguments have names: parameter => value",
@@ -312,7 +313,41 @@ def test_a_signature_looks_like_that_of_a_function(db: Conn, signature: str, mes
         assert flowkit.refusal(db, "begin end", signature) == message
 
 
-WORDS = [";", "end", "if", "loop", "begin", ":", "'", "$$", "/*", "(", ")", "undo", "run", "wait", "for", "each", "in", "into", "case", "when", "then", "else", "exception", "return", "retry", "every", "<<", ">>", '"', "--", "declare", "sleep", "until"]
+WORDS = [
+    ";",
+    "end",
+    "if",
+    "loop",
+    "begin",
+    ":",
+    "'",
+    "$$",
+    "/*",
+    "(",
+    ")",
+    "undo",
+    "run",
+    "wait",
+    "for",
+    "each",
+    "in",
+    "into",
+    "case",
+    "when",
+    "then",
+    "else",
+    "exception",
+    "return",
+    "retry",
+    "every",
+    "<<",
+    ">>",
+    '"',
+    "--",
+    "declare",
+    "sleep",
+    "until",
+]
 
 
 def spoilt(draw: random.Random) -> str:
