@@ -611,6 +611,7 @@ as $$
 #variable_conflict use_variable
 declare
   path text := pg_catalog.current_setting('search_path');
+  level text := pg_catalog.current_setting('default_transaction_isolation');
   stop_at timestamptz := pg_catalog.clock_timestamp() + seconds * interval '1 second';
   look_at timestamptz := '-infinity';
   poll_at timestamptz := '-infinity';
@@ -623,6 +624,9 @@ declare
   busy int;
   stop text;
 begin
+  -- What a lock was waited for must be seen after it.
+  perform pg_catalog.set_config('default_transaction_isolation', 'read committed', false);
+  commit;
   perform pgflow.reap_sessions(true);
   commit;
   worker := pgflow.register_worker('session', pg_catalog.pg_backend_pid(), queues, claim, 'sql');
@@ -649,6 +653,7 @@ begin
         end;
         -- Before any operator: a step may have left another one.
         perform pg_catalog.set_config('search_path', path, false);
+        perform pg_catalog.set_config('default_transaction_isolation', 'read committed', false);
         commit;
         if answer->'wake' <> '[]' then
           perform pgflow.wake(array(select w::bigint from pg_catalog.jsonb_array_elements_text(answer->'wake') w));
@@ -677,6 +682,7 @@ begin
   end loop;
   perform pgflow.leave_worker(worker);
   perform pg_catalog.pg_advisory_unlock_shared(pg_catalog.hashtext('pgflow.worker'), worker);
+  perform pg_catalog.set_config('default_transaction_isolation', level, false);
   commit;
   if stop is not null then
     raise exception using errcode = '57014', message = stop,

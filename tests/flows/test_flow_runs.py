@@ -335,6 +335,33 @@ def test_a_cancelled_step_ends_the_call_and_is_tried_again(conn: Conn) -> None:
     assert (ended(conn)[0], marks(conn)) == ("completed", ["a"])
 
 
+def test_a_step_that_kills_its_session_again_and_again_is_stuck(dsn: str, conn: Conn) -> None:
+    make(conn, "w()", "begin a: perform pg_terminate_backend(pg_backend_pid()); end")
+    begin(conn)
+    for _ in range(5):
+        with psycopg.connect(dsn, autocommit=True) as session:
+            with pytest.raises(psycopg.OperationalError):
+                work(session)
+    work(conn)
+    assert rows(conn, "select status, reason from pgflow.runs") == [("stuck", "poison")]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_sessions_may_have_another_level_by_default(conn: Conn, level: str) -> None:
+    make(
+        conn,
+        "w()",
+        SAGA.format("c: set default_transaction_isolation = 'serializable'; wait for x;"),
+    )
+    conn.execute(f"set default_transaction_isolation = '{level}'")
+    begin(conn)
+    work(conn)
+    conn.execute("select pgflow.send_signal('k', 'x')")
+    work(conn)
+    assert ended(conn)[0] == "completed"
+    assert one(conn, "show default_transaction_isolation") == level
+
+
 def test_several_steps_may_go_in_one_commit(conn: Conn) -> None:
     make(
         conn,
