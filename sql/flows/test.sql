@@ -68,12 +68,14 @@ begin
     elsif children ? run.workflow then
       answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(run.run_id, run.token,
         run.last_seq)), 'u', jsonb '[]', 'w', worker, 'f', jsonb_build_array(run.run_id), 'o', jsonb_build_array(
-        jsonb_build_array(run.run_id, 'completed', null, (children->run.workflow)::text, null, run.chain_id, run.token, null))));
+        jsonb_build_array(run.run_id, 'completed', null, (children->run.workflow)::text, null, run.chain_id,
+          run.token, null))));
     else
       raise exception using errcode = 'PF001', message = format('the child %s is not in SQL', run.workflow),
         hint = 'Give its result: children => ''{"' || run.workflow || '": ...}''';
     end if;
-    perform pgflow.wake(array(select w::bigint from jsonb_array_elements_text(coalesce(nullif(answer->'wake', 'null'), '[]')) w));
+    perform pgflow.wake(array(select w::bigint from jsonb_array_elements_text(coalesce(nullif(answer->'wake', 'null'),
+      '[]')) w));
   end loop;
   perform pgflow.leave_worker(worker);
   return (
@@ -88,7 +90,8 @@ $$;
 comment on function pgflow.play_test_(text, json, jsonb, jsonb, text) is 'Plays a run of a test, and says how it went';
 
 create or replace function pgflow.test_run(
-  workflow text, input json default '{}', signals jsonb default '{}', children jsonb default '{}', keep boolean default false
+  workflow text, input json default '{}', signals jsonb default '{}', children jsonb default '{}',
+    keep boolean default false
 )
 returns jsonb
 language plpgsql
@@ -100,7 +103,7 @@ declare
   queue constant text := 'test ' || gen_random_uuid();
   result jsonb;
 begin
-  perform pgflow.require_flow_(workflow, null);
+  perform pgflow.require_flow_(workflow);
   if keep then
     return pgflow.play_test_(workflow, input, signals, children, queue);
   end if;
