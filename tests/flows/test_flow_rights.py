@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import flowkit
@@ -127,8 +128,10 @@ def test_no_step_leaves_its_definer(admin: Conn, mallory: Conn) -> None:
             key,
         )
         expected = message.replace("w@N", f"w@{version}")
-        if "SET ROLE" in message and one(admin, "show server_version_num") < "160000":
-            expected = 'must be member of role "postgres"'
+        said = re.sub(
+            r"^must be superuser or .* role to COPY", "permission denied to COPY", said
+        )  # 15
+        said = re.sub(r"^must be member of role", "must be able to SET ROLE", said)
         assert (code, status, said) == (code, "failed", expected)
         assert one(admin, "select array[current_user::text, current_setting('search_path')]") == [
             "postgres",
