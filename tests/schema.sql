@@ -5224,7 +5224,7 @@ function pgflow.record_flow(program jsonb, function text) returns integer, owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 230e16f09e6a0d675f04aefff173afd5
+  md5 b861a7789a1ec391e6bbfae3a7f42430
   grant execute to pgflow_client
   grant execute to pgflow_operator
 

@@ -33,8 +33,9 @@ begin
   end if;
   select f.* into last from pgflow.flow f where f.workflow = program->>'workflow' order by f.version desc limit 1;
   -- One that is gone with its role is anybody's.
-  if last.definer <> made.proowner and last.dropped_at is null and not pg_has_role(made.proowner, last.definer,
-    'MEMBER') then
+  if last.dropped_at is null and exists (select from pg_roles r where r.oid = last.definer
+    and not pg_has_role(made.proowner, r.oid, 'MEMBER'))
+  then
     raise exception using errcode = 'PF006',
       message = format('workflow %s belongs to %s', quote_literal(last.workflow), pg_get_userbyid(last.definer)),
       hint = 'Only that role, a member of it or a superuser replaces it. Use another name.';
@@ -200,7 +201,7 @@ create view pgflow.workflows as
 select f.workflow, f.version, f.is_current and f.dropped_at is null as is_current,
   (select count(*) from pgflow.flow_frame r where r.flow_id = f.flow_id) as open_runs,
   pg_get_userbyid(f.definer) as definer, f.signature, f.parameters,
-  case when pg_has_role(f.definer, 'USAGE') then f.body end as body,
+  (select f.body from pg_catalog.pg_roles r where r.oid = f.definer and pg_catalog.pg_has_role(r.oid, 'USAGE')) as body,
   f.function, f.hash, f.created_at, f.created_by, f.dropped_at
 from pgflow.flow f;
 comment on view pgflow.workflows is 'Workflows in SQL: each version, and how many open runs have begun with it';

@@ -283,3 +283,19 @@ def test_a_role_that_only_drives_needs_no_rights_on_what_steps_touch(
     begin(admin)
     work(mallory)
     assert ended(admin)[:2] == ("completed", "alice")
+
+
+def test_a_workflow_outlives_its_role(admin: Conn, server_dsn: str, mallory: Conn) -> None:
+    with sqlkit.connect(server_dsn) as server:
+        admin.execute(
+            "create role gone; grant pgflow_client to gone; grant create on schema public to gone"
+        )
+        admin.execute("set role gone")
+        make(admin, "begin return 1; end")
+        admin.execute("reset role; drop owned by gone")
+        server.execute("drop role gone")
+    assert rows(mallory, "select workflow, body from pgflow.workflows") == [("w", None)]
+    assert make(mallory, "begin return 2; end") == "w is version 2"
+    begin(admin)
+    work(admin)
+    assert ended(admin)[1] == 2

@@ -81,6 +81,13 @@ def test_a_wait_times_out_by_the_clock_of_the_database(conn: Conn) -> None:
     assert ended(conn) == ("completed", [True, None], None)
 
 
+def test_a_run_that_nobody_works_on_says_so(conn: Conn) -> None:
+    make(conn, "w()", "begin end")
+    begin(conn)
+    reason = "select reason, reason_code from pgflow.runs"
+    assert rows(conn, reason) == [("no worker or pgflow.work() serves queue default", "no_worker")]
+
+
 def test_a_signal_that_came_before_is_there(conn: Conn) -> None:
     make(conn, "w()", "declare v int; begin a: null; wait for x into v; return v; end")
     begin(conn)
