@@ -480,6 +480,12 @@ table pgflow.flow_node, owner pgflow_owner
   opts jsonb not null -- retry, every and undo of a step; into, most and go_on of a wait or child; var and rows of a loop
   constraint flow_node_pkey PRIMARY KEY (flow_id, pc)
 
+table pgflow.flow_test, owner pgflow_owner
+  -- Tests whose rows their transaction keeps: a row here keeps that from being committed
+  queue text not null -- The queue of the test
+  constraint refuse_test TRIGGER DEFERRABLE INITIALLY DEFERRED
+  CREATE CONSTRAINT TRIGGER refuse_test AFTER INSERT ON pgflow.flow_test DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pgflow.refuse_test_()
+
 table pgflow.gate, owner pgflow_owner
   -- Gates that wait for an answer; gone when one is answered, has expired, was given up, or its run has ended
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -5330,6 +5336,12 @@ function pgflow.refuse_rules_(rules jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 b92144cb71804386a71de42d925654aa
 
+function pgflow.refuse_test_() returns trigger, owner pgflow_owner
+  -- Refuses (PF006) the COMMIT of a test
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6b8de27e3d161bf55f3f92ae2c965737
+
 function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
   -- Refuses (PF003) a start of a workflow or version that no worker has ever had
   plpgsql stable
@@ -6159,11 +6171,11 @@ function pgflow.terms_(rule pgflow.policy_rule) returns jsonb, owner pgflow_owne
   md5 3a126079f3e2dca1336be7d3d58a2bec
 
 function pgflow.test_run(workflow text, input json DEFAULT '{}'::json, signals jsonb DEFAULT '{}'::jsonb, children jsonb DEFAULT '{}'::jsonb, keep boolean DEFAULT false) returns jsonb, owner pgflow_owner
-  -- Plays a run of a workflow in SQL to its end and rolls it back: {status, output, error, steps, waits}. signals: {name: payload, or a list of them}; a time-out is over as soon as nothing else can go on. children: {workflow: result} of those that are not in SQL. keep: nothing is rolled back, so that you can look at what the steps have written; roll back yourself
+  -- Plays a run of a workflow in SQL to its end and rolls it back: {status, output, error, steps, waits}. signals: {name: payload, or a list of them}; a time-out is over as soon as nothing else can go on. children: {workflow: result} of those that are not in SQL. keep: nothing is rolled back, so that you can look at what the steps have written; the transaction must be rolled back
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 84a08e5b5b54b4785adde73cdf14c977
+  md5 6847d1fb319b47be392ffbd9f9d5b8df
   grant execute to pgflow_client
   grant execute to pgflow_operator
 

@@ -199,11 +199,12 @@ comment on function pgflow.refuse_flow(jsonb, int, text)
 drop view if exists pgflow.workflows;
 create view pgflow.workflows as
 select f.workflow, f.version, f.is_current and f.dropped_at is null as is_current,
-  (select count(*) from pgflow.flow_frame r where r.flow_id = f.flow_id) as open_runs,
+  coalesce(r.n, 0) as open_runs,
   pg_get_userbyid(f.definer) as definer, f.signature, f.parameters,
   (select f.body from pg_catalog.pg_roles r where r.oid = f.definer and pg_catalog.pg_has_role(r.oid, 'USAGE')) as body,
   f.function, f.hash, f.created_at, f.created_by, f.dropped_at
-from pgflow.flow f;
+from pgflow.flow f
+left join (select flow_id, count(*) as n from pgflow.flow_frame group by flow_id) r on r.flow_id = f.flow_id;
 comment on view pgflow.workflows is 'Workflows in SQL: each version, and how many open runs have begun with it';
 --! grant workflows to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.workflows.workflow is 'Name of the workflow';
