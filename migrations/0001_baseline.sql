@@ -1825,6 +1825,11 @@ create table pgflow.flow_item (
   output jsonb,
   primary key (run_id, pc, n)
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+create table pgflow.flow_test (
+  queue text not null
+);
+comment on table pgflow.flow_test is 'Tests whose rows their transaction keeps: a row here keeps that from being committed';
+
 comment on table pgflow.flow_item is 'The rows that an open loop walks, and the inputs and results of children that a for each starts';
 
 -- ---------------------------------------------------------------- upkeep of hot tables

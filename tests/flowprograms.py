@@ -10,7 +10,7 @@ The seed draws the programs and the harm: backends are killed (`kill -9`, which 
 server down, or terminated) at moments that are counted in units of the journal. With `--control`,
 jobs that commit their effect and the record of it apart are killed as often, and must double.
 
-`python -m tests.flowprograms DSN [--programs N] [--kills N] [--sessions N] [--seed S] [--control]`
+`python -m tests.flowprograms DSN [--programs N] [--kills N] [--sessions N] [--workers N] [--seed S] [--control]`
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,9 +92,10 @@ class Program:
 class Grower:
     """Grows one program."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, *, has_python: bool = False) -> None:
         self.random = random.Random(seed)
         self.program = Program(seed)
+        self.leaves = ("leaf", "pyleaf") if has_python else ("leaf",)
         self.count = 0
 
     def grow(self) -> Program:
@@ -123,7 +126,8 @@ class Grower:
         if kind in ("sleep", "wait"):
             return (kind, variable)
         if kind in ("run", "each"):
-            return (kind, variable, draw.randint(1, 4), may_fail and draw.random() < 0.5)
+            leaf = draw.choice(self.leaves)
+            return (kind, variable, draw.randint(1, 4), may_fail and draw.random() < 0.5, leaf)
         if kind == "boom":
             return ("boom", self.name("x"), variable, draw.randint(2, 4))
         if kind == "leave":
@@ -159,13 +163,13 @@ def show_part(kind: str, *said: Any) -> str:  # noqa: PLR0911 - one for each kin
             return "sleep '0.001 s';\n"
         case "wait", (variable,):
             return f"wait for nothing timeout '0 s' into {variable};\nif timed_out then {variable} := 5; end if;\n"
-        case "run", (variable, number, may_fail):
+        case "run", (variable, number, may_fail, leaf):
             spare = "" if may_fail else " * 7"
-            return f"run leaf(n => {number}{spare} + {variable} * {7 if not may_fail else 1}) into {variable};\n{variable} := {variable} % 17;\n"
-        case "each", (variable, number, may_fail):
+            return f"run {leaf}(n => {number}{spare} + {variable} * {7 if not may_fail else 1}) into {variable};\n{variable} := {variable} % 17;\n"
+        case "each", (variable, number, may_fail, leaf):
             go_on = "" if may_fail else " on failure continue"
             return (
-                f"for each r in select g from generate_series(1, {number}) g run leaf(n => r.g + {variable}) at most 2 into v{go_on};\n"
+                f"for each r in select g from generate_series(1, {number}) g run {leaf}(n => r.g + {variable}) at most 2 into v{go_on};\n"
                 f"{variable} := (select count(*) filter (where jsonb_typeof(e) = 'number') + coalesce(sum(e::int) filter"
                 f" (where jsonb_typeof(e) = 'number'), 0) from jsonb_array_elements(v) e) % 17;\n"
             )
@@ -247,14 +251,14 @@ class Interpreter:
                     self.undo.append(name)
             case "wait", (variable,):
                 self.vars[variable] = 5
-            case "run", (variable, number, may_fail):
+            case "run", (variable, number, may_fail, _):
                 n = (
                     number + self.value(variable)
                     if may_fail
                     else 7 * (number + self.value(variable))
                 )
                 self.vars[variable] = self.leaf(n) % 17
-            case "each", (variable, number, may_fail):
+            case "each", (variable, number, may_fail, _):
                 results = []
                 for g in range(1, number + 1):
                     try:
@@ -322,6 +326,55 @@ class Session(threading.Thread):
                 self.errors.append(str(error))
             self.pid = None
 
+    def kill(self, draw: random.Random) -> None:
+        """Kill the server's process, which brings all of them down, or have the server end it."""
+        pid = self.pid or 0
+        if draw.random() < 0.2:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        else:
+            with contextlib.suppress(psycopg.Error), patiently(self._dsn) as conn:
+                conn.execute("select pg_terminate_backend(%s)", (pid,))
+
+
+class Process(threading.Thread):
+    """A worker in Python, which drives runs in SQL beside its own; begun again after each death."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(daemon=True)
+        self._environment = {**os.environ, "PGFLOW_DSN": dsn}
+        self.pid: int | None = None
+        self.over = threading.Event()
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        app = Path(__file__).parent / "apps" / "flowapp.py"
+        command = [
+            sys.executable,
+            "-m",
+            "pgflow_cli",
+            "workers",
+            str(app),
+            "--poll",
+            "0.1s",
+            "--dead-after",
+            "3s",
+        ]
+        while not self.over.is_set():
+            with subprocess.Popen(
+                command, env=self._environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            ) as process:
+                self.pid = process.pid
+                while process.poll() is None and not self.over.is_set():
+                    time.sleep(0.05)
+                self.pid = None
+                process.terminate()
+
+    def kill(self, draw: random.Random) -> None:
+        del draw
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid or 0, signal.SIGKILL)
+
 
 @dataclass
 class Result:
@@ -341,21 +394,20 @@ def ask(dsn: str, query: str, *params: Any) -> list[Any]:
 
 
 def harm(
-    dsn: str, sessions: list[Session], draw: random.Random, kills: int, count: str, idle: str
+    dsn: str,
+    sessions: Sequence[Session | Process],
+    draw: random.Random,
+    kills: int,
+    count: str,
+    idle: str,
 ) -> int:
     """Kill so many times, at moments counted in units; return how often, when nothing is left."""
     done, at = 0, draw.randint(1, 20)
     while not ask(dsn, idle)[0][0]:
         units = ask(dsn, count)[0][0]
-        pids = [session.pid for session in sessions if session.pid]
-        if done < kills and units >= at and pids:
-            pid = draw.choice(pids)
-            if draw.random() < 0.2:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            else:
-                with contextlib.suppress(psycopg.Error), patiently(dsn) as conn:
-                    conn.execute("select pg_terminate_backend(%s)", (pid,))
+        alive = [session for session in sessions if session.pid]
+        if done < kills and units >= at and alive:
+            draw.choice(alive).kill(draw)
             done += 1
             at = units + draw.randint(1, 12)
         time.sleep(0.005)
@@ -368,11 +420,18 @@ UNITS = "select count(*) from pgflow.unit"
 
 
 def campaign(
-    dsn: str, *, programs: int, kills: int, sessions: int, seed: str, copies: int = 1
+    dsn: str,
+    *,
+    programs: int,
+    kills: int,
+    sessions: int,
+    seed: str,
+    copies: int = 1,
+    workers: int = 0,
 ) -> Result:
     """Plays programs under harm, and judges them."""
     result, draw = Result(), random.Random(seed)
-    grown = {f"p{n}": Grower(f"{seed}/{n}").grow() for n in range(programs)}
+    grown = {f"p{n}": Grower(f"{seed}/{n}", has_python=workers > 0).grow() for n in range(programs)}
     with patiently(dsn) as conn:
         conn.execute(SETUP)
         for name, program in grown.items():
@@ -385,7 +444,8 @@ def campaign(
             " pgflow.start_run(w, '{}', key => w || '/' || i) s",
             (list(grown), copies),
         )
-    working = [Session(dsn, f"{seed}/{n}") for n in range(sessions)]
+    working: list[Session | Process] = [Session(dsn, f"{seed}/{n}") for n in range(sessions)]
+    working += [Process(dsn) for _ in range(workers)]
     for session in working:
         session.start()
     result.kills = harm(dsn, working, draw, kills, UNITS, IDLE)
@@ -394,6 +454,8 @@ def campaign(
     for session in working:
         session.join()
         result.wrong += session.errors
+    reap = "select pgflow.reap_worker(worker_id, beat) from pgflow.worker"  # of those just killed
+    ask(dsn, reap)
     with patiently(dsn) as conn:
         conn.execute("call pgflow.work(60, until_idle => true)")
         judge(conn, grown, copies, result)
@@ -427,7 +489,7 @@ def judge(conn: Connection, grown: dict[str, Program], copies: int, result: Resu
       having count(*) > 1"""
     result.wrong += [f"doubled in a child: {row}" for row in conn.execute(doubled)]
     # A child that completed has done both of its steps.
-    lacking = """select r.key from pgflow.runs r where r.workflow = 'leaf' and r.status = 'completed'
+    lacking = """select r.key from pgflow.runs r where r.workflow in ('leaf', 'pyleaf') and r.status = 'completed'
       and (select count(*) from trace t where t.key = r.key) <> 2"""
     result.wrong += [f"missing in a child: {row}" for row in conn.execute(lacking)]
     result.rows += conn.execute("select count(*) from trace where key not like 'p%'").fetchone()[0]  # type: ignore[index]
@@ -477,7 +539,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dsn")
-    for name, default in {"programs": 100, "kills": 100, "sessions": 2, "copies": 1}.items():
+    for name, default in {
+        "programs": 100,
+        "kills": 100,
+        "sessions": 2,
+        "workers": 0,
+        "copies": 1,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--control", action="store_true")
@@ -498,6 +566,7 @@ def main() -> None:
         programs=given.programs,
         kills=given.kills,
         sessions=given.sessions,
+        workers=given.workers,
         seed=given.seed,
         copies=given.copies,
     )

@@ -503,6 +503,12 @@ table pgflow.flow_node, owner pgflow_owner
   opts jsonb not null -- retry, every and undo of a step; into, most and go_on of a wait or child; var and rows of a loop
   constraint flow_node_pkey PRIMARY KEY (flow_id, pc)
 
+table pgflow.flow_test, owner pgflow_owner
+  -- Tests whose rows their transaction keeps: a row here keeps that from being committed
+  queue text not null -- The queue of the test
+  constraint refuse_test TRIGGER DEFERRABLE INITIALLY DEFERRED
+  CREATE CONSTRAINT TRIGGER refuse_test AFTER INSERT ON pgflow.flow_test DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pgflow.refuse_test_()
+
 table pgflow.gate, owner pgflow_owner
   -- Gates that wait for an answer; gone when one is answered, has expired, was given up, or its run has ended
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -2426,7 +2432,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 733562e9759e4c5159af16ed09825e2e
+  md5 840aba7278b77b7017a083035564974f
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -2447,7 +2453,7 @@ function pgflow.alter_workflow(workflow text, version integer) returns void, own
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c76358af0a530ce651983b33a954bc48
+  md5 fdf59720e96d3b7c325a59bb5d208623
   grant execute to pgflow_operator
 
 function pgflow.anchor() returns jsonb, owner pgflow_owner
@@ -2512,7 +2518,7 @@ function pgflow.ask_flow_(INOUT f pgflow.flow_frame, worker_id integer, token bi
   -- Commits units with a question, and folds both into the frame
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 72aba88a7118b49c750676c57c71dad4
+  md5 a9ba7b8293525221ed6d8c379acc0772
 
 function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units
@@ -2893,13 +2899,13 @@ function pgflow.check_flow_input_(flow pgflow.flow, input jsonb) returns void, o
   -- Refuses (PF003) an input that the parameters do not take
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 893860101d8ce19bb0749057d28741c3
+  md5 0ec920f422e12e92d50676a05c8d13db
 
 function pgflow.check_flows_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Frames of runs in SQL agree with their journals
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b731c8c918ad88f4f1e08aa1de499bed
+  md5 86495dbc97bca40fad05cbb1931ec657
 
 function pgflow.check_gates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Gates asked are answered, expired, given up or open; what is open is owed, and its run waits for it
@@ -3267,7 +3273,7 @@ function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAU
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ab4b6b89ced741cac4b6d245070e7eb0
+  md5 e70ccb84fa50c9f7e8715545864827b4
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3338,7 +3344,7 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 64af5dae37585132311153409957cb47
+  md5 31a9572a098b53c739b8d97dfd2446f0
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3621,7 +3627,7 @@ function pgflow.end_flow_(f pgflow.flow_frame, worker_id integer, token bigint, 
   -- Ends a run of a workflow in SQL
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 805945f3d97b22728414c8bf25697d0e
+  md5 2c7bcd4c440d5f3dbfa99d56ef878619
 
 function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Gives back all that runs hold, and takes them out of every queue, as they end; answers the chains to wake
@@ -3706,7 +3712,7 @@ function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id
   -- Records that a node has failed: it is tried again later, or the run takes back what it did
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3c437a6a7a744c96a38e83a8ea1b317d
+  md5 e962deb7ab07d950f01fc84e85f23fc5
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
@@ -3810,11 +3816,29 @@ function pgflow.flow_arguments_(body text, low text[], places integer[], i integ
   set search_path=pg_catalog, pg_temp
   md5 dc3b266fbde9c2ff12ce5205519a9783
 
+function pgflow.flow_cut_(body text, places integer[], i integer, stop integer) returns text, owner pgflow_owner
+  -- The text from one token up to another
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 d7335bd67959a381541d7cdb11018199
+
+function pgflow.flow_each_(body text, tokens text[], low text[], places integer[], i integer, stop integer, variables jsonb) returns jsonb, owner pgflow_owner
+  -- The node of a for each
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 a3a9ba7428d30dddcec1e8a994d9d8a8
+
 function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Refuses (PF003) the text of a workflow, with line and column
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 febbf0af4ab1b004896e26de650554ab
+
+function pgflow.flow_has_(variables jsonb, name text) returns boolean, owner pgflow_owner
+  -- True if a variable of this name is declared
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5b07090a215b8af0ea90498da9389faf
 
 function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgflow_owner
   -- True if the statement at a token begins a step
@@ -3833,6 +3857,18 @@ function pgflow.flow_is_word_(low text[], i integer) returns boolean, owner pgfl
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 0a186f5c4df26d2a2056bb0d6f1ce668
+
+function pgflow.flow_label_(body text, tokens text[], low text[], places integer[], i integer, OUT opts jsonb, OUT stop integer) returns record, owner pgflow_owner
+  -- Options of the step that the label at a token begins, and the token of its colon
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 dacb57dea38b711a5fa4a0e6e91af21c
+
+function pgflow.flow_line_(body text, place integer) returns integer, owner pgflow_owner
+  -- The line of a position in a text
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 8c720d7ac1ff36ff5c3d6e39df44ab03
 
 function pgflow.flow_name_(token text) returns text, owner pgflow_owner
   -- The identifier that a token is; null if it is none
@@ -3856,14 +3892,14 @@ function pgflow.flow_signature_(signature text, schemas name[], OUT workflow tex
   -- Name and parameters of a workflow: name(parameter type [= default], ...)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 46e9a70bbd1148814df226b2a70aefd5
+  md5 7c96ccf0d6343bdb6a622b3d7673c8b6
 
 function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- The text of the function that has the SQL of all nodes of a workflow, or of only one; 0 = of none
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 335c39b9e12543e36ed838f8880cd22a
+  md5 10b2a9e1c0ca18669f4c812f407b0418
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3903,6 +3939,18 @@ function pgflow.flow_variables_(body text, low text[], places integer[], i integ
   set search_path=pg_catalog, pg_temp
   md5 6320ac4bc140ea68a49f3db63edb4b4e
 
+function pgflow.flow_wait_(body text, tokens text[], low text[], places integer[], i integer, stop integer, variables jsonb) returns jsonb, owner pgflow_owner
+  -- The node of a wait for a signal
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 2d905008eda1eb5b41d8bec7a390abb6
+
+function pgflow.flow_word_(word text, body text, tokens text[], low text[], places integer[], i integer, stop integer, variables jsonb) returns jsonb, owner pgflow_owner
+  -- The node of a sleep, a child, a note or a return
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 55c66939724eac7e50d41a96da7f0b34
+
 function pgflow.fold_items_(f pgflow.flow_frame, call integer, kind "char", payload jsonb) returns void, owner pgflow_owner
   -- Keeps the rows that a loop has read, and which child each of them has, as a unit tells
   plpgsql volatile
@@ -3919,7 +3967,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b59c9cbb5c4cf2a19f95b2c48d252365
+  md5 a7bbdcede07a56a2230042e3d1377a05
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -3954,7 +4002,7 @@ function pgflow.forget_flow(workflow text) returns void, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 131bc84f05580c86d998b27a27f56cf9
+  md5 19d84b2f32091c9fd8ab5667eada954d
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4838,7 +4886,7 @@ function pgflow.next_children_(f pgflow.flow_frame, node pgflow.flow_node) retur
   -- The question of a for each: the children that may start now, and all that are waited for; null once all have ended
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ef09004c3080b58e1914975fc5bd0988
+  md5 d82455f400b3b0fd2c8255060ae80852
 
 function pgflow.next_fence_() returns bigint, owner pgflow_owner
   -- Draws the number of a lock that is won: greater than that of every holder before, once this is committed
@@ -5220,7 +5268,7 @@ function pgflow.play_test_(workflow text, input json, signals jsonb, children js
   -- Plays a run of a test, and says how it went
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7414e9829d7ada07a4ab9b1723bb22d6
+  md5 1fc9ae02f04e38a378aa5a14e8adcfb8
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
   -- The sweep of every worker: events that runs wait for, expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
@@ -5475,15 +5523,27 @@ function pgflow.record_flow(program jsonb, function text) returns integer, owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 25160b6e27e1fd217ac583c446a67dc7
+  md5 b861a7789a1ec391e6bbfae3a7f42430
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
-function pgflow.record_step_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
-  -- Appends what a node has come to, fenced by the lease
+function pgflow.record_note_(f pgflow.flow_frame, worker_id integer, token bigint, node pgflow.flow_node, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Records what a run says of itself: its state, or a value of a stream
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d9ee485d3777efd5a4aa3624320a58b4
+  md5 37307cc0d4179e304cfad1ed97b7091c
+
+function pgflow.record_step_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Records the outcome of a node that ran SQL
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 19ea68af9a29de55bf232482e19640b2
+
+function pgflow.record_unit_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", call integer, name text, payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Appends a unit, fenced by the lease, and folds it into the frame
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 7eff4a377f1d0fcd46f1f195782ab2de
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- Replaces a value of a run that has ended by its hash: the payload of a unit, in all runs that began with it, or the input or result of the run; a unit says who and why. Answers the hash. What is removed stays in dead rows until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a run is open that may need it
@@ -5568,6 +5628,12 @@ function pgflow.refuse_rules_(rules jsonb) returns void, owner pgflow_owner
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 b92144cb71804386a71de42d925654aa
+
+function pgflow.refuse_test_() returns trigger, owner pgflow_owner
+  -- Refuses (PF006) the COMMIT of a test
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6b8de27e3d161bf55f3f92ae2c965737
 
 function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
   -- Refuses (PF003) a start of a workflow or version that no worker has ever had
@@ -5736,11 +5802,11 @@ function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NU
   md5 d0139a3f803d29c2879ba03b89ac5e4f
   grant execute to pgflow_operator
 
-function pgflow.require_flow_(workflow text, caller name) returns pgflow.flow, owner pgflow_owner
+function pgflow.require_flow_(workflow text) returns pgflow.flow, owner pgflow_owner
   -- The current version of a workflow in SQL; refuses (PF001) others
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 8354cae3ea6ee241e7aae1780c1459ad
+  md5 7a34f14574d6abfb175daae6127f23fb
 
 function pgflow.require_known(queue text, required boolean DEFAULT true) returns void, owner pgflow_owner
   -- Has a queue refuse (PF003) starts of workflows, and of versions of them, that no worker has ever had; false takes them again. Children are not refused
@@ -5900,7 +5966,7 @@ function pgflow.save_frame_(f pgflow.flow_frame) returns void, owner pgflow_owne
   -- Keeps where a run is
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 94a3e0926109e95f1b9fffeb58601d56
+  md5 c7adc5744d9f54c405fcf4e09272ad87
 
 function pgflow.save_schedule_(s pgflow.schedule, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes a schedule that was looked at, with the time of the next look
@@ -6000,7 +6066,7 @@ function pgflow.serve_flows(worker_id integer, queues text[]) returns integer[],
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ab09efedb7b47d17f5499bfb3098c1af
+  md5 7941c849b0da2945b737fac6ad94965e
   grant execute to pgflow_worker
 
 function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEFAULT '{}'::text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
@@ -6412,11 +6478,11 @@ function pgflow.terms_(rule pgflow.policy_rule) returns jsonb, owner pgflow_owne
   md5 3a126079f3e2dca1336be7d3d58a2bec
 
 function pgflow.test_run(workflow text, input json DEFAULT '{}'::json, signals jsonb DEFAULT '{}'::jsonb, children jsonb DEFAULT '{}'::jsonb, keep boolean DEFAULT false) returns jsonb, owner pgflow_owner
-  -- Plays a run of a workflow in SQL to its end and rolls it back: {status, output, error, steps, waits}. signals: {name: payload, or a list of them}; a time-out is over as soon as nothing else can go on. children: {workflow: result} of those that are not in SQL. keep: nothing is rolled back, so that you can look at what the steps have written; roll back yourself
+  -- Plays a run of a workflow in SQL to its end and rolls it back: {status, output, error, steps, waits}. signals: {name: payload, or a list of them}; a time-out is over as soon as nothing else can go on. children: {workflow: result} of those that are not in SQL. keep: nothing is rolled back, so that you can look at what the steps have written; the transaction must be rolled back
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 cb88fb3954c66d231b8fd42af80af43f
+  md5 6847d1fb319b47be392ffbd9f9d5b8df
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -6760,7 +6826,7 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 304497d4b87b7bddfefeacf4fcd902b6
+  md5 4637f7bd24f61eff86b623332ae9fc2d
   grant execute to pgflow_worker
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner

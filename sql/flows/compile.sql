@@ -6,6 +6,7 @@
 --   rows    the rows of a loop, read once          next    the next of them, or `alt`
 --   wait    for a signal                           sleep   for so many seconds
 --   run     a child                                each    a child for each row
+--   note    the state of the run, or a value of a stream
 --   goto    to `next`                              return  the result of the run
 --   rethrow the error that the handler has
 --
@@ -165,7 +166,8 @@ begin
     string_agg(format('%s.%I as %2$I', label, v->>'name'), ', ' order by n) filter (where not v ? 'is_local')
   into all_of, kept_types, assigned, kept_out
   from jsonb_array_elements(program->'variables') with ordinality as e (v, n);
-  made := format('<<%s>> declare _l record; %s begin select * into _l from pg_catalog.jsonb_to_record(_in) as _j(%s); %s case _node',
+  made := format('<<%s>> declare _l record; %s begin select * into _l from pg_catalog.jsonb_to_record(_in) as '
+    '_j(%s); %s case _node',
     label, all_of, kept_types, assigned);
   for node in
     select n.pc, n.node->>'code' as code, (n.node->>'line')::int as line
@@ -177,14 +179,16 @@ begin
       || repeat(e'\n', greatest(0, node.line - 1 - (length(made) - length(replace(made, e'\n', '')))))
       || format(' when %s then %s', node.pc, node.code);
   end loop;
-  return made || case when node_number = 0 then ' when 0 then null;' else '' end || format(e'\nend case; return (select pg_catalog.to_jsonb(_o) from (select %s) _o); end', kept_out);
+  return made || case when node_number = 0 then ' when 0 then null;' else '' end
+    || format(e'\nend case; return (select pg_catalog.to_jsonb(_o) from (select %s) _o); end', kept_out);
 end
 $$;
 comment on function pgflow.flow_source(jsonb, int)
   is 'The text of the function that has the SQL of all nodes of a workflow, or of only one; 0 = of none';
 --! grant flow_source to pgflow_client, pgflow_operator
 
-create or replace function pgflow.flow_signature_(signature text, schemas name[], out workflow text, out variables jsonb)
+create or replace function pgflow.flow_signature_(signature text, schemas name[], out workflow text,
+  out variables jsonb)
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
@@ -197,7 +201,8 @@ begin
   n := cardinality(t.low);
   workflow := pgflow.flow_name_(t.tokens[1]);
   if workflow is null or t.low[2] is distinct from '(' or t.low[n] <> ')' or n < 3 then
-    raise exception using errcode = 'PF003', message = format('%s is no signature of a workflow', quote_nullable(signature)),
+    raise exception using errcode = 'PF003', message = format('%s is no signature of a workflow',
+      quote_nullable(signature)),
       hint = 'It looks like that of a function: fulfil(order_id int, express boolean = false)';
   elsif octet_length(workflow) > 50 or workflow ~ '@' then
     raise exception using errcode = 'PF003', message = 'the name of a workflow has at most 50 bytes, and no @';
@@ -207,6 +212,209 @@ end
 $$;
 comment on function pgflow.flow_signature_(text, name[])
   is 'Name and parameters of a workflow: name(parameter type [= default], ...)';
+
+create or replace function pgflow.flow_cut_(body text, places int[], i int, stop int)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select rtrim(substr(body, places[i], greatest(0, places[stop] - places[i])))
+$$;
+comment on function pgflow.flow_cut_(text, int[], int, int) is 'The text from one token up to another';
+
+create or replace function pgflow.flow_line_(body text, place int)
+returns int
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select substring(pgflow.flow_place_(body, place) from '\d+')::int
+$$;
+comment on function pgflow.flow_line_(text, int) is 'The line of a position in a text';
+
+create or replace function pgflow.flow_has_(variables jsonb, name text)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(variables @> jsonb_build_array(jsonb_build_object('name', name)), false)
+$$;
+comment on function pgflow.flow_has_(jsonb, text) is 'True if a variable of this name is declared';
+
+create or replace function pgflow.flow_label_(
+  body text, tokens text[], low text[], places int[], i int, out opts jsonb, out stop int
+)
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  opts := '{}';
+  stop := i + 1;
+  if low[stop] = 'retry' then
+    if low[stop + 1] !~ '^\d{1,6}$' then
+      perform pgflow.flow_fail_(body, places[stop + 1], 'retry takes a number of further tries');
+    end if;
+    opts := jsonb_build_object('retry', low[stop + 1]::int);
+    stop := stop + 2;
+  end if;
+  if low[stop] = 'every' then
+    begin
+      opts := opts || jsonb_build_object('every', extract(epoch from replace(btrim(
+        case when left(tokens[stop + 1], 1) = '''' then tokens[stop + 1] end, ''''), '''''', '''')::interval));
+    exception when data_exception then
+      opts := '{"every": null}';
+    end;
+    if coalesce((opts->>'every')::numeric, -1) < 0 then
+      perform pgflow.flow_fail_(body, places[stop + 1], 'every takes an interval in quotes: every ''10 s''');
+    end if;
+    stop := stop + 2;
+  end if;
+  if low[stop] is distinct from ':' then
+    perform pgflow.flow_fail_(body, coalesce(places[stop], places[i]),
+      'a step begins as: name [retry 3 [every ''10 s'']]:');
+  end if;
+end
+$$;
+comment on function pgflow.flow_label_(text, text[], text[], int[], int)
+  is 'Options of the step that the label at a token begins, and the token of its colon';
+
+create or replace function pgflow.flow_each_(
+  body text, tokens text[], low text[], places int[], i int, stop int, variables jsonb
+)
+returns jsonb
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- The last `run name (`, behind the query.
+  child int := (select max(x) from generate_series(i, stop) x where low[x] = 'run' and low[x + 2] = '('
+    and pgflow.flow_name_(tokens[x + 1]) is not null);
+  target text := pgflow.flow_name_(tokens[i + 2]);
+  opts jsonb := '{"most": 100}';
+  closing int := pgflow.flow_until_(low, coalesce(child, i) + 3, '{)}');
+  m int := closing + 1;
+begin
+  if low[i + 3] is distinct from 'in' or target is null or child is null or closing is null then
+    perform pgflow.flow_fail_(body, places[i], 'for each is written as: '
+      'for each row in query run workflow(...) [at most 10] [into v] [on failure continue];');
+  elsif pgflow.flow_has_(variables, target) then
+    perform pgflow.flow_fail_(body, places[i + 2],
+      format('%s is a variable: give the rows of for each a name of their own', target));
+  end if;
+  while m < stop loop
+    if low[m : m + 1] = '{at,most}' and low[m + 2] ~ '^[1-9]\d{0,5}$' then
+      opts := opts || jsonb_build_object('most', low[m + 2]::int);
+      m := m + 3;
+    elsif low[m] = 'into' and pgflow.flow_has_(variables, pgflow.flow_name_(tokens[m + 1])) then
+      opts := opts || jsonb_build_object('into', pgflow.flow_name_(tokens[m + 1]));
+      m := m + 2;
+    elsif low[m : m + 2] = '{on,failure,continue}' then
+      opts := opts || '{"go_on": true}';
+      m := m + 3;
+    else
+      perform pgflow.flow_fail_(body, places[m], format('%s is not understood', tokens[m]),
+        'Behind the workflow come: at most 10, into a declared variable, on failure continue.');
+    end if;
+  end loop;
+  return jsonb_build_object('op', 'each', 'name', pgflow.flow_name_(tokens[child + 1]), 'opts', opts, 'code',
+    format('return (select coalesce(pg_catalog.jsonb_agg(%s), ''[]'') from (%s) %I);',
+      pgflow.flow_arguments_(body, low, places, child + 3, closing), pgflow.flow_cut_(body, places, i + 4, child),
+        target));
+end
+$$;
+comment on function pgflow.flow_each_(text, text[], text[], int[], int, int, jsonb) is 'The node of a for each';
+
+create or replace function pgflow.flow_wait_(
+  body text, tokens text[], low text[], places int[], i int, stop int, variables jsonb
+)
+returns jsonb
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  signal text := pgflow.flow_name_(tokens[i + 2]);
+  into_at int := coalesce(pgflow.flow_until_(low, i + 3, '{into}'), stop);
+  target text := case when into_at < stop then pgflow.flow_name_(tokens[into_at + 1]) end;
+  has_timeout boolean := low[i + 3] = 'timeout';
+begin
+  if low[i + 2] = 'event' and low[i + 3] not in ('timeout', 'into', ';') then
+    perform pgflow.flow_fail_(body, places[i], 'wait for event is not part of the language yet');
+  elsif low[i + 1] <> 'for' or coalesce(signal, '') = '' then
+    perform pgflow.flow_fail_(body, places[i],
+      'a wait is written as: wait for signal [timeout ''3 days''] [into variable];');
+  elsif into_at < stop and (into_at <> stop - 2 or not pgflow.flow_has_(variables, target))
+    or (has_timeout and into_at < i + 5) or (not has_timeout and into_at <> i + 3)
+  then
+    perform pgflow.flow_fail_(body, places[i + 3], format('%s is not understood', tokens[i + 3]),
+      'Behind the signal come: timeout ''3 days'', into a declared variable.');
+  end if;
+  return jsonb_build_object('op', 'wait', 'name', signal,
+      'opts', jsonb_strip_nulls(jsonb_build_object('into', target, 'timeout', nullif(has_timeout, false))))
+    || case when not has_timeout then '{}' else jsonb_build_object('is_time', true, 'expr',
+      pgflow.flow_cut_(body, places, i + 4, into_at) || ')::interval + pg_catalog.now() - pg_catalog.now(') end;
+end
+$$;
+comment on function pgflow.flow_wait_(text, text[], text[], int[], int, int, jsonb)
+  is 'The node of a wait for a signal';
+
+create or replace function pgflow.flow_word_(
+  word text, body text, tokens text[], low text[], places int[], i int, stop int, variables jsonb
+)
+returns jsonb
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  expr text := pgflow.flow_cut_(body, places, i + 1, stop);
+  value constant text := 'return (select pg_catalog.to_jsonb(_q.x) from (select %s as x) _q);';
+  name text := pgflow.flow_name_(tokens[i + 1]);
+  at int;
+  target text;
+begin
+  case word
+  when 'sleep' then
+    return jsonb_build_object('op', 'sleep', 'name', 'sleep', 'is_time', true, 'expr', case when low[i + 1] = 'until'
+      then pgflow.flow_cut_(body, places, i + 2, stop) || ')::timestamptz - pg_catalog.clock_timestamp('
+      else expr || ')::interval + pg_catalog.now() - pg_catalog.now(' end);
+  when 'run' then
+    at := pgflow.flow_until_(low, i + 3, '{)}');
+    target := case when low[at + 1] = 'into' then pgflow.flow_name_(tokens[at + 2]) end;
+    if name is null or low[i + 2] <> '(' or at is null or at + 1 + 2 * (target is not null)::int <> stop
+      or target is not null and not pgflow.flow_has_(variables, target)
+    then
+      perform pgflow.flow_fail_(body, places[i],
+        'a child is written as: run workflow(parameter => value, ...) [into declared variable];');
+    end if;
+    return jsonb_build_object('op', 'run', 'name', name, 'opts', jsonb_strip_nulls(jsonb_build_object('into', target)),
+      'code', format('return %s;', pgflow.flow_arguments_(body, low, places, i + 3, at)));
+  when 'set' then
+    return jsonb_build_object('op', 'note', 'name', 'state', 'opts', jsonb '{"kind": "v"}', 'code',
+      format('return pg_catalog.to_jsonb(%s);', pgflow.flow_cut_(body, places, i + 2, stop)));
+  when 'emit' then
+    at := (select max(x) from generate_series(i, stop) x where low[x] = 'to');
+    name := case when at = stop - 2 then pgflow.flow_name_(tokens[at + 1]) end;
+    if coalesce(name, 'state') = 'state' then
+      perform pgflow.flow_fail_(body, places[i], 'a value of a stream is written as: emit value to stream;');
+    end if;
+    return jsonb_build_object('op', 'note', 'name', name, 'opts', jsonb '{"kind": "e"}', 'code',
+      format(value, pgflow.flow_cut_(body, places, i + 1, at)));
+  when 'return' then
+    if low[i + 1] in ('next', 'query') then
+      perform pgflow.flow_fail_(body, places[i], format('a workflow returns one value: no return %s', low[i + 1]));
+    end if;
+    return jsonb_build_object('op', 'return', 'code',
+      case when stop = i + 1 then 'return null;' else format(value, expr) end);
+  end case;
+end
+$$;
+comment on function pgflow.flow_word_(text, text, text[], text[], int[], int, int, jsonb)
+  is 'The node of a sleep, a child, a note or a return';
 
 create or replace function pgflow.compile_workflow(
   signature text, body text, schemas name[] default current_schemas(false)
@@ -270,7 +478,7 @@ begin
   k := 1;
   for node in select v from jsonb_array_elements(variables) v where v ? 'value' loop
     is_over := parameters @> jsonb_build_array(node);
-    m := case when is_over then 1 else substring(pgflow.flow_place_(body, (node->>'at')::int) from '\d+')::int end;
+    m := case when is_over then 1 else pgflow.flow_line_(body, (node->>'at')::int) end;
     expr := expr || repeat(e'\n', greatest(0, m - k)) || format(case when is_over
       then ' if not pg_catalog.jsonb_exists(_in, %1$L) then %2$I.%1$I := %3$s; end if;' else ' %2$I.%1$I := %3$s;' end,
       node->>'name', workflow, node->>'value');
@@ -316,7 +524,7 @@ begin
         expr := substr(body, places[i], places[span.stop] - places[i] + 1);
         if step is null then
           step := jsonb_build_object('op', 'step', 'name',
-            'line ' || substring(pgflow.flow_place_(body, places[i]) from '\d+'), 'opts', jsonb '{}');
+            'line ' || pgflow.flow_line_(body, places[i]), 'opts', jsonb '{}');
         end if;
         step := step || case when step ? 'code'
           -- With the blanks and comments between two statements.
@@ -331,7 +539,8 @@ begin
     if step is not null then
       if not step ? 'code' then
         perform pgflow.flow_fail_(body, (step->>'from')::int,
-          format('the step %s has no statement', step->>'name'), 'A label stands before SQL: waits, runs and returns end a step.');
+          format('the step %s has no statement', step->>'name'),
+            'A label stands before SQL: waits, runs and returns end a step.');
       end if;
       nodes := nodes || step;
       step := null;
@@ -344,27 +553,9 @@ begin
       elsif octet_length(name) > 200 then
         perform pgflow.flow_fail_(body, places[i], 'the name of a step has at most 200 bytes');
       end if;
-      step := jsonb_build_object('op', 'step', 'name', name, 'from', places[i], 'opts', jsonb '{}');
-      j := i + 1;
-      if low[j] = 'retry' then
-        step := jsonb_set(step, '{opts,retry}', to_jsonb(tokens[j + 1]::numeric::int));
-        j := j + 2;
-        if low[j] = 'every' then
-          begin
-            expr := case when left(tokens[j + 1], 1) = '''' then replace(btrim(tokens[j + 1], ''''), '''''', '''') end;
-            step := jsonb_set(step, '{opts,every}', to_jsonb(extract(epoch from expr::interval)));
-          exception when data_exception or null_value_not_allowed then
-            step := null;
-          end;
-          if step is null or (step->'opts'->>'every')::numeric < 0 then
-            perform pgflow.flow_fail_(body, places[j + 1], 'every takes an interval in quotes: every ''10 s''');
-          end if;
-          j := j + 2;
-        end if;
-      end if;
-      if low[j] is distinct from ':' then
-        perform pgflow.flow_fail_(body, coalesce(places[j], places[i]), 'a step begins as: name [retry 3 [every ''10 s'']]:');
-      end if;
+      select h.opts, h.stop into span from pgflow.flow_label_(body, tokens, low, places, i) h;
+      step := jsonb_build_object('op', 'step', 'name', name, 'from', places[i], 'opts', span.opts);
+      j := span.stop;
       i := j + 1;
       continue;
     end if;
@@ -385,7 +576,7 @@ begin
     end if;
     top := stack[cardinality(stack)];
     node := jsonb_build_object('at', places[i]);
-    expr := rtrim(substr(body, places[i + 1], greatest(0, places[j] - places[i + 1])));
+    expr := pgflow.flow_cut_(body, places, i + 1, j);
 
     case
     when word = 'undo' then
@@ -412,7 +603,8 @@ begin
 
     when word = 'if' then
       nodes := nodes || (node || jsonb_build_object('op', 'test', 'expr', expr));
-      stack := stack || jsonb_build_object('what', 'if', 'test', cardinality(nodes), 'outs', jsonb '[]', 'at', places[i]);
+      stack := stack || jsonb_build_object('what', 'if', 'test', cardinality(nodes), 'outs', jsonb '[]', 'at',
+        places[i]);
     when word = 'case' then
       if (select bool_or(pgflow.flow_is_label_(low, x)) from generate_series(i + 1, j) x) then
         perform pgflow.flow_fail_(body, places[i], 'case is not complete', 'when is missing.');
@@ -421,7 +613,8 @@ begin
       j := j - 1;
     when word in ('elsif', 'elseif', 'else', 'when') then
       if top is null or top ? 'else'
-        or not top->>'what' = any(string_to_array((case word when 'when' then 'case' when 'else' then 'if,case' else 'if' end), ','))
+        or not top->>'what' = any(string_to_array((case word when 'when' then 'case' when 'else'
+          then 'if,case' else 'if' end), ','))
       then
         perform pgflow.flow_fail_(body, places[i], format('%s belongs to no %s', word,
           case word when 'when' then 'case' else 'if' end));
@@ -434,7 +627,8 @@ begin
       if word = 'else' then
         top := top - 'test' || jsonb '{"else": true}';
       else
-        nodes := nodes || (node || jsonb_build_object('op', 'test', 'expr', case when coalesce(top->>'subject', '') <> ''
+        nodes := nodes || (node || jsonb_build_object('op', 'test', 'expr', case when coalesce(top->>'subject',
+          '') <> ''
           then format('(%s) in (%s)', top->>'subject', expr) else expr end));
         top := top || jsonb_build_object('test', cardinality(nodes));
       end if;
@@ -450,44 +644,7 @@ begin
       end if;
       stack := stack || top;
     when word = 'for' and low[i + 1] = 'each' then
-      m := pgflow.flow_until_(low, i + 2, '{in}');
-      -- The last `run name (`, behind the query.
-      k := (select max(x) from generate_series(i, j) x where low[x] = 'run' and low[x + 2] = '('
-        and pgflow.flow_name_(tokens[x + 1]) is not null);
-      if m is distinct from i + 3 or k is null then
-        perform pgflow.flow_fail_(body, places[i],
-          'for each is written as: for each row in query run workflow(...) [at most 10] [into v] [on failure continue];');
-      end if;
-      target := pgflow.flow_name_(tokens[i + 2]);
-      if variables @> jsonb_build_array(jsonb_build_object('name', target)) then
-        perform pgflow.flow_fail_(body, places[i + 2], format('%s is a variable: give the rows of for each a name of their own',
-          target));
-      end if;
-      m := pgflow.flow_until_(low, k + 3, '{)}');
-      node := node || jsonb_build_object('op', 'each', 'name', pgflow.flow_name_(tokens[k + 1]), 'opts',
-        jsonb '{"most": 100}', 'code', format(
-          'return (select coalesce(pg_catalog.jsonb_agg(%s), ''[]'') from (%s) %I);',
-          pgflow.flow_arguments_(body, low, places, k + 3, m),
-          rtrim(substr(body, places[i + 4], places[k] - places[i + 4])), target));
-      m := m + 1;
-      while m < j loop
-        if low[m] = 'at' and low[m + 1] = 'most' and low[m + 2] ~ '^[1-9]\d{0,5}$' then
-          node := jsonb_set(node, '{opts,most}', to_jsonb(low[m + 2]::int));
-          m := m + 3;
-        elsif low[m] = 'into' and variables @> jsonb_build_array(jsonb_build_object('name',
-          pgflow.flow_name_(tokens[m + 1])))
-        then
-          node := jsonb_set(node, '{opts,into}', to_jsonb(pgflow.flow_name_(tokens[m + 1])));
-          m := m + 2;
-        elsif low[m : m + 2] = '{on,failure,continue}' then
-          node := jsonb_set(node, '{opts,go_on}', 'true');
-          m := m + 3;
-        else
-          perform pgflow.flow_fail_(body, places[m], format('%s is not understood', tokens[m]),
-            'Behind the workflow come: at most 10, into a declared variable, on failure continue.');
-        end if;
-      end loop;
-      nodes := nodes || node;
+      nodes := nodes || (node || pgflow.flow_each_(body, tokens, low, places, i, j, variables));
     when word = 'for' then
       target := pgflow.flow_name_(tokens[i + 1]);
       if target is null or low[i + 2] <> 'in' or low[i + 3] in ('reverse', 'execute') or 'by' = any(low[i : j])
@@ -497,16 +654,17 @@ begin
           'a loop with steps in it is written as: for variable in query loop, or in 1 .. 10 loop');
       end if;
       m := pgflow.flow_until_(low, i, '{..}');
-      expr := rtrim(substr(body, places[i + 3], places[j] - places[i + 3]));
+      expr := pgflow.flow_cut_(body, places, i + 3, j);
       if m < j then
         expr := format('select pg_catalog.generate_series(%s, %s)',
-          rtrim(substr(body, places[i + 3], places[m] - places[i + 3])),
-          rtrim(substr(body, places[m + 1], places[j] - places[m + 1])));
-        if not variables @> jsonb_build_array(jsonb_build_object('name', target)) then
+          pgflow.flow_cut_(body, places, i + 3, m),
+          pgflow.flow_cut_(body, places, m + 1, j));
+        if not pgflow.flow_has_(variables, target) then
           variables := variables || jsonb_build_object('name', target, 'type', 'int');
         end if;
       end if;
-      if not exists (select from jsonb_array_elements(variables) v where v->>'name' = target and not v ? 'is_local') then
+      if not exists (select from jsonb_array_elements(variables) v where v->>'name' = target
+        and not v ? 'is_local') then
         perform pgflow.flow_fail_(body, places[i + 1],
           format('%s is not declared with a type that can be kept between steps', target),
           'Declare it as the row type of a table, a scalar or jsonb; a record lives within a step.');
@@ -515,9 +673,11 @@ begin
         format(case when pgflow.flow_is_row_((select v->>'type' from jsonb_array_elements(variables) v
           where v->>'name' = target), schemas)
           then 'return (select coalesce(pg_catalog.jsonb_agg(pg_catalog.to_jsonb(_q)), ''[]'') from (%s) _q);'
-          else 'return (select coalesce(pg_catalog.jsonb_agg(pg_catalog.to_jsonb(_q._x)), ''[]'') from (%s) _q(_x));' end,
+          else 'return (select coalesce(pg_catalog.jsonb_agg(pg_catalog.to_jsonb(_q._x)), ''[]'') from (%s) '
+            '_q(_x));' end,
           expr)));
-      nodes := nodes || jsonb_build_object('op', 'next', 'opts', jsonb_build_object('var', target, 'rows', cardinality(nodes)));
+      nodes := nodes || jsonb_build_object('op', 'next', 'opts', jsonb_build_object('var', target, 'rows',
+        cardinality(nodes)));
       stack := stack || jsonb_build_object('what', 'loop', 'again', cardinality(nodes), 'test', cardinality(nodes),
         'outs', jsonb '[]', 'at', places[i], 'label', loop_label);
       loop_label := null;
@@ -527,11 +687,12 @@ begin
       k := (select max(x.n) from unnest(stack) with ordinality as x (block, n)
         where x.block->>'what' = 'loop' and (name is null or x.block->>'label' = name));
       if k is null or m > i + 2 then
-        perform pgflow.flow_fail_(body, places[i], format('%s stands in no loop%s', word, coalesce(' with the label ' || name, '')));
+        perform pgflow.flow_fail_(body, places[i], format('%s stands in no loop%s', word,
+          coalesce(' with the label ' || name, '')));
       end if;
       if m < j then
         nodes := nodes || (node || jsonb_build_object('op', 'test', 'expr',
-          rtrim(substr(body, places[m + 1], places[j] - places[m + 1])), 'alt', cardinality(nodes) + 3));
+          pgflow.flow_cut_(body, places, m + 1, j), 'alt', cardinality(nodes) + 3));
       end if;
       nodes := nodes || jsonb '{"op": "goto"}';
       if word = 'exit' then
@@ -548,7 +709,8 @@ begin
       handler := cardinality(nodes) + 1;
       if low[i + 1] = 'when' then
         if low[i + 2 : i + 3] <> '{others,then}' then
-          perform pgflow.flow_fail_(body, places[i + 1], 'a handler takes every error: exception, or exception when others then',
+          perform pgflow.flow_fail_(body, places[i + 1],
+            'a handler takes every error: exception, or exception when others then',
             'The variable error has sqlstate, message and step: decide by an if.');
         end if;
         j := i + 3;
@@ -574,7 +736,7 @@ begin
         top := jsonb_set(top, '{outs}', top->'outs' || to_jsonb(cardinality(nodes)));
         nodes[(top->>'test')::int] := nodes[(top->>'test')::int] || jsonb_build_object('alt', cardinality(nodes) + 1);
         nodes := nodes || jsonb_build_object('op', 'step', 'name',
-          'line ' || substring(pgflow.flow_place_(body, places[i]) from '\d+'), 'at', places[i], 'opts', jsonb '{}',
+          'line ' || pgflow.flow_line_(body, places[i]), 'at', places[i], 'opts', jsonb '{}',
           'code', 'raise exception using errcode = ''20000'', message = ''no branch of the case fits'';');
         top := top - 'test';
       end if;
@@ -585,50 +747,10 @@ begin
         nodes[k] := nodes[k] || jsonb_build_object('next', cardinality(nodes) + 1);
       end loop;
 
-    when word = 'sleep' then
-      nodes := nodes || (node || jsonb_build_object('op', 'sleep', 'name', 'sleep', 'expr', case when low[i + 1] = 'until'
-        then rtrim(substr(body, places[i + 2], places[j] - places[i + 2])) || ')::timestamptz - pg_catalog.clock_timestamp('
-        else expr || ')::interval + pg_catalog.now() - pg_catalog.now(' end, 'is_time', true));
     when word = 'wait' then
-      name := pgflow.flow_name_(tokens[i + 2]);
-      if low[i + 2] = 'event' and low[i + 3] not in ('timeout', 'into', ';') then
-        perform pgflow.flow_fail_(body, places[i], 'wait for event is not part of the language yet');
-      elsif low[i + 1] <> 'for' or name is null or name = '' then
-        perform pgflow.flow_fail_(body, places[i], 'a wait is written as: wait for signal [timeout ''3 days''] [into variable];');
-      end if;
-      k := case when low[i + 3] = 'timeout' then i + 4 end;
-      m := coalesce(pgflow.flow_until_(low, i + 3, '{into}'), j);
-      target := case when m < j then pgflow.flow_name_(tokens[m + 1]) end;
-      if m < j and (m <> j - 2 or not variables @> jsonb_build_array(jsonb_build_object('name', target)))
-        or coalesce(k >= m, m <> i + 3)
-      then
-        perform pgflow.flow_fail_(body, places[i + 3], format('%s is not understood', tokens[i + 3]),
-          'Behind the signal come: timeout ''3 days'', into a declared variable.');
-      end if;
-      node := node || jsonb_build_object('op', 'wait', 'name', name, 'opts', jsonb_strip_nulls(jsonb_build_object('into', target)));
-      if k is not null then
-        node := jsonb_set(node, '{opts,timeout}', 'true') || jsonb_build_object('is_time', true, 'expr', rtrim(substr(body, places[k], places[m] - places[k]))
-          || ')::interval + pg_catalog.now() - pg_catalog.now(');
-      end if;
-      nodes := nodes || node;
-    when word = 'run' then
-      m := pgflow.flow_until_(low, i + 3, '{)}');
-      target := case when low[m + 1] = 'into' then pgflow.flow_name_(tokens[m + 2]) end;
-      if pgflow.flow_name_(tokens[i + 1]) is null or low[i + 2] <> '(' or m is null or m + 1 + 2 * (target is not null)::int <> j
-        or target is not null and not variables @> jsonb_build_array(jsonb_build_object('name', target))
-      then
-        perform pgflow.flow_fail_(body, places[i],
-          'a child is written as: run workflow(parameter => value, ...) [into declared variable];');
-      end if;
-      nodes := nodes || (node || jsonb_build_object('op', 'run', 'name', pgflow.flow_name_(tokens[i + 1]),
-        'opts', jsonb_strip_nulls(jsonb_build_object('into', target)),
-        'code', format('return %s;', pgflow.flow_arguments_(body, low, places, i + 3, m))));
-    when word = 'return' then
-      if low[i + 1] in ('next', 'query') then
-        perform pgflow.flow_fail_(body, places[i], format('a workflow returns one value: no return %s', low[i + 1]));
-      end if;
-      nodes := nodes || (node || jsonb_build_object('op', 'return', 'code', case when j = i + 1 then 'return null;'
-        else format('return (select pg_catalog.to_jsonb(_q.x) from (select %s as x) _q);', expr) end));
+      nodes := nodes || (node || pgflow.flow_wait_(body, tokens, low, places, i, j, variables));
+    when word in ('sleep', 'run', 'set', 'emit', 'return') then
+      nodes := nodes || (node || pgflow.flow_word_(word, body, tokens, low, places, i, j, variables));
     when word = 'raise' then
       if handler is null then
         perform pgflow.flow_fail_(body, places[i], 'raise alone is for the handler of an exception');
@@ -651,7 +773,8 @@ begin
 
   for name, node in select e.key, e.value from jsonb_each(undos) e loop
     nodes := nodes || node;
-    k := (select x.n from unnest(nodes) with ordinality as x (node, n) where x.node->>'op' = 'step' and x.node->>'name' = name);
+    k := (select x.n from unnest(nodes) with ordinality as x (node, n) where x.node->>'op' = 'step'
+      and x.node->>'name' = name);
     nodes[k] := jsonb_set(nodes[k], '{opts,undo}', to_jsonb(cardinality(nodes)));
   end loop;
   for k in 1 .. cardinality(nodes) loop
@@ -662,9 +785,10 @@ begin
         else 'return pg_catalog.to_jsonb(coalesce((%s)::boolean, false));' end, node->>'expr'));
     end if;
     if node ? 'at' and not node ? 'line' then
-      node := node || jsonb_build_object('line', substring(pgflow.flow_place_(body, (node->>'at')::int) from '\d+')::int);
+      node := node || jsonb_build_object('line', pgflow.flow_line_(body, (node->>'at')::int));
     end if;
-    nodes[k] := node - '{expr,is_time,at,from}'::text[] || jsonb_build_object('next', coalesce((node->>'next')::int, k + 1));
+    nodes[k] := node - '{expr,is_time,at,from}'::text[] || jsonb_build_object('next', coalesce((node->>'next')::int,
+      k + 1));
   end loop;
   return jsonb_build_object('workflow', workflow, 'parameters', parameters, 'handler', handler,
     'nodes', to_jsonb(nodes), 'signature', signature, 'body', body, 'schemas', to_jsonb(schemas),

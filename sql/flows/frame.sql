@@ -118,10 +118,13 @@ begin
     f.state := 'undoing';
     f.error := payload;
     f.waits := null;
-  when kind = 's' and node.op = 'run' then
-    null; -- the child may not have been started: that is said by k
+  when kind = 's' and node.op <> 'wait' then
+    null; -- what it announces may not have come about: that is said by k, v or e
   when kind in ('t', 's') then
-    f.waits := jsonb_build_object('call', call) || case kind when 't' then jsonb_build_object('timer', seq) else '{}' end;
+    f.waits := jsonb_build_object('call', call) || case kind when 't' then jsonb_build_object('timer',
+      seq) else '{}' end;
+  when kind in ('v', 'e') then
+    f.pc := node.next;
   when kind = 'k' and node.op = 'run' then
     f.waits := jsonb_build_object('call', call);
   when kind in ('S', 'T', 'W') then
@@ -241,7 +244,8 @@ begin
   return f;
 end
 $$;
-comment on function pgflow.fold_journal_(bigint, boolean) is 'The frame of a run as its journal tells it, and the rows of its loops';
+comment on function pgflow.fold_journal_(bigint, boolean)
+  is 'The frame of a run as its journal tells it, and the rows of its loops';
 
 create or replace function pgflow.flow_said_(f pgflow.flow_frame)
 returns text
@@ -274,7 +278,8 @@ comment on column pgflow.flow_frame.pc is 'The node at hand';
 comment on column pgflow.flow_frame.call is 'The last call that was made';
 comment on column pgflow.flow_frame.tries is 'Failed attempts of the step at hand';
 comment on column pgflow.flow_frame.strikes is 'Those of them that count against its retry';
-comment on column pgflow.flow_frame.state is 'on, undoing = compensations are run, handling = so is the handler of an exception';
+comment on column pgflow.flow_frame.state
+  is 'on, undoing = compensations are run, handling = so is the handler of an exception';
 comment on column pgflow.flow_frame.is_marked is 'True if the journal says where the run is';
 comment on column pgflow.flow_frame.undo is 'Nodes of the compensations of what was done';
 comment on column pgflow.flow_frame.waits is 'The call that is open, and the unit of its timer';

@@ -2,6 +2,26 @@
 -- when they are waited for, a timer is due as soon as nothing else can go on, and children that are not in SQL have the
 -- results that the test gives them. The run stands in a queue of its own, so no worker takes it, and nothing of it is
 -- ever committed: the functions that workers call are called here, one after the other, and then all is rolled back.
+-- Where the caller keeps it, to look at, COMMIT refuses it: nobody may end a wait of days by calling it a test.
+
+create or replace function pgflow.refuse_test_()
+returns trigger
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  raise exception using errcode = 'PF006', message = 'a transaction with a test of a workflow cannot be committed',
+    hint = 'Roll it back.';
+end
+$$;
+comment on function pgflow.refuse_test_() is 'Refuses (PF006) the COMMIT of a test';
+
+drop trigger if exists refuse_test on pgflow.flow_test;
+create constraint trigger refuse_test after insert on pgflow.flow_test deferrable initially deferred
+for each row execute function pgflow.refuse_test_();
+
+comment on column pgflow.flow_test.queue is 'The queue of the test';
 
 create or replace function pgflow.pass_time_(queue text)
 returns boolean
@@ -68,12 +88,14 @@ begin
     elsif children ? run.workflow then
       answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(run.run_id, run.token,
         run.last_seq)), 'u', jsonb '[]', 'w', worker, 'f', jsonb_build_array(run.run_id), 'o', jsonb_build_array(
-        jsonb_build_array(run.run_id, 'completed', null, (children->run.workflow)::text, null, run.chain_id, run.token, null))));
+        jsonb_build_array(run.run_id, 'completed', null, (children->run.workflow)::text, null, run.chain_id,
+          run.token, null))));
     else
       raise exception using errcode = 'PF001', message = format('the child %s is not in SQL', run.workflow),
         hint = 'Give its result: children => ''{"' || run.workflow || '": ...}''';
     end if;
-    perform pgflow.wake(array(select w::bigint from jsonb_array_elements_text(coalesce(nullif(answer->'wake', 'null'), '[]')) w));
+    perform pgflow.wake(array(select w::bigint from jsonb_array_elements_text(coalesce(nullif(answer->'wake', 'null'),
+      '[]')) w));
   end loop;
   perform pgflow.leave_worker(worker);
   return (
@@ -88,7 +110,8 @@ $$;
 comment on function pgflow.play_test_(text, json, jsonb, jsonb, text) is 'Plays a run of a test, and says how it went';
 
 create or replace function pgflow.test_run(
-  workflow text, input json default '{}', signals jsonb default '{}', children jsonb default '{}', keep boolean default false
+  workflow text, input json default '{}', signals jsonb default '{}', children jsonb default '{}',
+    keep boolean default false
 )
 returns jsonb
 language plpgsql
@@ -100,8 +123,9 @@ declare
   queue constant text := 'test ' || gen_random_uuid();
   result jsonb;
 begin
-  perform pgflow.require_flow_(workflow, null);
+  perform pgflow.require_flow_(workflow);
   if keep then
+    insert into pgflow.flow_test (queue) values (queue);
     return pgflow.play_test_(workflow, input, signals, children, queue);
   end if;
   begin
@@ -116,5 +140,5 @@ comment on function pgflow.test_run(text, json, jsonb, jsonb, boolean)
   is 'Plays a run of a workflow in SQL to its end and rolls it back: {status, output, error, steps, waits}. signals: '
      '{name: payload, or a list of them}; a time-out is over as soon as nothing else can go on. children: {workflow: '
      'result} of those that are not in SQL. keep: nothing is rolled back, so that you can look at what the steps have '
-     'written; roll back yourself';
+     'written; the transaction must be rolled back';
 --! grant test_run to pgflow_client, pgflow_operator

@@ -6,10 +6,10 @@
 -- A step's rows, its unit and the frame are one transaction. So it happens exactly once, whoever dies when. What a
 -- transaction cannot take back - sequences, dblink, what an extension sends - is not in this.
 --
--- `work` commits, so it can have no SET clause, no rights but its caller's, and no block with a handler around a COMMIT:
--- it runs under a search path that others may have set. A step that SETs search_path for the session would have the
--- driver's next operator be one of its author's making: `call_flow_` refuses that, by functions that are named with
--- their schema and take no operator. It also refuses a function whose owner has made it run with our rights.
+-- `work` commits, so it can have no SET clause, no rights but its caller's, and no block with a handler around a
+-- COMMIT: it runs under a search path that others may have set. A step that SETs search_path for the session would
+-- have the driver's next operator be one of its author's making: `call_flow_` refuses that, by functions that are
+-- named with their schema and take no operator. It also refuses a function whose owner has made it run with our rights.
 --
 -- Each session that works is a worker of its own. It shares an advisory lock (`pgflow.worker`, its number) for as long
 -- as it lives. So its death is known at once and for sure, and a step may take as long as it likes; while that lock is
@@ -74,16 +74,19 @@ begin
   select k into odd from jsonb_object_keys(input) k
   where not flow.parameters @> jsonb_build_array(jsonb_build_object('name', k)) limit 1;
   if odd is not null then
-    raise exception using errcode = 'PF003', message = format('%s has no parameter %s', flow.signature, quote_literal(odd));
+    raise exception using errcode = 'PF003', message = format('%s has no parameter %s', flow.signature,
+      quote_literal(odd));
   end if;
   select p->>'name' into odd from jsonb_array_elements(flow.parameters) p
   where not input ? (p->>'name') and not p ? 'value' limit 1;
   if odd is not null then
-    raise exception using errcode = 'PF003', message = format('%s needs the parameter %s', flow.signature, quote_literal(odd));
+    raise exception using errcode = 'PF003', message = format('%s needs the parameter %s', flow.signature,
+      quote_literal(odd));
   end if;
 end
 $$;
-comment on function pgflow.check_flow_input_(pgflow.flow, jsonb) is 'Refuses (PF003) an input that the parameters do not take';
+comment on function pgflow.check_flow_input_(pgflow.flow, jsonb)
+  is 'Refuses (PF003) an input that the parameters do not take';
 
 create or replace function pgflow.save_frame_(f pgflow.flow_frame)
 returns void
@@ -92,7 +95,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   insert into pgflow.flow_frame select f.*
-  on conflict (run_id) do update set flow_id = excluded.flow_id, seq = excluded.seq, pc = excluded.pc, call = excluded.call,
+  on conflict (run_id) do update set flow_id = excluded.flow_id, seq = excluded.seq, pc = excluded.pc,
+    call = excluded.call,
     tries = excluded.tries, strikes = excluded.strikes, state = excluded.state, is_marked = excluded.is_marked,
     undo = excluded.undo, waits = excluded.waits, run = excluded.run, loops = excluded.loops, news = excluded.news,
     error = excluded.error, vars = excluded.vars
@@ -116,11 +120,13 @@ declare
   is_each boolean := (select n.op = 'each' from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc);
 begin
   -- [kind, call, name, payload, starts, delay in seconds] -> as commit_units takes them
-  units := (select coalesce(jsonb_agg(jsonb_build_array(f.run_id, first + u.n, u.unit->1, u.unit->0, u.unit->2, (u.unit->3)::text,
+  units := (select coalesce(jsonb_agg(jsonb_build_array(f.run_id, first + u.n, u.unit->1, u.unit->0, u.unit->2,
+    (u.unit->3)::text,
     nullif(u.unit->4, 'null')::text, t, u.unit->5, token, null, null) order by u.n), '[]')
     from jsonb_array_elements(units) with ordinality as u (unit, n));
   for unit in select u from jsonb_array_elements(units) u loop
-    f := pgflow.fold_unit_(f, (unit->>1)::int, (unit->>2)::int, (unit->>3)::"char", (unit->>5)::jsonb, (unit->>6)::jsonb);
+    f := pgflow.fold_unit_(f, (unit->>1)::int, (unit->>2)::int, (unit->>3)::"char", (unit->>5)::jsonb,
+      (unit->>6)::jsonb);
   end loop;
   if question ? 'timers' then -- of the wait that is open now
     question := question || jsonb_build_object('timers',
@@ -163,7 +169,8 @@ begin
   perform pgflow.drop_frames_(array[f.run_id]);
   answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, f.seq)),
     'u', jsonb '[]', 'w', worker_id, 'f', jsonb_build_array(f.run_id),
-    'o', jsonb_build_array(jsonb_build_array(f.run_id, status, reason, output::text, error::text, chain, token, null))));
+    'o', jsonb_build_array(jsonb_build_array(f.run_id, status, reason, output::text, error::text, chain, token,
+      null))));
   if answer->'bad' <> 'null' then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
   end if;
@@ -186,22 +193,18 @@ as $$
     and not exists (select from pgflow.signal s where s.chain_id = c.chain_id and s.kind = 'x')
     and not exists (select from pgflow.unit u where u.run_id = n.run_id and u.kind = 'x' and u.call = 0)
 $$;
-comment on function pgflow.open_children_(bigint) is 'Chains of children of a run that have not ended and were not cancelled';
+comment on function pgflow.open_children_(bigint)
+  is 'Chains of children of a run that have not ended and were not cancelled';
 
-create or replace function pgflow.record_step_(
-  f pgflow.flow_frame, worker_id int, token bigint, kind "char", name text, payload jsonb
+create or replace function pgflow.record_unit_(
+  f pgflow.flow_frame, worker_id int, token bigint, kind "char", call int, name text, payload jsonb, starts jsonb
 )
 returns pgflow.flow_frame
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_variable
 declare
-  call int := f.call + (f.tries = 0)::int;
-  -- q: a step; r: rows that were read, which is no act
-  starts jsonb := jsonb_build_array(jsonb_build_array(call, case jsonb_typeof(payload) when 'array' then 'r' else 'q' end,
-    name, null, null, pgflow.mark_(f)));
   verdict text := pgflow.commit_unit(f.run_id, token, f.seq + 1, call, kind, name, payload::json, starts::json,
     pgflow.micros_(pgflow.now_()), worker_id);
 begin
@@ -211,8 +214,49 @@ begin
   return pgflow.fold_unit_(f, f.seq + 1, call, kind, payload, starts);
 end
 $$;
+comment on function pgflow.record_unit_(pgflow.flow_frame, int, bigint, "char", int, text, jsonb, jsonb)
+  is 'Appends a unit, fenced by the lease, and folds it into the frame';
+
+create or replace function pgflow.record_step_(
+  f pgflow.flow_frame, worker_id int, token bigint, kind "char", name text, payload jsonb
+)
+returns pgflow.flow_frame
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  call int := f.call + (f.tries = 0)::int;
+begin
+  -- q: a step; r: rows that were read, which is no act
+  return pgflow.record_unit_(f, worker_id, token, kind, call, name, payload, jsonb_build_array(jsonb_build_array(call,
+    case jsonb_typeof(payload) when 'array' then 'r' else 'q' end, name, null, null, pgflow.mark_(f))));
+end
+$$;
 comment on function pgflow.record_step_(pgflow.flow_frame, int, bigint, "char", text, jsonb)
-  is 'Appends what a node has come to, fenced by the lease';
+  is 'Records the outcome of a node that ran SQL';
+
+create or replace function pgflow.record_note_(
+  f pgflow.flow_frame, worker_id int, token bigint, node pgflow.flow_node, value jsonb
+)
+returns pgflow.flow_frame
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  call int := f.call + 1;
+begin
+  -- A copy of the journal loses what stands in `starts` of these kinds, so the mark has a unit of its own.
+  if not f.is_marked then
+    f := pgflow.record_unit_(f, worker_id, token, 's', call, node.name, pgflow.mark_(f), null);
+  end if;
+  return pgflow.record_unit_(f, worker_id, token, (node.opts->>'kind')::"char", call,
+    nullif(node.name, 'state'), value, null);
+end
+$$;
+comment on function pgflow.record_note_(pgflow.flow_frame, int, bigint, pgflow.flow_node, jsonb)
+  is 'Records what a run says of itself: its state, or a value of a stream';
 
 create or replace function pgflow.changes_(before jsonb, after jsonb)
 returns jsonb
@@ -226,7 +270,8 @@ $$;
 comment on function pgflow.changes_(jsonb, jsonb) is 'The variables that have another value than before';
 
 create or replace function pgflow.fail_node_(
-  f pgflow.flow_frame, node pgflow.flow_node, worker_id int, token bigint, chain bigint, error jsonb, out after pgflow.flow_frame,
+  f pgflow.flow_frame, node pgflow.flow_node, worker_id int, token bigint, chain bigint, error jsonb,
+    out after pgflow.flow_frame,
   out place text, out wake jsonb
 )
 language plpgsql
@@ -254,7 +299,8 @@ begin
       else jsonb_build_object('hold', jsonb_build_array('stuck', 'undo', null, error)) end,
     jsonb_build_array(jsonb_build_array('a', call, name, error,
       jsonb_build_array(jsonb_build_array(call, 'q', name, null, null, pgflow.mark_(f))),
-      case when is_transient then 0.1 * power(2, least(f.tries, 8)) else coalesce((node.opts->>'every')::float8, 1) end))) a;
+      case when is_transient then 0.1 * power(2, least(f.tries, 8)) else coalesce((node.opts->>'every')::float8,
+        1) end))) a;
   after := asked.f;
   place := asked.place;
   wake := asked.wake;
@@ -274,7 +320,8 @@ declare
     where i.run_id = f.run_id and i.pc = f.pc and i.call is not null and not i.is_done order by i.call);
   children jsonb;
 begin
-  select jsonb_agg(jsonb_build_array(f.call + m.i, node.name, f.run->'queue', m.item::text, null, null, null, null, null, null,
+  select jsonb_agg(jsonb_build_array(f.call + m.i, node.name, f.run->'queue', m.item::text, null, null, null, null,
+    null, null,
     'c', '', null, null) order by m.i), calls || coalesce(array_agg(f.call + m.i order by m.i), '{}')
   into children, calls
   from (
@@ -287,7 +334,8 @@ begin
 end
 $$;
 comment on function pgflow.next_children_(pgflow.flow_frame, pgflow.flow_node)
-  is 'The question of a for each: the children that may start now, and all that are waited for; null once all have ended';
+  is 'The question of a for each: the children that may start now, and all that are waited for; null once all '
+     'have ended';
 
 create or replace function pgflow.wait_question_(
   inout f pgflow.flow_frame, node pgflow.flow_node, value jsonb, out units jsonb, out question jsonb
@@ -381,7 +429,8 @@ begin
     if f.state = 'undoing' and f.waits is null then
       value := pgflow.open_children_(run_id);
       if value <> '[]' then
-        select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, jsonb_build_object('unwanted', value),
+        select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, jsonb_build_object('unwanted',
+          value),
           '[]') a;
         f := asked.f;
         wake := wake || asked.wake;
@@ -405,7 +454,7 @@ begin
 
     value := null;
     error := case node.op when 'rethrow' then f.vars->'error' end;
-    if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'return')
+    if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'note', 'return')
       or node.opts ? 'timeout')
     then
       begin
@@ -413,10 +462,15 @@ begin
           perform pgflow.check_flow_input_(flow, f.vars);
         end if;
         value := pgflow.call_flow_(flow, f.pc, f.vars, f.run);
+        if node.opts->>'kind' = 'v' and jsonb_typeof(value) is distinct from 'object' then
+          raise exception using errcode = 'PF003',
+            message = 'the state of a run is an object: set state jsonb_build_object(...)';
+        end if;
       exception when others or query_canceled then
         get stacked diagnostics state = returned_sqlstate, said = message_text, detail = pg_exception_detail,
           context = pg_exception_context;
-        error := jsonb_build_object('type', 'SqlError', 'message', said, 'sqlstate', state, 'step', coalesce(node.name, node.op))
+        error := jsonb_build_object('type', 'SqlError', 'message', said, 'sqlstate', state, 'step',
+          coalesce(node.name, node.op))
           || case when detail <> '' then jsonb_build_object('detail', left(detail, 1000)) else '{}' end
           || coalesce(jsonb_build_object('line', substring(context from
             'function \S*@\d+"?\(integer,jsonb,jsonb\) line (\d+)')::int), '{}');
@@ -438,6 +492,8 @@ begin
     when 'rows' then
       perform pgflow.fold_items_(f, 0, 'c', value);
       f := pgflow.record_step_(f, worker_id, token, 'c', node.name, value);
+    when 'note' then
+      f := pgflow.record_note_(f, worker_id, token, node, coalesce(value, 'null'));
     when 'set' then
       f.news := f.news || pgflow.changes_(f.vars, value);
       f.vars := value;
@@ -515,11 +571,13 @@ as $$
 declare
   names text[] := array(select f.workflow from pgflow.flow f where f.is_current order by 1);
 begin
-  perform pgflow.register_code(worker_id, coalesce((select jsonb_agg(jsonb_build_array(n, 'sql', 'sql', false, null, jsonb '{}'))
+  perform pgflow.register_code(worker_id, coalesce((select jsonb_agg(jsonb_build_array(n, 'sql', 'sql', false, null,
+    jsonb '{}'))
     from unnest(names) n where not exists (select from pgflow.worker_code h join pgflow.code c on c.code_id = h.code_id
       where h.worker_id = serve_flows.worker_id and c.workflow = n)), '[]'));
   perform pgflow.beat(worker_id);
-  return array(select l.lane_id from pgflow.serve_lanes(queues, names, array_fill(text '', array[cardinality(names)])) l);
+  return array(select l.lane_id from pgflow.serve_lanes(queues, names, array_fill(text '',
+    array[cardinality(names)])) l);
 end
 $$;
 comment on function pgflow.serve_flows(int, text[])
@@ -570,6 +628,7 @@ as $$
 #variable_conflict use_variable
 declare
   path text := pg_catalog.current_setting('search_path');
+  level text := pg_catalog.current_setting('default_transaction_isolation');
   stop_at timestamptz := pg_catalog.clock_timestamp() + seconds * interval '1 second';
   look_at timestamptz := '-infinity';
   poll_at timestamptz := '-infinity';
@@ -582,6 +641,9 @@ declare
   busy int;
   stop text;
 begin
+  -- What a lock was waited for must be seen after it.
+  perform pg_catalog.set_config('default_transaction_isolation', 'read committed', false);
+  commit;
   perform pgflow.reap_sessions(true);
   commit;
   worker := pgflow.register_worker('session', pg_catalog.pg_backend_pid(), queues, claim, 'sql');
@@ -608,6 +670,7 @@ begin
         end;
         -- Before any operator: a step may have left another one.
         perform pg_catalog.set_config('search_path', path, false);
+        perform pg_catalog.set_config('default_transaction_isolation', 'read committed', false);
         commit;
         if answer->'wake' <> '[]' then
           perform pgflow.wake(array(select w::bigint from pg_catalog.jsonb_array_elements_text(answer->'wake') w));
@@ -636,10 +699,12 @@ begin
   end loop;
   perform pgflow.leave_worker(worker);
   perform pg_catalog.pg_advisory_unlock_shared(pg_catalog.hashtext('pgflow.worker'), worker);
+  perform pg_catalog.set_config('default_transaction_isolation', level, false);
   commit;
   if stop is not null then
     raise exception using errcode = '57014', message = stop,
-      hint = 'The step is tried again by the next CALL. statement_timeout counts from the CALL: use lock_timeout in steps.';
+      hint = 'The step is tried again by the next CALL. statement_timeout counts from the CALL: use '
+        'lock_timeout in steps.';
   end if;
 end
 $$;
@@ -671,5 +736,6 @@ as $$
   select pgflow.has_ready(array(select l.lane_id from pgflow.flow f join pgflow.lane l on l.workflow = f.workflow
     where f.is_current and l.queue = any(queues) and l.version = ''))
 $$;
-comment on function pgflow.has_ready_flows(text[]) is 'True if a run of a workflow in SQL may be claimed from these queues';
+comment on function pgflow.has_ready_flows(text[])
+  is 'True if a run of a workflow in SQL may be claimed from these queues';
 --! grant has_ready_flows to pgflow_worker

@@ -33,7 +33,9 @@ begin
   end if;
   select f.* into last from pgflow.flow f where f.workflow = program->>'workflow' order by f.version desc limit 1;
   -- One that is gone with its role is anybody's.
-  if last.definer <> made.proowner and last.dropped_at is null and not pg_has_role(made.proowner, last.definer, 'MEMBER') then
+  if last.dropped_at is null and exists (select from pg_roles r where r.oid = last.definer
+    and not pg_has_role(made.proowner, r.oid, 'MEMBER'))
+  then
     raise exception using errcode = 'PF006',
       message = format('workflow %s belongs to %s', quote_literal(last.workflow), pg_get_userbyid(last.definer)),
       hint = 'Only that role, a member of it or a superuser replaces it. Use another name.';
@@ -42,7 +44,8 @@ begin
   update pgflow.flow f set is_current = false where f.workflow = program->>'workflow' and f.is_current;
   insert into pgflow.flow as f (workflow, version, created_at, handler, is_current, definer, function, hash, created_by,
     signature, body, parameters)
-  values (program->>'workflow', coalesce(last.version, 0) + 1, t, (program->>'handler')::int, true, made.proowner, function,
+  values (program->>'workflow', coalesce(last.version, 0) + 1, t, (program->>'handler')::int, true, made.proowner,
+    function,
     program->>'hash', session_user, program->>'signature', program->>'body', program->'parameters')
   returning f.flow_id into id;
   insert into pgflow.flow_node (flow_id, pc, next, alt, op, name, opts)
@@ -78,7 +81,8 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.refuse_coded_(text) is 'Refuses (PF006) the name of a workflow that a living worker has as code';
+comment on function pgflow.refuse_coded_(text)
+  is 'Refuses (PF006) the name of a workflow that a living worker has as code';
 
 create or replace function pgflow.create_workflow(
   signature text, body text, schemas name[] default current_schemas(false)
@@ -120,7 +124,8 @@ begin
   next := coalesce(known.version, 0) + 1;
   function := format('%I.%I(int, jsonb, jsonb)', schemas[1], workflow || '@' || next);
   path := (select string_agg(quote_ident(s), ', ') from unnest(schemas || name 'pg_temp') s);
-  head := format('create function %I.%I(_node int, _in jsonb, run jsonb) returns jsonb language plpgsql security definer '
+  head := format('create function %I.%I(_node int, _in jsonb, run jsonb) returns jsonb language plpgsql '
+    'security definer '
     'set search_path = %s set check_function_bodies = on', schemas[1], workflow || '@' || next, path);
   begin
     execute format('%s as %L', head, pgflow.flow_source(program));
@@ -162,7 +167,8 @@ begin
 end
 $$;
 comment on function pgflow.create_workflow(text, text, name[])
-  is 'Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line '
+  is 'Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, '
+     'with line '
      'and column, if the text is not sound; PF006 if the name is another''s. It needs the right to create functions in '
      'the first schema of search_path';
 --! grant create_workflow to pgflow_client, pgflow_operator
@@ -193,11 +199,12 @@ comment on function pgflow.refuse_flow(jsonb, int, text)
 drop view if exists pgflow.workflows;
 create view pgflow.workflows as
 select f.workflow, f.version, f.is_current and f.dropped_at is null as is_current,
-  (select count(*) from pgflow.flow_frame r where r.flow_id = f.flow_id) as open_runs,
+  coalesce(r.n, 0) as open_runs,
   pg_get_userbyid(f.definer) as definer, f.signature, f.parameters,
-  case when pg_has_role(f.definer, 'USAGE') then f.body end as body,
+  (select f.body from pg_catalog.pg_roles r where r.oid = f.definer and pg_catalog.pg_has_role(r.oid, 'USAGE')) as body,
   f.function, f.hash, f.created_at, f.created_by, f.dropped_at
-from pgflow.flow f;
+from pgflow.flow f
+left join (select flow_id, count(*) as n from pgflow.flow_frame group by flow_id) r on r.flow_id = f.flow_id;
 comment on view pgflow.workflows is 'Workflows in SQL: each version, and how many open runs have begun with it';
 --! grant workflows to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.workflows.workflow is 'Name of the workflow';
@@ -214,7 +221,7 @@ comment on column pgflow.workflows.created_at is 'Time at which it was made';
 comment on column pgflow.workflows.created_by is 'Name of the session that made it';
 comment on column pgflow.workflows.dropped_at is 'Time at which the workflow was dropped; null = it was not';
 
-create or replace function pgflow.require_flow_(workflow text, caller name)
+create or replace function pgflow.require_flow_(workflow text)
 returns pgflow.flow
 language plpgsql
 stable
@@ -226,13 +233,15 @@ declare
 begin
   select f.* into flow from pgflow.flow f where f.workflow = workflow and f.is_current and f.dropped_at is null;
   if not found then
-    raise exception using errcode = 'PF001', message = format('there is no workflow %s in SQL', quote_nullable(workflow)),
+    raise exception using errcode = 'PF001', message = format('there is no workflow %s in SQL',
+      quote_nullable(workflow)),
       hint = 'The view pgflow.workflows lists them.';
   end if;
   return flow;
 end
 $$;
-comment on function pgflow.require_flow_(text, name) is 'The current version of a workflow in SQL; refuses (PF001) others';
+comment on function pgflow.require_flow_(text)
+  is 'The current version of a workflow in SQL; refuses (PF001) others';
 
 create or replace function pgflow.forget_flow(workflow text)
 returns void
@@ -245,7 +254,7 @@ as $$
 declare
   open_runs bigint;
 begin
-  perform pgflow.require_flow_(workflow, null);
+  perform pgflow.require_flow_(workflow);
   if exists (select from pgflow.flow f where f.workflow = workflow and to_regprocedure(f.function) is not null) then
     raise exception using errcode = 'PF006', message = 'a workflow is dropped by pgflow.drop_workflow';
   end if;
@@ -283,7 +292,8 @@ begin
 end
 $$;
 comment on function pgflow.drop_workflow(text)
-  is 'Drops a workflow in SQL and its functions; its texts stay in pgflow.workflows. PF001 if there is none, PF006 while '
+  is 'Drops a workflow in SQL and its functions; its texts stay in pgflow.workflows. PF001 if there is none, '
+     'PF006 while '
      'runs of it are open';
 --! grant drop_workflow to pgflow_client, pgflow_operator
 
@@ -296,11 +306,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 declare
-  flow pgflow.flow := pgflow.require_flow_(workflow, null);
+  flow pgflow.flow := pgflow.require_flow_(workflow);
 begin
   perform pg_advisory_xact_lock(hashtextextended('pgflow.flow', hashtext(workflow)));
-  if not exists (select from pgflow.flow f where f.workflow = workflow and f.version = version and f.dropped_at is null) then
-    raise exception using errcode = 'PF001', message = format('workflow %s has no version %s', quote_literal(workflow), version);
+  if not exists (select from pgflow.flow f where f.workflow = workflow and f.version = version
+    and f.dropped_at is null) then
+    raise exception using errcode = 'PF001', message = format('workflow %s has no version %s',
+      quote_literal(workflow), version);
   elsif to_regprocedure(flow.function) is null then
     raise exception using errcode = 'PF006', message = format('the function of version %s is gone', version);
   end if;
@@ -308,7 +320,8 @@ begin
 end
 $$;
 comment on function pgflow.alter_workflow(text, int)
-  is 'Has new runs of a workflow in SQL begin with another of its versions, such as the one before; runs that have begun '
+  is 'Has new runs of a workflow in SQL begin with another of its versions, such as the one before; runs that '
+     'have begun '
      'keep theirs. PF001 if there is none';
 --! grant alter_workflow to pgflow_operator
 
@@ -334,7 +347,8 @@ begin
   from pgflow.flow_frame f
   where f.seq > (select coalesce(max(u.seq), 0) from pgflow.unit u where u.run_id = f.run_id)
   union all
-  select 'a workflow in SQL has one current version', format('%s has %s', f.workflow, count(*) filter (where f.is_current))
+  select 'a workflow in SQL has one current version', format('%s has %s', f.workflow,
+    count(*) filter (where f.is_current))
   from pgflow.flow f where f.dropped_at is null group by f.workflow having count(*) filter (where f.is_current) <> 1
   union all
   -- The frame is a fold of the journal: made anew, it is the same.

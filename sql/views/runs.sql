@@ -12,7 +12,10 @@ set search_path = pg_catalog, pg_temp
 as $$
   select c.code, case c.code
     when 'queue_paused' then format('queue %s is paused', l.queue)
-    when 'no_worker' then format('no worker serves queue %s', l.queue)
+    when 'no_worker' then case
+      when exists (select from pgflow.flow f where f.workflow = l.workflow and f.is_current)
+        then format('no worker or pgflow.work() serves queue %s', l.queue)
+      else format('no worker serves queue %s', l.queue) end
     when 'no_workflow' then format('no worker of queue %s has workflow %s', l.queue, l.workflow)
     when 'no_version' then format('no worker of queue %s has version %s of workflow %s', l.queue, l.version, l.workflow)
   end

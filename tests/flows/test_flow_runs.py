@@ -81,6 +81,13 @@ def test_a_wait_times_out_by_the_clock_of_the_database(conn: Conn) -> None:
     assert ended(conn) == ("completed", [True, None], None)
 
 
+def test_a_run_that_nobody_works_on_says_so(conn: Conn) -> None:
+    make(conn, "w()", "begin end")
+    begin(conn)
+    reason = "select reason, reason_code from pgflow.runs"
+    assert rows(conn, reason) == [("no worker or pgflow.work() serves queue default", "no_worker")]
+
+
 def test_a_signal_that_came_before_is_there(conn: Conn) -> None:
     make(conn, "w()", "declare v int; begin a: null; wait for x into v; return v; end")
     begin(conn)
@@ -335,6 +342,33 @@ def test_a_cancelled_step_ends_the_call_and_is_tried_again(conn: Conn) -> None:
     assert (ended(conn)[0], marks(conn)) == ("completed", ["a"])
 
 
+def test_a_step_that_kills_its_session_again_and_again_is_stuck(dsn: str, conn: Conn) -> None:
+    make(conn, "w()", "begin a: perform pg_terminate_backend(pg_backend_pid()); end")
+    begin(conn)
+    for _ in range(5):
+        with psycopg.connect(dsn, autocommit=True) as session:
+            with pytest.raises(psycopg.OperationalError):
+                work(session)
+    work(conn)
+    assert rows(conn, "select status, reason from pgflow.runs") == [("stuck", "poison")]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_sessions_may_have_another_level_by_default(conn: Conn, level: str) -> None:
+    make(
+        conn,
+        "w()",
+        SAGA.format("c: set default_transaction_isolation = 'serializable'; wait for x;"),
+    )
+    conn.execute(f"set default_transaction_isolation = '{level}'")
+    begin(conn)
+    work(conn)
+    conn.execute("select pgflow.send_signal('k', 'x')")
+    work(conn)
+    assert ended(conn)[0] == "completed"
+    assert one(conn, "show default_transaction_isolation") == level
+
+
 def test_several_steps_may_go_in_one_commit(conn: Conn) -> None:
     make(
         conn,
@@ -484,6 +518,35 @@ def test_a_run_is_retried_from_the_step_that_failed(conn: Conn) -> None:
     conn.execute("select pgflow.retry_run('k', from_step => 'b', why => 'the table is there')")
     work(conn)
     assert (ended(conn), rows(conn, "select x from late")) == (("completed", 4, None), [4])
+
+
+def test_a_run_says_what_it_does(conn: Conn) -> None:
+    make(
+        conn,
+        "w()",
+        """begin
+          for i in 1 .. 2 loop
+            set state jsonb_build_object('at', i);
+            emit 'line ' || i to "log lines";
+          end loop;
+          wait for x;
+          set state '[]'::jsonb;
+        end""",
+    )
+    begin(conn)
+    work(conn)
+    assert one(conn, "select pgflow.run_state('k')") == {"at": 2}
+    emitted = "select payload #>> '{}' from pgflow.timeline where key = 'k' and event = 'emitted' and name = 'log lines'"
+    assert rows(conn, emitted) == ["line 1", "line 2"]
+    for cut in range(1, 9):
+        conn.execute("select pgflow.fork_run('k', at_seq => %s, new_key => %s)", (cut, f"f{cut}"))
+    work(conn)
+    assert rows(
+        conn, "select distinct s::jsonb->>'at' from pgflow.runs r, pgflow.run_state(r.key) s"
+    ) == ["2"]
+    conn.execute("select pgflow.deliver_signal('k', 'x')")
+    work(conn)
+    assert ended(conn)[2] == "the state of a run is an object: set state jsonb_build_object(...)"
 
 
 def test_a_child_by_the_name_of_nothing_waits_for_a_worker(conn: Conn) -> None:

@@ -51,6 +51,9 @@ def test_what_steps_have_written_may_be_kept_to_look_at(conn: Conn) -> None:
         play(conn, """signals => '{"paid": 5}', children => '{"courier": "p1"}', keep => true""")
         assert marks(conn) == ["reserve", "ship p1"]
     assert marks(conn) == []
+    with pytest.raises(psycopg.Error, match="cannot be committed"):
+        play(conn, "'{}', keep => true")
+    assert marks(conn) == []
 
 
 def test_a_child_that_is_not_in_sql_needs_a_result(conn: Conn) -> None:
