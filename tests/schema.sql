@@ -6803,7 +6803,7 @@ function pgflow.why_unclaimed(lane_id integer, OUT code text, OUT why text) retu
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 eeba66e4b5da0d8d2a66cae77a8bb494
+  md5 894fb4699ccdf058310cea6f11362007
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client

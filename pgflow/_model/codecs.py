@@ -416,10 +416,9 @@ class Codec(Generic[T]):
             value: T = (self._read_tagged if tags.MARK in text else self._read)(text)
         except (ValueError, RecursionError) as error:
             if self._writer is not None and upcasters.is_any():
-                is_tagged = tags.MARK in text
                 try:
-                    value = self._upcasting_reader(tagged=is_tagged)(text)
-                except (ValueError, RecursionError, *(_MALFORMED if is_tagged else ())):
+                    value = self._upcasting_reader(tagged=tags.MARK in text)(text)
+                except (ValueError, RecursionError, *_MALFORMED):
                     # How the text differs from what it should be is what the first reader said.
                     pass
                 else:
