@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from pgflow._db.drivers import as_psycopg, causes
 from pgflow.errors import (
     BY_SQLSTATE,
     GateClosed,
     InvalidArgument,
-    MissingGrant,
     NotAllowed,
     PgflowError,
 )
@@ -68,79 +66,6 @@ def raise_ours(error: BaseException) -> None:
         for name, value in json.loads(cause.diag.message_detail or "{}").items():
             setattr(ours, name, value)
     raise ours from error
-
-
-_FROM_LEAST = (
-    "pgflow_auditor",
-    "pgflow_approver",
-    "pgflow_speaker",
-    "pgflow_declarer",
-    "pgflow_client",
-    "pgflow_operator",
-    "pgflow_worker",
-)
-
-
-def refusal(error: psycopg.Error, role: str | None) -> MissingGrant | None:
-    """Return what to say of a right that a role lacks to call or read something of ours, with the
-    grant that helps; None if the error is of something else.
-
-    Args:
-        error: The error of one of our own statements.
-        role: Name of the role; None if it is not known.
-    """
-    if error.sqlstate != "42501":
-        return None
-    who, to = (f"role {role}", role) if role else ("the role of this connection", "it")
-    from pgflow.schema import own_assets
-
-    message = error.diag.message_primary or str(error)
-    grants = own_assets().grants
-    named = [word for word in re.findall(r"\w+", message) if word in grants]
-    if named:
-        roles = grants[named[-1]]
-        least = next((one for one in _FROM_LEAST if one in roles), roles[0])
-        others = [one for one in roles if one != least]
-        return MissingGrant(
-            f"{who} may not use pgflow.{named[-1]}: grant {least} to {to}"
-            + (f" (or {', '.join(others)})" if others else "")
-        )
-    if re.search(r"\bpgflow\b", message):
-        return MissingGrant(
-            f"{who} may use nothing of the schema pgflow: grant pgflow_client to {to} (or "
-            "pgflow_worker, pgflow_operator, pgflow_auditor)"
-        )
-    return None
-
-
-@contextmanager
-def naming_refusals(connection: object) -> Iterator[None]:
-    """Has a right that the role of a connection lacks be said as :class:`MissingGrant`, with the
-    grant; not around code of others.
-
-    Args:
-        connection: Of psycopg, or of a library whose role is not known here; or a connection
-            string.
-    """
-    try:
-        yield
-    except Exception as error:
-        cause = None if isinstance(error, PgflowError) else database_error(error)
-        if cause is None or (ours := refusal(cause, _role_of(connection))) is None:
-            raise
-        raise ours from error
-
-
-def _role_of(connection: object) -> str | None:
-    if isinstance(connection, str):
-        said = conninfo_to_dict(connection)
-        user, options = said.get("user"), str(said.get("options") or "")
-    elif isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
-        user, options = connection.info.user, connection.info.options
-    else:
-        return None
-    found = re.search(r"-c\s*role=(\w+)", options)
-    return found[1] if found else (str(user) if user else None)
 
 
 _ANSWERS = re.compile(r"\b(?:answer_gate|delegate_gate)\b")

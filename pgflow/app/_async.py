@@ -20,7 +20,6 @@ from pgflow._db._async_pool import lent_async, make_pool_async
 from pgflow._db._sync_pool import make_pool
 from pgflow._db.calls import declare, result, wake
 from pgflow._db.calls import worker as worker_calls
-from pgflow._db.failures import naming_refusals
 from pgflow._db.query import Query, run_async
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration, duration
@@ -34,6 +33,7 @@ from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECON
 from pgflow.app._declared import declarations, forgive
 from pgflow.app._loops import OnLoop, end_with_its_loop
 from pgflow.errors import PgflowError, WrongColourError
+from pgflow.schema import naming_refusals
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,7 +19,6 @@ from pgflow._client._sync.client import Client
 from pgflow._db._sync_pool import lent, make_pool
 from pgflow._db.calls import declare, result, wake
 from pgflow._db.calls import worker as worker_calls
-from pgflow._db.failures import naming_refusals
 from pgflow._db.query import Query, run
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
@@ -31,6 +30,7 @@ from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS
 from pgflow.app._declared import declarations, forgive
 from pgflow.app._sync_clients import BoundClient, PoolClient
 from pgflow.errors import PgflowError, WrongColourError
+from pgflow.schema import naming_refusals
 
 log = logging.getLogger("pgflow")
 

@@ -25,7 +25,6 @@ from pgflow._db.failures import (
     is_answer,
     is_infrastructure,
     is_passing,
-    naming_refusals,
     ours,
 )
 from pgflow._db.query import OnConnection, Query, Steps, run, run_all, run_on, run_steps
@@ -35,6 +34,7 @@ from pgflow._model.durations import Duration
 from pgflow._transactions.join import Adapted
 from pgflow.app._base import AppBase
 from pgflow.logs import redacted
+from pgflow.schema import naming_refusals
 
 log = logging.getLogger("pgflow")
 

@@ -102,8 +102,7 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
         SetupError: The schema is missing, foreign, or of another version.
         psycopg.Error: The database cannot be reached.
     """
-    from pgflow._db.failures import naming_refusals
-    from pgflow.schema import require_schema
+    from pgflow.schema import naming_refusals, require_schema
 
     with connect(find_dsn(dsn)) as connection:
         require_schema(connection)
