@@ -1826,7 +1826,7 @@ create table pgflow.flow_item (
   primary key (run_id, pc, n)
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 create table pgflow.flow_test (
-  queue text not null
+  queue text primary key
 );
 comment on table pgflow.flow_test is 'Tests whose rows their transaction keeps: a row here keeps that from being committed';
 

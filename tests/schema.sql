@@ -506,6 +506,7 @@ table pgflow.flow_node, owner pgflow_owner
 table pgflow.flow_test, owner pgflow_owner
   -- Tests whose rows their transaction keeps: a row here keeps that from being committed
   queue text not null -- The queue of the test
+  constraint flow_test_pkey PRIMARY KEY (queue)
   constraint refuse_test TRIGGER DEFERRABLE INITIALLY DEFERRED
   CREATE CONSTRAINT TRIGGER refuse_test AFTER INSERT ON pgflow.flow_test DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pgflow.refuse_test_()
 
@@ -3967,7 +3968,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 a7bbdcede07a56a2230042e3d1377a05
+  md5 5e46206e1f953e37cd3aae065af7e7c5
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators

@@ -285,7 +285,7 @@ class Enumeration:
     async def _is_whole(self) -> None:
         """Afterwards every connection of the pools works, and the worker still serves."""
         stage = self.stage
-        if stage.app._pool is not None:
+        if stage.app._on_loops:
             await stage.settled()
             keys = await stage.rows("select key from pgflow.run_key limit 1")
             answers = await asyncio.gather(

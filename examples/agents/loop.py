@@ -149,7 +149,7 @@ async def assess(goal: Goal, state: State) -> Choice[int]:
 def fold(state: State, order: Order, number: str) -> State:
     """Return the state after an order, and let everybody read how far it is."""
     state = state.fold(order, number)
-    pgflow.set_state(missing=state.missing, numbers=state.numbers)
+    pgflow.set_state(missing=state.missing, numbers=[*state.numbers])
     return state
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -33,6 +34,7 @@ from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECON
 from pgflow.app._declared import declarations, forgive
 from pgflow.app._loops import OnLoop, end_with_its_loop
 from pgflow.errors import PgflowError, WrongColourError
+from pgflow.inspect import ask_async, find_unserved
 from pgflow.schema import naming_refusals
 
 P = ParamSpec("P")
@@ -155,7 +157,19 @@ class AsyncApp(AsyncPoolClient):
             async with asyncio.timeout(None if patience is None else patience.total_seconds()):
                 return await waiter.wait(chain_id)
         except TimeoutError:
-            raise TimeoutError(f"run {key!r} has not ended after {patience}") from None
+            why = await self._why_unserved(chain_id, patience)
+            raise TimeoutError(f"run {key!r} has not ended after {patience}{why}") from None
+
+    async def _why_unserved(self, chain_id: int, patience: timedelta | None) -> str:
+        """Return the end of a sentence if nobody takes the run, or a child of it. Who asks for a
+        moment only asks again.
+        """
+        if patience is None or patience < timedelta(seconds=1):
+            return ""
+        with contextlib.suppress(psycopg.Error, OSError):
+            if (why := await ask_async(self, find_unserved(chain_id))) is not None:
+                return f": {why}"
+        return ""
 
     async def wait_for(
         self,

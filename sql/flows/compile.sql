@@ -26,12 +26,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   found text;
-  of_column text[] := regexp_match(type, '^(.*?)\s*\.\s*(\w+|"(?:[^"]|"")+")\s*%\s*type$', 'i');
+  of_column text[] := regexp_match(type, e'^(.*?)\\s*\\.\\s*(\\w+|"(?:[^"]|"")+")\\s*%\\s*type$', 'i');
 begin
   if type !~ '%' then
     return type;
-  elsif type ~* '%\s*rowtype$' then
-    return regexp_replace(type, '\s*%\s*rowtype$', '', 'i');
+  elsif type ~* e'%\\s*rowtype$' then
+    return regexp_replace(type, e'\\s*%\\s*rowtype$', '', 'i');
   end if;
   -- Not by their search path: this runs with the rights of the schema's owner.
   begin
@@ -229,7 +229,7 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select substring(pgflow.flow_place_(body, place) from '\d+')::int
+  select substring(pgflow.flow_place_(body, place) from e'\\d+')::int
 $$;
 comment on function pgflow.flow_line_(text, int) is 'The line of a position in a text';
 
@@ -254,7 +254,7 @@ begin
   opts := '{}';
   stop := i + 1;
   if low[stop] = 'retry' then
-    if low[stop + 1] !~ '^\d{1,6}$' then
+    if low[stop + 1] !~ e'^\\d{1,6}$' then
       perform pgflow.flow_fail_(body, places[stop + 1], 'retry takes a number of further tries');
     end if;
     opts := jsonb_build_object('retry', low[stop + 1]::int);
@@ -306,7 +306,7 @@ begin
       format('%s is a variable: give the rows of for each a name of their own', target));
   end if;
   while m < stop loop
-    if low[m : m + 1] = '{at,most}' and low[m + 2] ~ '^[1-9]\d{0,5}$' then
+    if low[m : m + 1] = '{at,most}' and low[m + 2] ~ e'^[1-9]\\d{0,5}$' then
       opts := opts || jsonb_build_object('most', low[m + 2]::int);
       m := m + 3;
     elsif low[m] = 'into' and pgflow.flow_has_(variables, pgflow.flow_name_(tokens[m + 1])) then

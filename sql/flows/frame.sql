@@ -105,7 +105,7 @@ begin
     f.loops := f.loops || jsonb_build_object(f.pc::text, 0);
     f.pc := node.next;
   when kind = 'c' then
-    f.vars := f.vars || payload;
+    f.vars := f.vars || case jsonb_typeof(payload) when 'object' then payload else '{}' end;
     if f.state = 'undoing' then
       f.undo := f.undo[1 : cardinality(f.undo) - 1];
     else

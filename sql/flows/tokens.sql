@@ -9,7 +9,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select format('line %s, column %s', 1 + length(h.head) - length(replace(h.head, e'\n', '')),
-    1 + length(substring(h.head from '[^\n]*$')))
+    1 + length(substring(h.head from e'[^\\n]*$')))
   from (select left(body, at - 1) as head) h
 $$;
 comment on function pgflow.flow_place_(text, int) is 'Line and column of a position in a text';
@@ -48,7 +48,7 @@ begin
   places := '{}';
   while pos <= length(body) loop
     rest := substr(body, pos, 300);
-    token := substring(rest from '^\s+');
+    token := substring(rest from e'^\\s+');
     if token is not null then
       pos := pos + length(token);
       continue;
@@ -59,7 +59,7 @@ begin
     end if;
     if left(rest, 2) = '/*' then
       depth := 0; -- they nest
-      for token in select m[1] from regexp_matches(substr(body, pos), '/\*|\*/|[^*/]+|.', 'g') m loop
+      for token in select m[1] from regexp_matches(substr(body, pos), e'/\\*|\\*/|[^*/]+|.', 'g') m loop
         pos := pos + length(token);
         depth := depth + case token when '/*' then 1 when '*/' then -1 else 0 end;
         exit when depth = 0;
@@ -69,18 +69,18 @@ begin
       end if;
       continue;
     end if;
-    tag := substring(rest from '^\$(?:[^\W\d]\w*)?\$');
+    tag := substring(rest from e'^\\$(?:[^\\W\\d]\\w*)?\\$');
     if tag is not null then
       token := tag || split_part(substr(body, pos + length(tag)), tag, 1) || tag;
     elsif rest ~ '^[eE]''' then
-      token := substring(substr(body, pos) from '^[eE]''(?:[^''\\]|''''|\\.)*''');
+      token := substring(substr(body, pos) from e'^[eE]''(?:[^''\\\\]|''''|\\\\.)*''');
     elsif rest ~ '^([bBxXnN]|[uU]&)?''' then
       token := substring(substr(body, pos) from '^(?:[bBxXnN]|[uU]&)?''(?:[^'']|'''')*''');
     elsif rest ~ '^([uU]&)?"' then
       token := substring(substr(body, pos) from '^(?:[uU]&)?"(?:[^"]|"")*"');
     else
-      token := coalesce(substring(rest from '^[^\W\d][\w$]*'), substring(rest from '^\d+(?:\.(?!\.)\d*)?'),
-        substring(rest from '^(?::=|::|=>|<=|>=|<>|!=|<<|>>|\.\.)'), left(rest, 1));
+      token := coalesce(substring(rest from e'^[^\\W\\d][\\w$]*'), substring(rest from e'^\\d+(?:\\.(?!\\.)\\d*)?'),
+        substring(rest from e'^(?::=|::|=>|<=|>=|<>|!=|<<|>>|\\.\\.)'), left(rest, 1));
     end if;
     if token is null or substr(body, pos, length(token)) <> token then
       perform pgflow.flow_fail_(body, pos, 'a quote is not closed');
@@ -101,7 +101,7 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select case when token ~ '^[^\W\d]' and token !~ '''' then lower(token)
+  select case when token ~ e'^[^\\W\\d]' and token !~ '''' then lower(token)
     when left(token, 1) = '"' then replace(substr(token, 2, length(token) - 2), '""', '"') end
 $$;
 comment on function pgflow.flow_name_(text) is 'The identifier that a token is; null if it is none';
@@ -113,7 +113,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select pgflow.flow_name_(low[i]) is not null
-    and (low[i + 1] = ':' or low[i + 1] = 'retry' and low[i + 2] ~ '^\d' and low[i] <> 'undo')
+    and (low[i + 1] = ':' or low[i + 1] = 'retry' and low[i + 2] ~ e'^\\d' and low[i] <> 'undo')
 $$;
 comment on function pgflow.flow_is_label_(text[], int) is 'True if the statement at a token begins a step';
 

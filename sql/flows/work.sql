@@ -11,7 +11,7 @@
 -- have the driver's next operator be one of its author's making: `call_flow_` refuses that, by functions that are
 -- named with their schema and take no operator. It also refuses a function whose owner has made it run with our rights.
 --
--- Each session that works is a worker of its own. It shares an advisory lock (`pgflow.worker`, its number) for as long
+-- Each session that works is a worker of its own. It shares the latch of its number for as long
 -- as it lives. So its death is known at once and for sure, and a step may take as long as it likes; while that lock is
 -- held, no reaper gives its runs away. A CALL that has failed leaves the lock: the next one of its session cleans up.
 
@@ -44,7 +44,7 @@ begin
         pg_get_userbyid(flow.definer)),
       hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
   end if;
-  execute format('select %s($1, $2, $3)', substring(flow.function from '^(.*)\(int')) into answer using pc, vars, run;
+  execute format('select %s($1, $2, $3)', substring(flow.function from e'^(.*)\\(int')) into answer using pc, vars, run;
   if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
     or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
   then
@@ -473,7 +473,7 @@ begin
           coalesce(node.name, node.op))
           || case when detail <> '' then jsonb_build_object('detail', left(detail, 1000)) else '{}' end
           || coalesce(jsonb_build_object('line', substring(context from
-            'function \S*@\d+"?\(integer,jsonb,jsonb\) line (\d+)')::int), '{}');
+            e'function \\S*@\\d+"?\\(integer,jsonb,jsonb\\) line (\\d+)')::int), '{}');
         stop := case when state = '57014' then said end;
       end;
     end if;
@@ -584,6 +584,49 @@ comment on function pgflow.serve_flows(int, text[])
   is 'A session that works says that it has all workflows in SQL, and lives; answers the lanes that it serves';
 --! grant serve_flows to pgflow_worker
 
+-- The session itself knows under which numbers it has worked: that of a latch does not tell its name.
+create or replace function pgflow.shared_sessions_()
+returns int[]
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(nullif(current_setting('pgflow.sessions', true), ''), '{}')::int[]
+$$;
+comment on function pgflow.shared_sessions_() is 'Workers that this session has been, of which it may still hold the latch';
+
+create or replace function pgflow.share_session_(worker int)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pg_advisory_lock_shared(pgflow.latch_('worker ' || worker));
+  perform set_config('pgflow.sessions', array_append(pgflow.shared_sessions_(), worker)::text, false);
+end
+$$;
+comment on function pgflow.share_session_(int) is 'Holds the latch of a worker for as long as this session lives';
+--! grant share_session_ to pgflow_worker
+
+create or replace function pgflow.unshare_session_(worker int)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if worker = any(pgflow.shared_sessions_()) then
+    perform pg_advisory_unlock_shared(pgflow.latch_('worker ' || worker));
+    perform set_config('pgflow.sessions', array_remove(pgflow.shared_sessions_(), worker)::text, false);
+  end if;
+end
+$$;
+comment on function pgflow.unshare_session_(int) is 'Gives that latch back';
+--! grant unshare_session_ to pgflow_worker
+
 create or replace function pgflow.reap_sessions(is_own boolean default false)
 returns int
 language plpgsql
@@ -603,15 +646,12 @@ begin
     select o.worker_id, o.beat, null from pgflow.observe_workers() o where o.beat = -1
     order by 1
   loop
-    if pg_try_advisory_xact_lock(hashtext('pgflow.worker'), dead.worker_id) then
+    if pg_try_advisory_xact_lock(pgflow.latch_('worker ' || dead.worker_id)) then
       reclaimed := reclaimed + (select r.reclaimed from pgflow.reap_worker(dead.worker_id, dead.beat) r);
     end if;
   end loop;
-  perform pg_advisory_unlock_shared(l.classid::bigint::int, l.objid::bigint::int) from pg_locks l
-  where l.locktype = 'advisory' and l.objsubid = 2 and l.mode = 'ShareLock' and l.pid = pg_backend_pid()
-    and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    and l.classid = (hashtext('pgflow.worker')::bigint & 4294967295)::oid
-    and not exists (select from pgflow.worker w where w.worker_id::bigint = l.objid::bigint);
+  perform pgflow.unshare_session_(s.worker_id) from unnest(pgflow.shared_sessions_()) as s (worker_id)
+  where not exists (select from pgflow.worker w where w.worker_id = s.worker_id);
   return reclaimed;
 end
 $$;
@@ -647,7 +687,7 @@ begin
   perform pgflow.reap_sessions(true);
   commit;
   worker := pgflow.register_worker('session', pg_catalog.pg_backend_pid(), queues, claim, 'sql');
-  perform pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtext('pgflow.worker'), worker);
+  perform pgflow.share_session_(worker);
   commit;
   while stop is null and pg_catalog.clock_timestamp() < stop_at loop
     if pg_catalog.clock_timestamp() >= look_at then
@@ -698,7 +738,7 @@ begin
     commit;
   end loop;
   perform pgflow.leave_worker(worker);
-  perform pg_catalog.pg_advisory_unlock_shared(pg_catalog.hashtext('pgflow.worker'), worker);
+  perform pgflow.unshare_session_(worker);
   perform pg_catalog.set_config('default_transaction_isolation', level, false);
   commit;
   if stop is not null then

@@ -112,7 +112,7 @@ begin
   end if;
   program := pgflow.compile_workflow(signature, body, schemas);
   workflow := program->>'workflow';
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.flow', hashtext(workflow)));
+  perform pg_advisory_xact_lock(pgflow.latch_('flow ' || workflow));
   hash := encode(sha256(convert_to(jsonb_build_array(signature, body, current_user, schemas)::text, 'UTF8')), 'hex');
   program := program || jsonb_build_object('hash', hash);
   select max(w.version) as version, max(w.hash) filter (where w.is_current) as hash,
@@ -187,7 +187,7 @@ declare
 begin
   perform pgflow.flow_fail_(body, x.place, problem)
   from pgflow.flow_tokens_(body) t cross join unnest(t.tokens, t.places) as x (token, place)
-  where substring(pgflow.flow_place_(body, x.place) from '\d+')::int >= line
+  where substring(pgflow.flow_place_(body, x.place) from e'\\d+')::int >= line
   order by x.token = word desc, x.place limit 1;
   raise exception using errcode = 'PF003', message = format('line %s: %s', line, problem);
 end
@@ -284,7 +284,7 @@ as $$
 declare
   function text;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.flow', hashtext(workflow)));
+  perform pg_advisory_xact_lock(pgflow.latch_('flow ' || workflow));
   for function in select w.function from pgflow.workflows w where w.workflow = workflow and w.dropped_at is null loop
     execute format('drop function if exists %s', function);
   end loop;
@@ -308,7 +308,7 @@ as $$
 declare
   flow pgflow.flow := pgflow.require_flow_(workflow);
 begin
-  perform pg_advisory_xact_lock(hashtextextended('pgflow.flow', hashtext(workflow)));
+  perform pg_advisory_xact_lock(pgflow.latch_('flow ' || workflow));
   if not exists (select from pgflow.flow f where f.workflow = workflow and f.version = version
     and f.dropped_at is null) then
     raise exception using errcode = 'PF001', message = format('workflow %s has no version %s',

@@ -161,7 +161,8 @@ def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_
     run = app.start(resting, library, 3600.0)
     asleep = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
     wait_until(lambda: conn.execute(asleep).fetchone() == (1,), "the body sleeps in the database")
-    (worker,) = app._background._workers  # type: ignore[union-attr]
+    (here,) = app._background._on_loops.values()  # type: ignore[union-attr]
+    (worker,) = here.workers
     app._portal._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
     wait_until(lambda: len(bodies) == 2, "the body runs again")
     assert run.result(SOON) == "rested"
@@ -173,7 +174,8 @@ def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(
     app.run(resting, "psycopg async", 0.0)
     pids = "select pid from pg_stat_activity where datname = current_database() and application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener')"
     before = {pid for (pid,) in conn.execute(pids)}
-    (worker,) = app._background._workers  # type: ignore[union-attr]
+    (here,) = app._background._on_loops.values()  # type: ignore[union-attr]
+    (worker,) = here.workers
     app._portal._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
     waiter = 1  # the listener of those who wait for results asks for itself
     wait_until(

@@ -35,6 +35,8 @@ from pgflow._engine.signals import Signals
 from pgflow._engine.steps import Steps
 from pgflow._engine.timers import Timers
 from pgflow._flow.main import make_main
+from pgflow._transactions.protocol import Unstorable
+from pgflow.errors import NotStorable
 from pgflow._flow.scope import StepScope, WorkflowScope, current
 from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Offer
@@ -505,9 +507,11 @@ class Worker:
             fn = call.spec.definition.fn
             arguments = (SimpleNamespace(), *call.args) if call.spec.effect == "t" else call.args
             value = contextvars.Context().run(_call_in, scope, fn, arguments, call.kwargs)
-            return StepResult(
-                call, call.spec.result.encode(value, f"the result of step {call.name}"), None
-            )
+            try:
+                text = call.spec.result.encode(value, f"the result of step {call.name}")
+            except NotStorable as error:
+                raise Unstorable(error) from error
+            return StepResult(call, text, None)
         except Exception as error:
             random.seed(
                 self.random.random()

@@ -118,7 +118,7 @@ class Tone(enum.StrEnum):
     HIGH = "high"
 
 
-class Level(enum.IntEnum):
+class Rung(enum.IntEnum):
     ONE = 1
 
 
@@ -188,7 +188,7 @@ COMES_BACK: list[tuple[Any, Any]] = [
     (Tone | str, Tone.LOW),
     (str, Tone.LOW),
     (list[str], ["a", Tone.HIGH]),
-    (int, Level.ONE),
+    (int, Rung.ONE),
     (int, True),
     (bool | int, True),
     (bool | int, 1),
@@ -442,7 +442,7 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (time, st.times()),
     (timedelta, st.timedeltas()),
     (Tone, st.sampled_from(Tone)),
-    (Level, st.sampled_from(Level)),
+    (Rung, st.sampled_from(Rung)),
     (Place, st.sampled_from(Place)),
     (Right, st.sampled_from([Right.READ, Right.READ | Right.WRITE])),
     (Eur, st.builds(Eur, amount=st.integers())),

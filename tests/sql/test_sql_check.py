@@ -38,6 +38,9 @@ SCHEDULE = """select pgflow.set_schedule('s', 'demo', '{"every": 60}')"""
 SEAL = "insert into pgflow.seal (run_id, round, sealed_at, upto_seq, hash) values ({run}, {round}, %(t)s, 1, '\\x00')"
 ROUND = "insert into pgflow.seal_round (round, sealed_at, day, root, runs) values ({round}, %(t)s, '2030-01-01', '\\x00', array[{runs}]::bigint[])"
 BEAT = "insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask) values ({run}, 1, %(t)s, %(t)s, 60, false)"
+FRAME = """insert into pgflow.flow_frame (run_id, flow_id, seq, pc, call, tries, strikes, state, is_marked, undo,
+  run, loops, news, vars) values ({run}, 1, {seq}, 1, 0, 0, 0, 'on', {marked}, '{{}}', '{{}}', '{{}}', '{{}}', '{{"x": 1}}')"""
+FLOW = "select pgflow.create_workflow('leased()', 'begin wait for x; end')"
 
 NOBODY = 14_999_999
 """A number that no run has, though the journal has a partition for it."""
@@ -677,6 +680,19 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [
             "insert into pgflow.evidence (noted_at, kind, key, hash) values (%(t)s, 'policy', '[9]', '')"
         ],
+    ],
+    "a frame is of an open run": [[FRAME.format(run="%(done)s", seq=0, marked=False)]],
+    "rows of a loop are of a frame": [
+        ["insert into pgflow.flow_item (run_id, pc, n, item) values (%(ready)s, 1, 1, '1')"]
+    ],
+    "a frame is no further than its journal": [
+        [FRAME.format(run="%(ready)s", seq=5, marked=False)]
+    ],
+    "a workflow in SQL has one current version": [
+        [FLOW, "update pgflow.flow set is_current = false"]
+    ],
+    "a frame is the fold of its journal": [
+        [FLOW, FRAME.format(run="%(leased)s", seq=1, marked=True)]
     ],
     "what is sealed is what is there": [
         [

@@ -176,7 +176,8 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
     with App(dsn, include=[three]) as app, app.worker(meter=meter):
         run = app.start(three)
         run.result(SOON)
-        (worker,) = app._background._workers  # type: ignore[union-attr]
+        (here,) = app._background._on_loops.values()  # type: ignore[union-attr]
+    (worker,) = here.workers
         told = worker._acknowledged
         wait_until(
             lambda: any(

@@ -437,13 +437,15 @@ async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(
 
 def waiter_of(app: App) -> ResultWaiter:
     assert app._background is not None
-    assert app._background._waiter is not None
-    return app._background._waiter
+    (here,) = app._background._on_loops.values()
+    assert here.waiter is not None
+    return here.waiter
 
 
 def worker_of(app: App) -> Worker:
     assert app._background is not None
-    return app._background._workers[0]
+    (here,) = app._background._on_loops.values()
+    return here.workers[0]
 
 
 LOOPS: dict[str, tuple[Any, str]] = {
@@ -580,7 +582,7 @@ async def test_who_asks_for_a_result_as_the_looks_for_another_end_gets_it(
     async with app, app.worker(grace_seconds=1):
         runs = [await app.start(quick) for _ in range(3)]
         assert [await run.result(SOON) for run in runs] == [5, 5, 5]
-        waiter = app._waiter
+        waiter = app._here.waiter
         assert waiter is not None
         ask = waiter._control.ask
 
