@@ -40,16 +40,6 @@ def test_no_step_is_lost_or_doubled_by_kills(sessions: int) -> None:
 
 
 @pytest.mark.full
-def test_workers_and_sessions_that_are_killed_share_runs_and_children() -> None:
-    with OwnServer(fsync="off") as server:
-        install_schema(server.dsn)
-        result = flowprograms.campaign(
-            server.dsn, programs=50, kills=50, sessions=1, workers=1, seed="mixed"
-        )
-        assert result.wrong == []
-
-
-@pytest.mark.full
 def test_what_commits_effect_and_record_apart_doubles() -> None:
     with OwnServer(fsync="off") as server:
         install_schema(server.dsn)
