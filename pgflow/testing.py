@@ -206,6 +206,7 @@ class AsyncHarness:
                 poll_seconds=0.2,
                 grace_seconds=5.0,
             )
+            self._loop = asyncio.get_running_loop()
             self._worker = await self._stack.enter_async_context(self.app._run_worker(options))
         return self._worker
 

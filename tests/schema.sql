@@ -2433,7 +2433,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 840aba7278b77b7017a083035564974f
+  md5 b43058e362fbe898e3ed8cbef3c6f351
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -2454,7 +2454,7 @@ function pgflow.alter_workflow(workflow text, version integer) returns void, own
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fdf59720e96d3b7c325a59bb5d208623
+  md5 5336ec1611d7b92e7be01cdcd0a3808b
   grant execute to pgflow_operator
 
 function pgflow.anchor() returns jsonb, owner pgflow_owner
@@ -2697,7 +2697,7 @@ function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) 
   -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e4659ee85f34450fe3a388f0d39da663
+  md5 19ae98e8a79d11103624c3065b79cdf1
 
 function pgflow.caller_() returns name, owner pgflow_owner
   -- Role whose rights the caller of a function has that runs with its owner's: the one it has set, else that of the session
@@ -3345,7 +3345,7 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 31a9572a098b53c739b8d97dfd2446f0
+  md5 d90bbf31dfa3d0de7419178caa2b1186
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3396,7 +3396,7 @@ function pgflow.declare_app(declared jsonb) returns text[], owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e82bafa3de19bf86d09fd8bd818f3f18
+  md5 484efb92b806120c50cfebc10b4207e9
   grant execute to pgflow_declarer
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3576,7 +3576,7 @@ function pgflow.drop_workflow(workflow text) returns void, owner pgflow_owner
   -- Drops a workflow in SQL and its functions; its texts stay in pgflow.workflows. PF001 if there is none, PF006 while runs of it are open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6531b86433a793bd8d0dffd11d760d45
+  md5 1a6aa8b769edf0bfd720a0d47eb76a0a
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3745,7 +3745,7 @@ function pgflow.fill_input_(input json, defaults json) returns json, owner pgflo
   -- An input with the defaults of what it leaves out
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 16d76bc88fe79b3aed4d32b02dffb012
+  md5 3f691844da0de31465f1bdb73e6d3f5e
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
   -- The chain that a key names; PF001 if there is none
@@ -3827,7 +3827,7 @@ function pgflow.flow_each_(body text, tokens text[], low text[], places integer[
   -- The node of a for each
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 a3a9ba7428d30dddcec1e8a994d9d8a8
+  md5 65df9b96166463e04c6526eb07517df1
 
 function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Refuses (PF003) the text of a workflow, with line and column
@@ -3845,7 +3845,7 @@ function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgf
   -- True if the statement at a token begins a step
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 5a0e43d173fea7da845b290984c54602
+  md5 891368f74f3e609e96277320551adfe6
 
 function pgflow.flow_is_row_(type text, schemas name[]) returns boolean, owner pgflow_owner
   -- True if a variable of this type takes a whole row
@@ -3863,25 +3863,25 @@ function pgflow.flow_label_(body text, tokens text[], low text[], places integer
   -- Options of the step that the label at a token begins, and the token of its colon
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 dacb57dea38b711a5fa4a0e6e91af21c
+  md5 da8271e168d2ab2cac10b84bc9684d63
 
 function pgflow.flow_line_(body text, place integer) returns integer, owner pgflow_owner
   -- The line of a position in a text
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 8c720d7ac1ff36ff5c3d6e39df44ab03
+  md5 e111bb6d43c410d9a9ddcab9fe86491d
 
 function pgflow.flow_name_(token text) returns text, owner pgflow_owner
   -- The identifier that a token is; null if it is none
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 1422612672cd446cea29590a5af09e2d
+  md5 5db29755c3244ab79483b747ecdf3676
 
 function pgflow.flow_place_(body text, at integer) returns text, owner pgflow_owner
   -- Line and column of a position in a text
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 4eb980c8873d749505f7cd6b0caadc19
+  md5 32a9ac1349974e9255bd5d3382643bae
 
 function pgflow.flow_said_(f pgflow.flow_frame) returns text, owner pgflow_owner
   -- A frame as text, as far as its journal determines it
@@ -3920,13 +3920,13 @@ function pgflow.flow_tokens_(body text, OUT tokens text[], OUT low text[], OUT p
   -- Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 23e4d8e61a0e41d02e7f92d5380e8ce7
+  md5 f4bccd02ac1de6a364179ee15fe33dce
 
 function pgflow.flow_type_(type text, body text, at integer, schemas name[]) returns text, owner pgflow_owner
   -- The type of a variable, with what %type and %rowtype stand for
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 d556cc07e83942502dd3551fc231811d
+  md5 0d598c7c26adef2142a6ba4d88388f0b
 
 function pgflow.flow_until_(low text[], i integer, words text[]) returns integer, owner pgflow_owner
   -- The first of these tokens from a token on that stands in no brackets and no CASE, up to the end of the statement
@@ -4714,6 +4714,15 @@ function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 16887e9961b24daa3c78ecfb05a5e311
+
+function pgflow.lock_flow(workflow text) returns void, owner pgflow_owner
+  -- Has versions of a workflow be made one after another
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 37f82555732e0b018bbffdd4178ab70b
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
 
 function pgflow.lock_pools_(names text[]) returns void, owner pgflow_owner
   -- Locks pools in the order of their names
@@ -5508,7 +5517,7 @@ function pgflow.reap_sessions(is_own boolean DEFAULT false) returns integer, own
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1551afd70f0c2d84490797a78657bc84
+  md5 401361e16551dbf8f4e2a797c706ade3
   grant execute to pgflow_worker
 
 function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclaimed integer, stuck bigint[], lanes integer[]), owner pgflow_owner
@@ -5516,7 +5525,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 507d0a4d492f01ca51c8fe4d3487e828
+  md5 5b0b0e2309d1152a60487f2419b70a70
   grant execute to pgflow_worker
 
 function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner
@@ -5602,7 +5611,7 @@ function pgflow.refuse_flow(program jsonb, node integer, problem text) returns v
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6d76d2ca8bf2bffb7b7d9cd927cb03f5
+  md5 3c412637f1cacf91ff1846324df638b8
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -6182,11 +6191,25 @@ function pgflow.settle_updates_(told jsonb, t timestamp with time zone) returns 
   set enable_seqscan=off
   md5 50bd01b687445412282cbcf325a58dee
 
+function pgflow.share_session(worker integer) returns void, owner pgflow_owner
+  -- Holds the latch of a worker for as long as this session lives
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 18a49900180716926ac142c9249efb21
+  grant execute to pgflow_worker
+
 function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_owner
   -- Keeps a worker's leases where they are until this transaction ends, without a lock on each; false if it cannot
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 5aa19593e96454c9b6d605ff2425d96d
+
+function pgflow.shared_sessions_() returns integer[], owner pgflow_owner
+  -- Workers that this session has been, of which it may still hold the latch
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 189b5d320bbfc53abe1086bdf29e7a6b
 
 function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint DEFAULT 67108864, min_bytes bigint DEFAULT 8388608, backing_off boolean DEFAULT false) returns TABLE(partition text, bytes_before bigint, bytes_after bigint, units bigint), owner pgflow_owner
   -- Shrinks partitions of the journal that hold little after history was removed: moves what is left in each into a new file, if it is not more than that (max_bytes null = any size); answers which. Workers call it once a minute, and back off from one that others use
@@ -6498,7 +6521,7 @@ function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
   -- Reason that somebody gave, without the passwords that it quotes, cut to so many characters
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 48250d714ca46c6c9cf69917c73f5cc8
+  md5 ceb236cf93554e9a1fa9423655144561
 
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
@@ -6611,6 +6634,14 @@ function pgflow.unnoted_(kinds text[], me bigint DEFAULT NULL::bigint) returns T
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 ac69af6db0d75b28a6ab5cfe1a0b10ba
+
+function pgflow.unshare_session(worker integer) returns void, owner pgflow_owner
+  -- Gives that latch back
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 bda3bfe0d0e8b6e4cab322a8ef544eb2
+  grant execute to pgflow_worker
 
 function pgflow.update_entity(name text, key text, from_version bigint, update text, args json, verdict json, state json DEFAULT NULL::json, run_id bigint DEFAULT NULL::bigint, call integer DEFAULT NULL::integer, idempotency_key text DEFAULT NULL::text, said_by text DEFAULT NULL::text, mail_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
   -- Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of null leaves it as it is. Answers the version then. PF021 if a run or mail is named by a role that is no worker's
@@ -6827,7 +6858,7 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 4637f7bd24f61eff86b623332ae9fc2d
+  md5 e7678006c5f2ae082a2d091623451294
   grant execute to pgflow_worker
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner

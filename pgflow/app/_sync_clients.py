@@ -20,13 +20,7 @@ from pgflow._client.locks import HeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
 from pgflow._db.calls import mail, result, start
-from pgflow._db.failures import (
-    is_ambiguous,
-    is_answer,
-    is_infrastructure,
-    is_passing,
-    ours,
-)
+from pgflow._db.failures import is_ambiguous, is_answer, is_infrastructure, is_passing, ours
 from pgflow._db.query import OnConnection, Query, Steps, run, run_all, run_on, run_steps
 from pgflow._flow.scope import step_scope_of
 from pgflow._flow.workflow import Workflow

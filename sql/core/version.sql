@@ -108,7 +108,7 @@ begin
   -- As text, since jsonb writes some numbers in another way.
   return case when missing is null then input
     when input::jsonb = '{}' then ('{' || missing || '}')::json
-    else (regexp_replace(input::text, '\}\s*$', '') || ',' || missing || '}')::json end;
+    else (regexp_replace(input::text, e'\\}\\s*$', '') || ',' || missing || '}')::json end;
 end
 $$;
 comment on function pgflow.fill_input_(json, json) is 'An input with the defaults of what it leaves out';

@@ -595,7 +595,7 @@ as $$
 $$;
 comment on function pgflow.shared_sessions_() is 'Workers that this session has been, of which it may still hold the latch';
 
-create or replace function pgflow.share_session_(worker int)
+create or replace function pgflow.share_session(worker int)
 returns void
 language plpgsql
 volatile
@@ -607,10 +607,10 @@ begin
   perform set_config('pgflow.sessions', array_append(pgflow.shared_sessions_(), worker)::text, false);
 end
 $$;
-comment on function pgflow.share_session_(int) is 'Holds the latch of a worker for as long as this session lives';
---! grant share_session_ to pgflow_worker
+comment on function pgflow.share_session(int) is 'Holds the latch of a worker for as long as this session lives';
+--! grant share_session to pgflow_worker
 
-create or replace function pgflow.unshare_session_(worker int)
+create or replace function pgflow.unshare_session(worker int)
 returns void
 language plpgsql
 volatile
@@ -624,8 +624,8 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.unshare_session_(int) is 'Gives that latch back';
---! grant unshare_session_ to pgflow_worker
+comment on function pgflow.unshare_session(int) is 'Gives that latch back';
+--! grant unshare_session to pgflow_worker
 
 create or replace function pgflow.reap_sessions(is_own boolean default false)
 returns int
@@ -650,7 +650,7 @@ begin
       reclaimed := reclaimed + (select r.reclaimed from pgflow.reap_worker(dead.worker_id, dead.beat) r);
     end if;
   end loop;
-  perform pgflow.unshare_session_(s.worker_id) from unnest(pgflow.shared_sessions_()) as s (worker_id)
+  perform pgflow.unshare_session(s.worker_id) from unnest(pgflow.shared_sessions_()) as s (worker_id)
   where not exists (select from pgflow.worker w where w.worker_id = s.worker_id);
   return reclaimed;
 end
@@ -687,7 +687,7 @@ begin
   perform pgflow.reap_sessions(true);
   commit;
   worker := pgflow.register_worker('session', pg_catalog.pg_backend_pid(), queues, claim, 'sql');
-  perform pgflow.share_session_(worker);
+  perform pgflow.share_session(worker);
   commit;
   while stop is null and pg_catalog.clock_timestamp() < stop_at loop
     if pg_catalog.clock_timestamp() >= look_at then
@@ -738,7 +738,7 @@ begin
     commit;
   end loop;
   perform pgflow.leave_worker(worker);
-  perform pgflow.unshare_session_(worker);
+  perform pgflow.unshare_session(worker);
   perform pg_catalog.set_config('default_transaction_isolation', level, false);
   commit;
   if stop is not null then

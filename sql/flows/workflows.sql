@@ -84,6 +84,20 @@ $$;
 comment on function pgflow.refuse_coded_(text)
   is 'Refuses (PF006) the name of a workflow that a living worker has as code';
 
+create or replace function pgflow.lock_flow(workflow text)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pg_advisory_xact_lock(pgflow.latch_('flow ' || workflow));
+end
+$$;
+comment on function pgflow.lock_flow(text) is 'Has versions of a workflow be made one after another';
+--! grant lock_flow to pgflow_client, pgflow_operator
+
 create or replace function pgflow.create_workflow(
   signature text, body text, schemas name[] default current_schemas(false)
 )
@@ -112,7 +126,7 @@ begin
   end if;
   program := pgflow.compile_workflow(signature, body, schemas);
   workflow := program->>'workflow';
-  perform pg_advisory_xact_lock(pgflow.latch_('flow ' || workflow));
+  perform pgflow.lock_flow(workflow);
   hash := encode(sha256(convert_to(jsonb_build_array(signature, body, current_user, schemas)::text, 'UTF8')), 'hex');
   program := program || jsonb_build_object('hash', hash);
   select max(w.version) as version, max(w.hash) filter (where w.is_current) as hash,
@@ -284,7 +298,7 @@ as $$
 declare
   function text;
 begin
-  perform pg_advisory_xact_lock(pgflow.latch_('flow ' || workflow));
+  perform pgflow.lock_flow(workflow);
   for function in select w.function from pgflow.workflows w where w.workflow = workflow and w.dropped_at is null loop
     execute format('drop function if exists %s', function);
   end loop;
@@ -308,7 +322,7 @@ as $$
 declare
   flow pgflow.flow := pgflow.require_flow_(workflow);
 begin
-  perform pg_advisory_xact_lock(pgflow.latch_('flow ' || workflow));
+  perform pgflow.lock_flow(workflow);
   if not exists (select from pgflow.flow f where f.workflow = workflow and f.version = version
     and f.dropped_at is null) then
     raise exception using errcode = 'PF001', message = format('workflow %s has no version %s',

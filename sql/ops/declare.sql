@@ -81,7 +81,7 @@ declare
 begin
   for one in select e from jsonb_array_elements(declared->'schedules') e order by e->>'name' loop
     -- In turns, as workers declare them.
-    perform pg_advisory_xact_lock(hashtext('pgflow.schedules'), 0);
+    perform pg_advisory_xact_lock(pgflow.latch_('schedules'));
     if format('schedule %s', one->>'name') = any(pgflow.undeclared(jsonb_build_object('schedules', jsonb_build_array(one))))
     then
       perform pgflow.declare_(one, null, pgflow.now_());

@@ -142,7 +142,7 @@ begin
   end if;
   -- A session that works in SQL lives as long as it shares this lock: it cannot beat inside a step.
   if exists (select from pgflow.worker w where w.worker_id = worker_id and w.version = 'sql')
-    and not pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id)
+    and not pg_try_advisory_xact_lock(pgflow.latch_('worker ' || worker_id))
   then
     return next;
     return;

@@ -35,14 +35,13 @@ from pgflow._engine.signals import Signals
 from pgflow._engine.steps import Steps
 from pgflow._engine.timers import Timers
 from pgflow._flow.main import make_main
-from pgflow._transactions.protocol import Unstorable
-from pgflow.errors import NotStorable
 from pgflow._flow.scope import StepScope, WorkflowScope, current
 from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Offer
+from pgflow._transactions.protocol import Unstorable
 from pgflow._worker.bodies import _judge as judge_error
 from pgflow._worker.fencing import FenceQueue, Turns
-from pgflow.errors import NonDeterminismError
+from pgflow.errors import NonDeterminismError, NotStorable
 from pgflow.replay.check import _judge as judge_replay
 
 MAX_MOVES = 3_000

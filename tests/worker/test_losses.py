@@ -177,7 +177,7 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
         run = app.start(three)
         run.result(SOON)
         (here,) = app._background._on_loops.values()  # type: ignore[union-attr]
-    (worker,) = here.workers
+        (worker,) = here.workers
         told = worker._acknowledged
         wait_until(
             lambda: any(
