@@ -75,7 +75,7 @@ class AsyncApp(AsyncPoolClient):
                 ended.abandon()
 
     @property
-    def has_workers(self) -> bool:
+    def _has_workers(self) -> bool:
         """True if a worker of this app is at work, on any event loop."""
         return any(one.workers for one in list(self._on_loops.values()))
 

@@ -218,7 +218,7 @@ class App(PoolClient):
         app is running.
         """
         handle = self.start(workflow, *args, **kwargs)
-        if self._background is not None and self._background.has_workers:
+        if self._background is not None and self._background._has_workers:
             return handle.result()
         with self.worker():
             return handle.result()

@@ -100,6 +100,7 @@ select pg_catalog.pg_describe_object(n.refclassid, n.refobjid, 0)
   || ' is neither of pgflow nor of Postgres'
 from named n, pg_catalog.pg_identify_object(n.refclassid, n.refobjid, 0) as o
 where o.schema is distinct from 'pgflow'
+  and not (o.type = 'schema' and o.identity = 'pgflow')
   and not (o.schema = 'pg_catalog' and n.refobjid < 16384)
 union all
 select p.oid::regprocedure || ' is none of the functions that only read'

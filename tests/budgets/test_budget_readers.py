@@ -175,8 +175,9 @@ def test_the_command_line_sets_grants_and_revokes(dsn: str, conn: psycopg.Connec
         0,
         "bare has no limits, and nothing was drawn on it in this period.\n",
     )
-    conn.execute("delete from pgflow.pool_change where pool = 'bare'")
-    said = conn.execute("select what, why from pgflow.pool_change order by changed_at").fetchall()
+    said = conn.execute(
+        "select what, why from pgflow.pool_change where pool <> 'bare' order by changed_at"
+    ).fetchall()
     assert said == [("set", "trial"), ("granted", None), ("revoked", "unpaid"), ("restored", None)]
 
 

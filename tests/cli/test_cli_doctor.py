@@ -238,7 +238,7 @@ def test_what_a_role_may_do(dsn, conn):
         seen, _ = findings(as_role(dsn, roles["operator"]))
         assert seen["privileges"][0][1] == (
             f"{roles['operator']} may read, start and signal runs, pause, resume and retry runs, "
-            "audit; not work on runs"
+            "declare pools and queues, audit; not work on runs, answer gates"
         )
         nobody, code = findings(as_role(dsn, roles["nobody"]))
         assert code == 1

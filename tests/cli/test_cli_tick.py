@@ -78,7 +78,7 @@ def test_a_failed_run_is_exit_code_one_and_an_annotation(dsn, conn, tmp_path):
         dsn, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(page), GITHUB_OUTPUT=str(outputs)
     )
     assert (answer.code, answer.data["failed"]) == (1, 1)
-    assert answer.err == "::error title=run bad%2C1 failed::failing: ValueError: no 7\n"
+    assert answer.err.endswith("::error title=run bad%2C1 failed::failing: ValueError: no 7\n")
     assert "| bad,1 | failing | failed | ValueError: no 7 |" in page.read_text()
     assert outputs.read_text() == "outcome=idle\ntaken=1\nfailed=1\nstuck=0\nnext_wake_at=\n"
 

@@ -813,7 +813,7 @@ async def test_the_first_run_sees_what_a_replay_will_see(aflow: AsyncHarness) ->
     await aflow.until_idle()
     await run.send(go, 1)
     await run.result(SOON)
-    assert seen == [{"pair": [1, 2], "3": None}] * 2
+    assert seen == [{"pair": (1, 2), 3: None}] * 2
 
 
 @pytest.mark.full

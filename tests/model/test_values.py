@@ -4,6 +4,7 @@ refused with a reason.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import json
@@ -216,7 +217,10 @@ plain_values = st.recursive(
 @often
 @given(plain_values)
 def test_without_an_annotation_the_second_time_changes_nothing_more(value):
-    once = there_and_back(ANYTHING, value)
+    try:
+        once = there_and_back(ANYTHING, value)
+    except NotStorable:
+        return  # it says so instead of changing it
     assert repr(there_and_back(ANYTHING, once)) == repr(once)
 
 
@@ -973,7 +977,10 @@ def test_the_server_accepts_every_text_and_gives_it_back(conn: psycopg.Connectio
     @settings(often, max_examples=40)
     @given(st.lists(plain_values, min_size=5, max_size=20))
     def check(values: list[Any]) -> None:
-        sent = [encode_plain(value, "it") for value in values]
+        sent = []
+        for value in values:
+            with contextlib.suppress(NotStorable):
+                sent.append(codec_for(Any).encode(value, "it"))
         rows = conn.execute(
             f"select (t::{target})::text from unnest(%s::text[]) t", (sent,)
         ).fetchall()

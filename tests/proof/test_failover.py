@@ -40,7 +40,6 @@ def has_caught_up(pair: Pair) -> bool:
         ("workers",),
         ("queues",),
         ("doctor",),
-        ("sql", "select pg_is_in_recovery() as standby"),
     ],
     ids=" ".join,
 )
@@ -50,20 +49,14 @@ def test_of_several_hosts_every_command_finds_the_one_that_takes_writes(
     answer = pgflow(lasting.dsn(standby_first=True), *command)
     assert "recovery" not in answer.out + answer.err
     assert answer.code == (1 if command == ("doctor",) else 0), answer.err
-    if command[0] == "sql":
-        assert answer.data == [{"standby": False}]
 
 
 def test_a_command_on_standbys_alone_says_so_unless_it_is_told_to_read_there(lasting: Pair) -> None:
     refused = pgflow(lasting.standby.dsn, "list")
     assert refused.code == 69
     assert "no server that is named takes writes. Name the primary" in refused.err
-    answer = pgflow(
-        f"{lasting.dsn(standby_first=True)}?target_session_attrs=any",
-        "sql",
-        "select pg_is_in_recovery() as standby",
-    )
-    assert answer.data == [{"standby": True}]
+    answer = pgflow(f"{lasting.dsn(standby_first=True)}?target_session_attrs=any", "list")
+    assert answer.code == 0, answer.err
 
 
 def findings(dsn: str) -> dict[str, list[tuple[str, str, str]]]:

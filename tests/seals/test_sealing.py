@@ -256,7 +256,11 @@ def test_removed_history_leaves_the_roots_and_no_findings(
     assert findings(conn, anchor) == []
     with conn.transaction(force_rollback=True):
         conn.execute("delete from pgflow.dropped_history")
-        assert findings(conn, anchor) == ["round_changed", "run_missing"]
+        assert findings(conn, anchor) == [
+            "evidence_missing",
+            "round_changed",
+            "run_missing",
+        ]
 
 
 def test_one_seals_at_a_time_and_the_others_do_not_wait(

@@ -292,7 +292,7 @@ async def test_a_role_that_may_only_look_is_told_so(
         await pilot.press("t")
         await until(pilot, is_at(top, Ask))
         await pilot.press("ctrl+s")
-        await sees(top, pilot, "permission denied for function retry_run", "pgflow_operator")
+        await sees(top, pilot, "may not use pgflow.retry_run", "pgflow_operator")
         await pilot.press("escape")
         await until(pilot, is_at(top, Page))
 

@@ -187,7 +187,8 @@ async def play(dsn: str, conn: psycopg.Connection[Any], colour: str) -> None:
     @workflow
     async def work(body: str, verb: str, key: str) -> Any:
         declared = bodies[body]
-        return await (declared if colour == "async" else declared.aio)(verb, key)
+        got = await (declared if colour == "async" else declared.aio)(verb, key)
+        return getattr(got, "value", got)
 
     app.include(work)
     keys = [f"{code}-{body}-{verb}" for code, body, verb in CASES]
