@@ -121,12 +121,13 @@ def project(
 def test_the_examples_run_in_their_order(project, monkeypatch):
     dsn, folder = project
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("PGFLOW_AUDITOR_DSN", servers.as_auditor(dsn))
     for example in examples():
         words = shlex.split(example)[1:]
         if example.startswith(RUN_UNTIL_STOPPED + TESTED_ELSEWHERE):
             understood(words)
             continue
+        if words[0] == "sql":
+            monkeypatch.setenv("PGFLOW_AUDITOR_DSN", servers.as_auditor(dsn))
         if words[0] == "tick":
             answer = finish(process(dsn, words[0], str(folder / words[1]), *words[2:]))
         else:

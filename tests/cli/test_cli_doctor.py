@@ -246,7 +246,7 @@ def test_what_a_role_may_do(dsn, conn):
             (
                 "fail",
                 f"{roles['nobody']} may not use pgflow here",
-                f"grant pgflow_client (or _worker, _operator, _auditor, _approver) to {roles['nobody']}",
+                f"grant pgflow_client (or _worker, _operator, _auditor, _approver, _declarer) to {roles['nobody']}",
             )
         ]
     finally:

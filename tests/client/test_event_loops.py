@@ -9,6 +9,8 @@ import gc
 import itertools
 import os
 import threading
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +25,17 @@ if TYPE_CHECKING:
     import psycopg
 
     Act = Callable[[AsyncApp], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture(autouse=True)
+def connections_of_ended_loops() -> Iterator[None]:
+    """A loop that ends without a close leaves connections of which Python warns when it collects
+    them: here, and not in a test of something else.
+    """
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @workflow

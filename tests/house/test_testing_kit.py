@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import subprocess
 import sys
 import threading
+import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -40,6 +43,17 @@ if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
 go = Signal("go", int)
+
+
+@pytest.fixture(autouse=True)
+def connections_of_ended_loops() -> Iterator[None]:
+    """A loop that ends without a close leaves connections of which Python warns when it collects
+    them: here, and not in a test of something else.
+    """
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @step
