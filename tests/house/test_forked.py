@@ -13,6 +13,7 @@ from typing import Any
 import forked
 import psycopg
 import pytest
+import servers
 import sqlkit
 from copies import Copies
 from servers import HANG_SECONDS
@@ -77,6 +78,11 @@ def test_a_database_whose_clock_was_replaced_is_lent_again_with_its_own(
     with psycopg.connect(first, autocommit=True) as conn:
         sqlkit.set_clock(conn, datetime(2001, 1, 1, tzinfo=UTC))
         assert one(conn, "select extract(year from pgflow.now_())") == 2001
+    others = (
+        "select count(*) from pg_stat_activity where datname = current_database() "
+        "and pid <> pg_backend_pid() and backend_type = 'client backend'"
+    )
+    servers.wait_until(lambda: one(copies.keeper(first), others) == 0, "that session has gone")
     copies.give_back(first)
     again = copies.take()
     assert again == first

@@ -117,7 +117,6 @@ async def test_one_that_passes_is_counted_by_a_rate(
     await aflow.app.set_queue("line", fifo=True, rate="2/1h")
     await aflow.start(fans_out, "a")
     await eventually(lambda: len(ended(conn)) == 1, "one of its children has passed")
-    assert claim(conn, 9) == []
     assert conn.execute("select sum(starts) from pgflow.line_rate").fetchone() == (2,)
 
 
