@@ -326,8 +326,8 @@ class Writer:
         if type(value) is list and back is ABSENT:
             return items
         tagged = {TAG: type(value).__qualname__, "of": items}
-        if getattr(value, "maxlen", None) is not None:
-            tagged["maxlen"] = value.maxlen
+        if (most := getattr(value, "maxlen", None)) is not None:
+            tagged["maxlen"] = most
         return tagged
 
     @staticmethod
