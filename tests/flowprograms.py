@@ -34,6 +34,8 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
+from servers import HANG_SECONDS  # noqa: E402
+
 Connection = psycopg.Connection[Any]
 NAMES = ("a", "b", "c")
 
@@ -285,7 +287,7 @@ class Interpreter:
 
 def patiently(dsn: str) -> Connection:
     """Connect, also to a server that is just recovering."""
-    give_up = time.monotonic() + 120
+    give_up = time.monotonic() + HANG_SECONDS
     while True:
         try:
             return psycopg.connect(
