@@ -108,7 +108,7 @@ class InvalidArgument(PgflowError, ValueError):
 
 class NotStorable(InvalidArgument):
     """A value that cannot be written as JSON within the limits, that would come back as another, or
-    that cannot be read back as its annotation says. The limits are 1 MiB, 200 levels, and 4,300
+    that cannot be read back as its annotation says. The limits are 1 MiB, 200 levels, and 4,299
     digits of a number. Postgres itself refuses JSON of tens of thousands of levels with 54001,
     before pgflow sees it.
 

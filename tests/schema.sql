@@ -2815,7 +2815,7 @@ function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 65b29c13a1513da924b010a7eacdd07e
+  md5 9e80448efed3c8379f73fee24f98990a
 
 function pgflow.check_beats_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Accepted effects that promised beats are watched
@@ -2942,7 +2942,7 @@ function pgflow.check_json_(value json, what text) returns void, owner pgflow_ow
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 8e283f146835cf7f753fad5f044bde7a
+  md5 c97e61ecec58f5a90c191b586e9dd18a
 
 function pgflow.check_key_(key text) returns void, owner pgflow_owner
   -- Refuses (PF003) a key that is empty or too long; null is a key to be made up
@@ -4128,10 +4128,10 @@ function pgflow.has_done_(chain bigint) returns boolean, owner pgflow_owner
   md5 4067713e5db636d732a475df2e54de2f
 
 function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
-  -- True if a JSON text holds more than 4,300 digits in a row outside of strings
+  -- True if a JSON text holds more than 4,299 digits in a row outside of strings
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
-  md5 0c3d82ded77346a257409c78db9687a1
+  md5 0d0a9580da36c964358ae5f9314d5c64
 
 function pgflow.has_passed(at timestamp with time zone) returns boolean, owner pgflow_owner
   -- True if a time is over by the database's clock: of a link, before it shows a gate

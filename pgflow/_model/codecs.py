@@ -11,7 +11,7 @@ are base64, NaN is refused, and fields are stored under their own names (aliases
 a class says in its own configuration of bytes and NaN holds.
 
 The text is stored as it is, in columns of type ``json``. What Postgres or another client could not
-read back (NUL, lone surrogates, NaN, numbers of more than 4,300 digits, more than 200 levels, more
+read back (NUL, lone surrogates, NaN, numbers of more than 4,299 digits, more than 200 levels, more
 than 1 MiB) is refused here with a typed error; the server checks what it is sent by other clients.
 """
 
@@ -42,7 +42,9 @@ T = TypeVar("T")
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 200
-MAX_DIGITS = 4300  # CPython refuses to read a longer integer (sys.int_info.default_max_str_digits)
+# CPython reads integers of 4,300 characters (sys.int_info.default_max_str_digits), and pydantic
+# before 2.14 counts the sign as one of them.
+MAX_DIGITS = 4299
 
 ENVELOPE = '{"$codec"'
 """Beginning of the text of an encoded value, and of no other value

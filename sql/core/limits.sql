@@ -1,5 +1,5 @@
 -- Limits of a value before it is stored, where a CHECK cannot say them. Python decodes JSON by
--- recursion and refuses integers of more than 4,300 digits, so a value beyond these bounds would be a
+-- recursion and refuses integers of more than 4,299 digits, so a value beyond these bounds would be a
 -- row that SQL can read and no worker can: it is refused here, at the door, for callers of any language.
 
 create or replace function pgflow.json_depth_(value text)
@@ -36,7 +36,7 @@ immutable strict
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  zeros constant text := repeat('0', 4301);
+  zeros constant text := repeat('0', 4300);
 begin
   -- Strings may hold digits too: take them out only where that can matter.
   return position(zeros in translate(value, '123456789', '000000000')) > 0
@@ -45,7 +45,7 @@ begin
 end
 $$;
 comment on function pgflow.has_long_number_(text)
-  is 'True if a JSON text holds more than 4,300 digits in a row outside of strings';
+  is 'True if a JSON text holds more than 4,299 digits in a row outside of strings';
 
 create or replace function pgflow.check_json_(value json, what text)
 returns void
@@ -70,8 +70,8 @@ begin
   if length(body) - length(translate(body, '[{', '')) > 200 and pgflow.json_depth_(body) > 200 then
     raise exception using errcode = 'PF003', message = format('%s is nested more than 200 levels deep', what);
   end if;
-  if length(body) > 4300 and pgflow.has_long_number_(body) then
-    raise exception using errcode = 'PF003', message = format('%s holds a number of more than 4,300 digits', what);
+  if length(body) > 4299 and pgflow.has_long_number_(body) then
+    raise exception using errcode = 'PF003', message = format('%s holds a number of more than 4,299 digits', what);
   end if;
   -- What jsonb cannot hold - NUL, half a surrogate pair, 1e200000 - some client or view could not read.
   begin

@@ -613,7 +613,7 @@ begin
   begin
     suspects := (
       select jsonb_agg(e) from jsonb_array_elements(runs) e
-      where e->>1 is null or octet_length(e->>1) > 4300
+      where e->>1 is null or octet_length(e->>1) > 4299
         or octet_length(e->>1) > 200 and length(e->>1) - length(translate(e->>1, '[{', '')) > 200
         or jsonb_typeof((e->>1)::jsonb) <> 'object'
         or e->>0 is not null and char_length(e->>0) not between 1 and 128

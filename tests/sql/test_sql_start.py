@@ -453,9 +453,9 @@ ACCEPTED: list[dict[str, Any]] = [
 
 LONG: dict[str, tuple[str, str | None]] = {
     "a string of a mebibyte": (f'{{"a":"{"x" * (MEBIBYTE - 8)}"}}', None),
-    "4300 digits": (f'{{"a": {"7" * 4300}}}', None),
-    "4301 digits": (f'{{"a": {"7" * 4301}}}', INVALID),
-    "4301 digits of a fraction": (f'{{"a": -0.{"7" * 4301}}}', INVALID),
+    "4299 digits": (f'{{"a": {"7" * 4299}}}', None),
+    "4300 digits": (f'{{"a": {"7" * 4300}}}', INVALID),
+    "4300 digits of a fraction": (f'{{"a": -0.{"7" * 4300}}}', INVALID),
     "a string of 5000 digits": (f'{{"a": "{"7" * 5000}"}}', None),
 }
 
