@@ -1,6 +1,6 @@
 # The commands of those who work on pgflow. `make check test` is what a first patch needs.
 
-.PHONY: check test full proof bench docs
+.PHONY: check test full proof bench docs size
 
 check:  # lint, layout, imports, spelling and types: two minutes
 	ruff check .
@@ -21,6 +21,9 @@ proof:  # every promise under its faults; commit first
 
 bench:
 	python -m bench --quick --only pgflow
+
+size:  # lines of code a room, and what the architecture is held to
+	python -m tools.size
 
 docs:  # all that is made: reference, sync twins, snapshots
 	python -m tools.generate
