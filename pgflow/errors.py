@@ -7,49 +7,49 @@
         ├── ScheduleNotFound     PF027   no schedule has this name
         ├── RelayNotFound        PF028   no relay has this name
         ├── KeyConflict          PF002   the key names a run with another workflow or input
-        ├── InvalidArgument      PF003   a value that no run can have or store
+        ├── InvalidArgument      PF003   a value that is not valid or cannot be stored
         │   └── NotStorable              a value that cannot be written as JSON and read back
         ├── LeaseLost            PF004   another worker holds the run
         ├── StepCommitted        PF005   a transactional step ended its transaction itself
         ├── WrongState           PF006   the run is not in a state that allows this
-        ├── LockLost             PF025   a lock does not count any more
-        ├── LockRefused          a lock that would never be had
-        ├── VersionConflict      PF024   an entity has another version than expected
-        ├── NotAllowed           PF021   others may do this, and not whoever asked
-        ├── GateClosed           PF022   somebody has answered the gate before, or its time is over
+        ├── LockLost             PF025   a lock expired or was taken away
+        ├── LockRefused                  a lock that could never be won
+        ├── VersionConflict      PF024   an entity does not have the expected version
+        ├── NotAllowed           PF021   the caller lacks the right to do this
+        ├── GateClosed           PF022   the gate was answered before, or has expired
         ├── InvalidLink                  a link that answers a gate was altered
-        ├── InvalidSignature             the signature of a webhook does not hold
-        ├── PayloadChanged       PF023   what the gate asks is not what was answered
-        ├── HasActed PF020 what would be dropped of a run has acted, and nobody said what is to
-        become of it ├── RunFailed the workflow raised; its error is the __cause__
-        ├── UpdateFailed                 the handler of an update raised; its error is the __cause__
-        │   └── UpdateRejected           its validator did: nothing was done
+        ├── InvalidSignature             the signature of a webhook is not valid
+        ├── PayloadChanged       PF023   the request of the gate has changed
+        ├── HasActed             PF020   the dropped part has effects, and effects= is missing
+        ├── RunFailed                    the workflow raised an error: the __cause__
+        ├── UpdateFailed                 the handler of an update raised an error: the __cause__
+        │   └── UpdateRejected           its validator did; nothing was done
         ├── UpdateRefused                the run ended before it answered the update
         ├── RunCancelled                 the run was cancelled, or its deadline passed
         ├── RunStuck                     the run cannot go on without a person
-        ├── WorkerFailed the worker in this process cannot go on; its runs go on elsewhere
-        ├── StepFailed                   a step raised an error of a class that is not known here
-        ├── NeedsGate                    the policy asks for somebody's leave; nothing was done
-        │   └── GateRejected             nobody gave it
-        ├── Stale the precondition of an effect did not hold; nothing was done
-        ├── Diverged what an effect was to act on is not what its decision rested on; nothing was
-        done ├── EffectFailed                 somebody has said that an effect was not done
-        ├── TooManyFailures              map() lost more items than it may
-        ├── NonDeterminismError          the code does not repeat what the journal says it did
+        ├── WorkerFailed                 the worker in this process stopped; others take its runs
+        ├── StepFailed                   a step raised an error of an unknown class
+        ├── NeedsGate                    the policy requires approval; nothing was done
+        │   └── GateRejected             the approval was not given
+        ├── Stale                        the precondition of an effect failed; nothing was done
+        ├── Diverged                     the target of an effect has changed; nothing was done
+        ├── EffectFailed                 an effect was settled as not done
+        ├── TooManyFailures              map() lost more items than allowed
+        ├── NonDeterminismError          the code does not repeat its journal
         ├── NotInRunError                only workflow or step code may call this
         ├── NotInWorkflowError           workflow code must not do this itself: a step may
         ├── WrongColourError             the other colour (async or sync) must be called
         ├── DefinitionError              a workflow or step that cannot work
-        │   └── InvalidWorkflow              a file of a declared workflow that cannot be used
-        ├── BudgetExceeded               a pool did not admit the call, which was not made
+        │   └── InvalidWorkflow          a file of a declared workflow that is not valid
+        ├── BudgetExceeded               a pool did not admit the call, which did not run
         ├── CodecError                   a value that the app's codec cannot encode or decode
-        │   └── Redacted                 a value that somebody had replaced by its hash
+        │   └── Redacted                 a value that was replaced by its hash
         └── SetupError                   the database is not ready for pgflow
             ├── SchemaMissing            nothing is installed
             ├── SchemaForeign            a schema "pgflow" that is not ours
             ├── SchemaOutdated           `pgflow migrate` has not run for this version
             ├── SchemaNewer              the database belongs to a newer version
-            ├── MissingGrant             the role of a connection may not do this
+            ├── MissingGrant             the connection's role lacks a right
             ├── ServerUnsupported        the server is too old, or the database not in UTF-8
             └── EmbeddedServerError      the embedded server does not start
 
@@ -77,58 +77,58 @@ class RunNotFound(PgflowError):
 
 
 class PoolNotFound(PgflowError):
-    """No pool has this name: neither has an app declared it yet, nor somebody set it."""
+    """No pool has this name: declare it in an app, or set it."""
 
     sqlstate = "PF026"
 
 
 class ScheduleNotFound(PgflowError):
-    """No schedule has this name: no app has declared it yet, or somebody has removed it."""
+    """No schedule has this name: it was never declared, or was removed."""
 
     sqlstate = "PF027"
 
 
 class RelayNotFound(PgflowError):
-    """No relay has this name: no app has declared it yet, or somebody has removed it."""
+    """No relay has this name: it was never declared, or was removed."""
 
     sqlstate = "PF028"
 
 
 class KeyConflict(PgflowError):
-    """The key already names a run with another workflow or input; that run is unharmed."""
+    """The key already names a run with another workflow or input. That run is unchanged."""
 
     sqlstate = "PF002"
 
 
 class InvalidArgument(PgflowError, ValueError):
-    """A name, option or value that no run can have."""
+    """A name, option or value that is not valid."""
 
     sqlstate = "PF003"
 
 
 class NotStorable(InvalidArgument):
-    """A value that cannot be written as JSON within the limits, that would come back as another, or
-    that cannot be read back as its annotation says. The limits are 1 MiB, 200 levels, and 4,299
-    digits of a number. Postgres itself refuses JSON of tens of thousands of levels with 54001,
-    before pgflow sees it.
+    """A value that cannot be written as JSON within the limits, would read back as another value,
+    or does not read back by its annotation. The limits are 1 MiB, 200 levels, and 4,299 digits of a
+    number. Postgres itself refuses JSON of tens of thousands of levels with 54001, before pgflow
+    sees it.
 
     Attributes:
-        outline: Of one that cannot be read back, its text without the words of a validator, which
-            may quote the value.
+        outline: Text of the error without that of a validator, which may quote the value, if it
+            does not read back.
     """
 
     outline: str | None = None
 
 
 class LeaseLost(PgflowError):
-    """Another worker holds the run now: nothing was written."""
+    """Another worker holds the run now. Nothing was written."""
 
     sqlstate = "PF004"
 
 
 class StepCommitted(PgflowError):
-    """A transactional step committed or rolled back by itself;
-    the run is held, since that cannot be undone.
+    """A transactional step committed or rolled back by itself. The run is put on hold, since that
+    cannot be undone.
     """
 
     sqlstate = "PF005"
@@ -141,12 +141,11 @@ class WrongState(PgflowError):
 
 
 class LockLost(PgflowError):
-    """A lock does not count any more: its time was over, or an operator has taken it away. What it
-    protects refuses its fence.
+    """A lock expired, or an operator took it away. The system that it protects refuses its fence.
 
     Attributes:
-        reason: ``broken``: an operator has taken it away. ``expired``: its time was over, or an
-            earlier generation of the run has given it back. Empty where plain code held it.
+        reason: ``broken``: an operator took it away. ``expired``: its ttl passed, or an earlier
+            generation of the run released it. Empty for locks of plain code.
     """
 
     sqlstate = "PF025"
@@ -157,11 +156,11 @@ class LockLost(PgflowError):
 
 
 class LockRefused(PgflowError):
-    """A lock that would never be had: nothing was waited for.
+    """A lock that could never be won. The code did not wait for it.
 
     Attributes:
-        reason: ``reentered``: the code is in a block of this lock already. ``deadlock``: who holds
-            it waits for what this run holds.
+        reason: ``reentered``: the code is already in a block of this lock. ``deadlock``: the holder
+            waits for a lock of this run.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -170,28 +169,30 @@ class LockRefused(PgflowError):
 
 
 class VersionConflict(PgflowError):
-    """An entity has another version than the update expected; nothing was changed. Read it again,
-    and decide on what it is now.
+    """An entity does not have the version that the update expected. Nothing was changed. Read it
+    again, and decide on its present state.
     """
 
     sqlstate = "PF024"
 
 
 class NotAllowed(PgflowError):
-    """Only others may do this: an operator (``pgflow_operator``), or whoever a gate asks."""
+    """The caller lacks the right to do this: it needs an operator (``pgflow_operator``), or an
+    approver of the gate.
+    """
 
     sqlstate = "PF021"
 
 
 class GateClosed(PgflowError):
-    """The gate takes no more answers: the first one that closed it counts, or its time is over.
+    """The gate is closed: by the first answer that counts, or by its timeout.
 
     Attributes:
         verdict: Answer that counts: ``approve``, ``reject``, ``escalate``, ``take_over``, or
-            ``expire`` where nobody answered in time.
-        by: Name of whoever gave it.
-        at: Time of it, on the database's clock, in ISO 8601.
-        reason: Reason that was given; None for none.
+            ``expire`` after a timeout.
+        by: Name of the approver.
+        at: Time of the answer, on the database's clock, in ISO 8601.
+        reason: Reason given; None for none.
     """
 
     sqlstate = "PF022"
@@ -202,49 +203,49 @@ class GateClosed(PgflowError):
 
 
 class InvalidLink(PgflowError):
-    """A link that answers a gate was altered, or signed with a key that is not known."""
+    """A link that answers a gate was altered, or signed with an unknown key."""
 
 
 class InvalidSignature(PgflowError):
-    """The signature of a webhook does not hold, or is too old."""
+    """The signature of a webhook is not valid, or is too old."""
 
 
 class PayloadChanged(PgflowError):
-    """The request of the gate is not the one that was answered: somebody has edited it since, or
-    the hash is of another gate.
+    """The request of the gate is not the one that was answered: it was edited since, or the hash
+    belongs to another gate.
     """
 
     sqlstate = "PF023"
 
 
 class HasActed(PgflowError):
-    """A fork, rewind or restart would drop a part that has acted outside; the message names it. Say
-    ``effects="reuse"`` or ``"repeat"``.
+    """A fork, rewind or restart would drop a part with outside effects, which the message names.
+    Pass ``effects="reuse"`` or ``"repeat"``.
     """
 
     sqlstate = "PF020"
 
 
 class RunFailed(PgflowError):
-    """The workflow raised. Its error, rebuilt, is the ``__cause__``."""
+    """The workflow raised an error, which is rebuilt as the ``__cause__``."""
 
 
 class UpdateFailed(PgflowError):
-    """The handler of an update raised. Its error, rebuilt, is the ``__cause__``."""
+    """The handler of an update raised an error, which is rebuilt as the ``__cause__``."""
 
 
 class UpdateRejected(UpdateFailed):
-    """The run did not take an update, so nothing was done: its validator raised, whose error is the
-    ``__cause__``; or the workflow has no such handler, or its arguments do not fit.
+    """The run rejected an update, so nothing was done: its validator raised the ``__cause__``, the
+    workflow has no such handler, or the arguments do not fit.
     """
 
 
 class UpdateRefused(PgflowError):
-    """The run ended, or gave the update up, before it was answered."""
+    """The run ended, or dropped the update, before answering it."""
 
 
 class RunCancelled(PgflowError):
-    """The run was cancelled, by somebody or by its deadline."""
+    """The run was cancelled, by a request or its deadline."""
 
 
 class RunStuck(PgflowError):
@@ -252,14 +253,11 @@ class RunStuck(PgflowError):
 
 
 class WorkerFailed(PgflowError):
-    """The worker in this process cannot go on:
-    it hands its runs back, and nobody works on them here.
-    """
+    """The worker in this process cannot go on. Its runs are handed back, and none run here."""
 
 
 class StepFailed(PgflowError):
-    """A step raised an error whose class is known neither to Python,
-    nor to ``raises=``, nor to the app.
+    """A step raised an error of a class that is unknown to Python, to ``raises=`` and to the app.
 
     Attributes:
         error_type: Module and qualified name of the error's class.
@@ -275,16 +273,16 @@ class StepFailed(PgflowError):
 
 
 class NeedsGate(PgflowError):
-    """The policy in force lets this effect through only with somebody's leave; nothing was done.
+    """The policy in force requires approval of this effect. Nothing was done.
 
-    A workflow that calls the effect asks for it at a gate. This is raised where it cannot: by runs
-    that met the policy before gates were there.
+    A workflow that calls the effect asks for approval at a gate. Only runs that met the policy
+    before gates existed raise this.
 
     Attributes:
         policy_version: Version of the policy; None if that was not recorded.
-        terms: Terms of the gate, as the rule of the policy says them: ``approvers``, ``quorum``,
-            ``timeout`` in seconds, ``on_timeout`` and ``escalate``; None if it says none.
-        notify: Name of the step that tells those who are asked; None for none.
+        terms: Terms of the gate, from the rule of the policy: ``approvers``, ``quorum``,
+            ``timeout`` in seconds, ``on_timeout`` and ``escalate``; None if it has none.
+        notify: Name of the step that notifies the approvers; None for none.
     """
 
     policy_version: int | None = None
@@ -293,12 +291,12 @@ class NeedsGate(PgflowError):
 
 
 class GateRejected(NeedsGate):
-    """The policy asks for somebody's leave, and nobody gave it; nothing was done.
+    """The policy requires approval, which was not given. Nothing was done.
 
     Attributes:
         verdict: Verdict of the gate, a code: ``reject``, ``escalate`` or ``expire``.
-        reason: Reason that was given; empty for none.
-        by: Names of those who answered.
+        reason: Reason given; empty for none.
+        by: Names of the approvers who answered.
     """
 
     verdict: str = ""
@@ -307,18 +305,18 @@ class GateRejected(NeedsGate):
 
 
 class Stale(PgflowError):
-    """The precondition of an effect did not hold immediately before the act; nothing was done."""
+    """The precondition of an effect failed immediately before the act. Nothing was done."""
 
 
 class Diverged(PgflowError):
-    """An effect found something else than it was called to expect, immediately before it acted;
-    nothing was done.
+    """The observation of an effect, immediately before the act, differs from the expected one.
+    Nothing was done.
 
-    Catch it to decide again on what there is now, or let it end the run.
+    Catch it to decide again on the present state, or let it end the run.
 
     Attributes:
         expected: The fingerprint passed as ``options(expect=...)``.
-        observed: The fingerprint of what was found; neither holds what was observed.
+        observed: The fingerprint of the observation. Neither contains the observed values.
     """
 
     def __init__(self, message: str, expected: str = "", observed: str = "") -> None:
@@ -328,15 +326,15 @@ class Diverged(PgflowError):
 
 
 class EffectFailed(PgflowError):
-    """Somebody who knows has said that an effect was not done."""
+    """An effect was settled as not done."""
 
 
 class TooManyFailures(PgflowError):
-    """``map()`` lost more items than it may, or too few succeeded."""
+    """``map()`` lost more items than allowed, or too few succeeded."""
 
 
 class NonDeterminismError(PgflowError):
-    """The workflow code does not repeat what the journal says it did; nothing was written."""
+    """The workflow code does not repeat its journal. Nothing was written."""
 
 
 class NotInRunError(PgflowError):
@@ -372,7 +370,7 @@ class InvalidWorkflow(DefinitionError):
 
 
 class BudgetExceeded(PgflowError):
-    """A pool did not admit a call, so the call was not made.
+    """A pool did not admit a call, so it did not run.
 
     Attributes:
         reason: ``used_up``, ``revoked`` or ``no_pool``.
@@ -422,8 +420,8 @@ class CodecError(PgflowError):
 
 
 class Redacted(CodecError):
-    """Somebody had the value replaced by its hash (``redact``), or it is in a file that is gone:
-    the run that recorded it can be read and verified, and not be replayed past it.
+    """The value was replaced by its hash (``redact``), or is in a file that is gone. Its run can be
+    read and verified, but not replayed beyond this value.
     """
 
 

@@ -1,14 +1,13 @@
-"""Signed links by which a person answers a gate: from a mail, say, without an account.
+"""Signed links to answer a gate, for example from a mail and without an account.
 
-A link holds the gate, the hash of the request that was shown, the verdict, who answers and until
-when, signed with HMAC-SHA256. Whoever alters any of it has no valid link. To look at it (GET) shows
-the request and changes nothing, since mail programs and scanners open links by themselves; a button
-there (POST) answers. A link is used up by the answer itself: the gate is closed then. The database
-decides all else, by its own clock: who may answer, whether the request is still the same, and
-whether the link was in time.
+A link holds the gate, the hash of the request that was shown, the verdict, the approver and the
+expiry, signed with HMAC-SHA256. An altered link is not valid. GET shows the request and changes
+nothing, since mail programs and scanners open links by themselves; a button there (POST) answers.
+The answer uses the link up, since the gate is closed then. The database decides everything else by
+its own clock: the rights of the approver, changes of the request, and the expiry.
 
-Keys have names, so that they can be rotated: the current one signs, and every one that is still
-there is accepted. Take a key away, and its links are void.
+Keys have names, so that you can rotate them: the current key signs, and all keys verify. Removing a
+key voids its links.
 
 Example::
 
@@ -69,15 +68,15 @@ MAX_REASON_CHARS = 4096
 
 @dataclass(frozen=True)
 class Link:
-    """A link, read.
+    """A verified link.
 
     Attributes:
         gate: Key of the gate.
         payload_hash: Hash of the request that was shown.
         verdict: ``approve`` or ``reject``.
-        by: Name of whoever answers.
-        until: Time from which it is void, on the database's clock.
-        key_id: Name of the key that has signed it.
+        by: Name of the approver.
+        until: Expiry, by the database's clock.
+        key_id: Name of the key that signed it.
     """
 
     gate: str
@@ -112,28 +111,30 @@ class LinkKeys:
             )
         self._current = list(self._keys)[-1] if current is None else current
         if self._current not in self._keys:
-            raise InvalidArgument(f"there is no key {self._current!r} to sign links with")
+            raise InvalidArgument(f"current={self._current!r} is not among the keys of links")
 
     def sign(
         self, gate: str, payload_hash: str, verdict: LinkVerdict, by: str, until: datetime
     ) -> str:
-        """Returns the last part of a link's address.
+        """Return the last part of a link's address.
 
         Args:
             gate: Key of the gate.
             payload_hash: Hash of the request that is shown.
             verdict: ``approve`` or ``reject``.
-            by: Name of whoever answers with it.
-            until: Time from which it is void; the database's clock decides.
+            by: Name of the approver.
+            until: Expiry, by the database's clock.
 
         Raises:
-            InvalidArgument: The verdict is another, something is missing, or the time has no time
-                zone.
+            InvalidArgument: The verdict is not one of these, an argument is empty, or the time has
+                no zone.
         """
         if verdict not in ("approve", "reject"):
-            raise InvalidArgument(f"a link approves or rejects, and does not {verdict!r}")
+            raise InvalidArgument(
+                f"verdict of a link must be 'approve' or 'reject', not {verdict!r}"
+            )
         if not all(isinstance(text, str) and text for text in (gate, payload_hash, by)):
-            raise InvalidArgument("a link names a gate, the hash of its request, and who answers")
+            raise InvalidArgument("a link needs a gate, the hash of its request, and by=")
         if until.tzinfo is None:
             raise InvalidArgument("until of a link must have a time zone")
         said = [self._current, gate, payload_hash, verdict, by, until.astimezone(UTC).isoformat()]
@@ -156,7 +157,7 @@ class LinkKeys:
                 name for name in self._keys if hmac.compare_digest(self._mac(name, body), said)
             ]
         except ValueError as error:
-            raise InvalidLink("this is no link") from error
+            raise InvalidLink("this link is not valid") from error
         if not signers:
             raise InvalidLink(
                 "this link was altered, or it was signed with a key that is not known"
@@ -238,7 +239,7 @@ def asgi(app: App | AsyncApp, *, keys: LinkKeys) -> Asgi:
             await live(receive, send)
             return
         if scope["type"] != "http":
-            raise RuntimeError(f"links are asked for by HTTP, not by {scope['type']}")
+            raise RuntimeError(f"links are served over HTTP, not {scope['type']}")
         status, title, body = await _respond(app, keys, scope, receive)
         page = _page(title, body).encode()
         headers = [
@@ -269,7 +270,7 @@ async def _respond(
     token = scope["path"].rstrip("/").rpartition("/")[2]
     try:
         if len(token) > MAX_TOKEN_CHARS:
-            raise InvalidLink("this is no link")
+            raise InvalidLink("this link is not valid")
         link = keys.read(token)
         if scope["method"] in ("GET", "HEAD"):
             return await _show(app, link)

@@ -1,13 +1,12 @@
-"""Log records of pgflow: how they are written to a stream, and what must not be in them.
+"""Log records of pgflow: formatters, and the rules for their content.
 
-Everything is logged to the standard library's logger ``pgflow`` and its child ``pgflow.run``, which
-is the one behind :data:`pgflow.logger`. Records that are about a run carry the attributes of
-:data:`FIELDS` that apply to them, so any handler can use them;
-the formatters here are two ways to show them.
+All records go to the standard library's logger ``pgflow`` and its child ``pgflow.run``, which is
+the one behind :data:`pgflow.logger`. Records about a run carry the attributes of :data:`FIELDS`
+that apply to them, for any handler; the formatters here are two ways to show them.
 
-A record never carries inputs, results or payloads. What servers and drivers say may quote a
-connection string or a row, so errors go into messages through :func:`said`, and the formatters hide
-what looks like a password.
+A record never contains inputs, results or payloads. Errors of servers and drivers may quote a
+connection string or a row, so they go into messages through :func:`redacted`, and the formatters
+hide text that looks like a password.
 """
 
 from __future__ import annotations

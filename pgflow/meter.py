@@ -1,9 +1,7 @@
-"""The meter: a worker counts its own work if asked to, in plain numbers,
-read by whoever exports them.
+"""The meter: counters of a worker's own work, as plain numbers for exporters.
 
-Counting is done on the worker's event loop, one addition an event; reading may be done from any
-thread, which sees each number as it is at that moment. A worker without a meter spends one
-comparison on it.
+The worker's event loop counts, with one addition for each event. Any thread may read each number at
+any time. Without a meter, a worker spends one comparison on it.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class Metered(Protocol):
 
     @property
     def lost_threads(self) -> int:
-        """Number of threads at bodies that nobody waits for any more."""
+        """Number of threads whose bodies outlive their steps."""
 
     @property
     def beat_age_seconds(self) -> float:
@@ -64,26 +62,25 @@ class Histogram:
 
 
 class Meter:
-    """Counts what one worker does; give each worker its own, and read it with
-    :mod:`pgflow.prometheus`.
+    """Counters of one worker. Give each worker its own, and read it with :mod:`pgflow.prometheus`.
 
     Attributes:
-        worker: The worker that counts here; None before it starts.
+        worker: Its worker; None before it starts.
         claimed: Runs claimed, by workflow.
         finished: Runs ended here, by (workflow, status).
         left: Runs that left for another reason, by (workflow, place): ``waiting``, ``held``,
             ``continued`` as new, ``ended`` from outside, ``elsewhere``.
-        attempts: Tries of bodies that came to something, by (effect, outcome): ``completed``,
+        attempts: Attempts of bodies with an outcome, by (effect, outcome): ``completed``,
             ``failed`` for good, ``retried``.
-        retries: Tries that follow another, by (effect, why): ``failure``, ``infrastructure``,
+        retries: Repeated attempts, by (effect, why): ``failure``, ``infrastructure``,
             ``contention``.
-        threads_lost: Bodies in threads that went on after their time-out or cancel.
+        threads_lost: Bodies in threads that outlived their timeout or cancellation.
         units: Units of journals written by group commits.
         commits: Group commits.
-        commit_failures: Group commits that had to be sent again.
-        losses: Fail-overs that lost what was acknowledged to this worker, or a piece of the log
-            that it knew to be durable.
-        lost_runs: Runs of which something was lost so.
+        commit_failures: Group commits that were sent again.
+        losses: Failovers that lost commits acknowledged to this worker, or a part of the log that
+            it knew to be durable.
+        lost_runs: Runs that lost units in a failover.
         batch_runs: Runs in one group commit.
         commit_seconds: Durations of group commits.
         claim_seconds: Durations of claims that did not ride with a commit.
@@ -125,7 +122,7 @@ class Meter:
         self.left[workflow, place] += 1
 
     def thread_lost(self) -> None:
-        """A body in a thread goes on though nobody waits for it."""
+        """Count a thread whose body outlives its step."""
         self.threads_lost += 1
 
     def commit_failed(self) -> None:

@@ -1,26 +1,25 @@
-"""Traces with OpenTelemetry: one trace a run, over workers, waits, crashes and children.
+"""Traces with OpenTelemetry: one trace for each run, across workers, waits, crashes and children.
 
-The trace is stored with the run: a start puts the W3C keys ``traceparent`` and ``tracestate`` of a
-span of its own into the run's metadata, which travel on to its children and to what its steps
-start. So a run that an HTTP request starts belongs to the request's trace,
-whoever works on it, and whenever.
+The trace is stored with the run: a start puts the W3C keys ``traceparent`` and ``tracestate`` of
+its own span into the run's metadata, which are passed on to its children and to runs that its steps
+start. So a run that an HTTP request starts belongs to the trace of the request, on any worker and
+at any time.
 
-A worker adds a span for each *activation* - from the moment at which it takes the run up until the
-run parks, ends or goes elsewhere - and below it one for each try of a step's body. There is no span
-over the whole life of a run: it would be seen only at the end, weeks later, and be lost with a
-worker that dies; activations are seen at once, and the gaps between them are the waits. A run that
-somebody started without a trace, from SQL for example, gets one that is made of its root UUID, so
-that all workers make the same.
+A worker adds a span for each *activation* - from taking up the run until it parks, ends or moves to
+another worker - and below it one for each attempt of a step's body. No span covers the whole life
+of a run: it would be exported only at the end, weeks later, and be lost with a worker that dies.
+Activations are exported at once, and the gaps between them are the waits. A run that started
+without a trace, for example from SQL, gets one derived from its root UUID, the same on all workers.
 
-What an agent does has spans by OpenTelemetry's conventions for generative AI: a request to a model
-and a call of a tool below the try that makes it, a run of an agent below the activation. They have
-models, tokens and costs, and never what was said.
+Agents get spans by OpenTelemetry's conventions for generative AI: a request to a model and a call
+of a tool below the attempt that makes it, a run of an agent below the activation. They have models,
+tokens and costs, but no prompts or replies.
 
-A replay repeats what is on record: it runs no bodies, and what the workflow's code itself traces
-meanwhile is not sampled (by any sampler that respects its parent, as the default does).
+A replay repeats the record: it runs no bodies, and spans of the workflow's own code are not sampled
+meanwhile (by any sampler that respects its parent, as the default does).
 
-Needs ``pip install "pgflow-engine[otel]"``, and the OpenTelemetry SDK to send spans anywhere.
-Without an SDK no span is made.
+Needs ``pip install "pgflow-engine[otel]"``, and the OpenTelemetry SDK to export spans. Without an
+SDK no span is made.
 """
 
 from __future__ import annotations
@@ -59,13 +58,13 @@ PROVIDERS: Final = {
 """Names of providers in frameworks, and in OpenTelemetry's conventions where they differ."""
 
 UNKNOWN_PROVIDER: Final = "_OTHER"
-"""Value of the required ``gen_ai.provider.name``, where nobody knows it."""
+"""Value of the required ``gen_ai.provider.name`` if it is unknown."""
 
 _propagator = TraceContextTextMapPropagator()
 _agent: contextvars.ContextVar[trace.Span | None] = contextvars.ContextVar(
     "pgflow_otel_agent", default=None
 )
-"""Span of the operation in which the code of a workflow stands. The bodies of its steps see it."""
+"""Span of the current operation of a workflow's code. The bodies of its steps see it."""
 
 
 class Tracing(Interceptor):
@@ -101,7 +100,7 @@ class Tracing(Interceptor):
             f"start {workflow}", kind=trace.SpanKind.PRODUCER, attributes=attributes
         )
         span.end()
-        # Without an SDK there is no span; what has come from outside is passed on all the same.
+        # Without an SDK there is no span; a trace from outside is still passed on.
         return _with_trace(
             options, span if span.get_span_context().is_valid else trace.get_current_span()
         )
@@ -204,7 +203,9 @@ class Tracing(Interceptor):
         )
 
     def _context_within(self, info: RunInfo) -> context_api.Context:
-        """The operation in which the code of the workflow stands, else its activation."""
+        """Return the context of the current operation of the workflow's code, else of its
+        activation.
+        """
         span = _agent.get() or self._activations.get(info.run_id)
         if span is None:
             return self._context_of(info)

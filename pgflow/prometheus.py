@@ -1,10 +1,10 @@
-"""A worker's figures for Prometheus, over HTTP: what it counts itself,
-and how much stands in the database.
+"""Metrics for Prometheus over HTTP: the counters of a worker, and the state of the database.
 
-The worker's own figures come from its :class:`~pgflow.meter.Meter`. Those of the database are asked
-for when somebody scrapes, at most every few seconds, on a connection that is closed again: they are
-the same on every worker, so take ``max by (queue)`` of them and not the sum. If the database cannot
-be asked, ``pgflow_database_up`` is 0 and they are missing; the worker's own are always there.
+The worker's own figures come from its :class:`~pgflow.meter.Meter`. The figures of the database are
+read on each scrape, at most every few seconds, on a connection that is closed again. They are the
+same on every worker, so aggregate them with ``max by (queue)``, not with a sum. If the database
+cannot be reached, ``pgflow_database_up`` is 0 and they are missing; the worker's own are always
+there.
 
 Needs ``pip install "pgflow-engine[metrics]"``.
 """
@@ -78,13 +78,13 @@ class WorkerCollector(Collector):
         )
         yield _counts(
             "pgflow_step_attempts",
-            "Tries of steps' bodies, by what they came to",
+            "Attempts of step bodies, by outcome",
             ("effect", "outcome"),
             meter.attempts,
         )
         yield _counts(
             "pgflow_step_retries",
-            "Tries of steps' bodies after the first",
+            "Attempts of step bodies after the first",
             ("effect", "reason"),
             meter.retries,
         )
@@ -124,7 +124,7 @@ class WorkerCollector(Collector):
             )
             yield GaugeMetricFamily(
                 "pgflow_lost_threads",
-                "Threads of this worker at bodies that nobody waits for any more",
+                "Threads of this worker whose step bodies outlive their steps",
                 value=worker.lost_threads,
             )
             yield GaugeMetricFamily(
@@ -244,7 +244,9 @@ def _of_queues(queues: list[inspect.QueueRow], now: datetime) -> Iterator[Metric
 
 
 def _of_timers(work: inspect.Idleness) -> Iterator[Metric]:
-    """A timer that is due is taken within milliseconds: one that is late says that nobody polls."""
+    """Yield the metrics of timers. A due timer is taken within milliseconds, so a late one shows
+    that no worker polls.
+    """
     due = work.next_due_at
     late = 0.0 if due is None else max(0.0, (work.now - due).total_seconds())
     yield GaugeMetricFamily(
@@ -314,18 +316,16 @@ class Server:
 
 
 def serve(meter: Meter, dsn: str, *, port: int, host: str = "127.0.0.1") -> Server:
-    """Serves the figures of a worker and of its database, and those of the process,
-    in Prometheus' text format.
+    """Serve the metrics of a worker, its database and its process in Prometheus' text format.
 
     Args:
         meter: Meter of the worker.
         dsn: The database.
         port: Port to listen on; 0 for any that is free.
-        host: Address to listen on. Nobody is asked for a password,
-            so the default is this machine alone.
+        host: Address to listen on. There is no authentication, so the default is this machine only.
 
     Returns:
-        The server, to be closed.
+        The server, which you must close.
 
     Raises:
         OSError: The address cannot be used.

@@ -45,25 +45,25 @@ class HttpRefused(Exception):
 
 
 class Http:
-    """Posts each event as JSON: an object of ``id``, ``type`` (the topic), ``timestamp``, ``key``
-    and ``data`` (the payload).
+    """Sink that posts each event as JSON: an object of ``id``, ``type`` (the topic), ``timestamp``,
+    ``key`` and ``data`` (the payload).
 
-    The header ``Idempotency-Key`` is the same for each try of an event. With a secret the request
-    is signed as Standard Webhooks has it. An answer of 2xx takes the event, whatever becomes of its
-    content, and 410 says that no further try would help. Anything else has failed; ``Retry-After``
-    is heeded up to a day. Redirections are not followed. The relay's ``timeout`` says how long a
-    server may take.
+    The header ``Idempotency-Key`` is the same for each attempt of an event. With a secret, the
+    request is signed by Standard Webhooks. A status of 2xx accepts the event, whatever the body,
+    and 410 means that further attempts cannot succeed. Any other answer is a failure;
+    ``Retry-After`` is honoured up to a day. Redirects are not followed. The relay's ``timeout``
+    limits each request.
 
     Args:
         url: Address of the server.
-        secret: Key of the signature: ``whsec_`` and base64, or at least 16 bytes; or several, of
-            which each signs, while keys are rotated.
+        secret: Key of the signature: ``whsec_`` and base64, or at least 16 bytes. Pass several to
+            rotate keys: each of them signs.
         headers: Further headers.
-        client: An ``httpx.AsyncClient`` of yours, whose own time-outs count too; it is not closed
-            here.
+        client: Your own ``httpx.AsyncClient``. Its timeouts apply too, and the sink does not close
+            it.
 
     Raises:
-        DefinitionError: httpx is not installed, or the URL is no URL of HTTP.
+        DefinitionError: httpx is not installed, or the URL is not an HTTP URL.
         InvalidArgument: A secret is too short.
     """
 
@@ -107,13 +107,13 @@ class Http:
             relay: Name of the relay.
 
         Raises:
-            HttpRefused: The server did not take it.
-            TryLater: It has said when to try again.
-            Undeliverable: It has said that it is gone.
+            HttpRefused: The server refused the event.
+            TryLater: The server gave a time to retry.
+            Undeliverable: The server answered 410 Gone.
         """
         if self._client is None:
             self._client = self._make(timeout=None)  # the relay has one
-        # The dot divides the parts of what is signed.
+        # The dot separates the signed parts.
         name = urllib.parse.quote(relay, safe="").replace(".", "%2E")
         message_id = f"{name}/{event.id}"
         body = json.dumps(
@@ -152,8 +152,8 @@ class Http:
 
 
 async def _pass_over(response: Any) -> None:
-    """Reads a short content, so that the connection is used again. Nobody wants it, so it is not
-    decoded, and one that stays away or breaks off takes nothing back of the status.
+    """Read a short body, so that the connection can be reused. It is not decoded, and a missing or
+    broken body does not change the status.
     """
     length = response.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS):

@@ -237,7 +237,7 @@ def gate(
     notify: Step[[GateRequest], Any] | None = None,
     verify: Step[[Any], bool] | None = None,
 ) -> Any:
-    """Asks somebody, and waits for an authorised answer; see :func:`pgflow.gate`."""
+    """Ask for approval and wait for an authorised answer; see :func:`pgflow.gate`."""
     sync_scope("pgflow.sync.gate()", "pgflow.gate()")
     asked = _gates.ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
     return _gates.gate_sync(asked, notify, verify)

@@ -77,7 +77,7 @@ R = TypeVar("R")
 
 IDLE_TIMEOUT_SECONDS = 60.0
 UNSERVED_SECONDS = 0.5
-"""Time for which runs must have waited in vain before it is said that nobody serves them."""
+"""Time that runs must have waited before they count as unserved."""
 
 
 class AsyncHarness:
@@ -115,8 +115,8 @@ class AsyncHarness:
 
     @contextlib.asynccontextmanager
     async def _here(self) -> AsyncIterator[None]:
-        """Work on the loop of the test. If a fixture has begun on another, which stands still
-        meanwhile, go on there afterwards.
+        """Work on the loop of the test. If a fixture began on another loop, which is idle
+        meanwhile, continue there afterwards.
         """
         loop, was_at_work = self._loop, self._worker is not None
         if loop is asyncio.get_running_loop():
@@ -132,7 +132,7 @@ class AsyncHarness:
                 await asyncio.to_thread(loop.run_until_complete, self._work())
 
     def _finish(self) -> None:
-        """Stop what is at work on a loop that stands still, unless that went with its loop."""
+        """Stop the worker on a loop that is idle, unless that loop is closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.run_until_complete(self.__aexit__())
@@ -211,14 +211,14 @@ class AsyncHarness:
         return self._worker
 
     async def until_idle(self) -> datetime | None:
-        """Lets the worker work until nothing is left to do before time passes.
+        """Let the worker work until nothing is left to do before time passes.
 
         Returns:
-            When the next timer is due, on the database's clock; None if nothing waits for one.
+            Time of the next timer, on the database's clock; None if there is none.
 
         Raises:
-            WrongState: Runs wait for a workflow or a queue that nobody serves.
-            TimeoutError: It has not become idle within a minute.
+            WrongState: Runs wait for a workflow or a queue that no worker serves.
+            TimeoutError: It did not become idle within a minute.
         """
         worker = await self._work()
         loop = asyncio.get_running_loop()
@@ -250,12 +250,12 @@ class AsyncHarness:
     async def answer(
         self, gate: GateRow | str, answer: Answer | None = None, *, by: str = "test"
     ) -> None:
-        """Answers a gate, and lets happen what follows.
+        """Answer a gate, then work until idle.
 
         Args:
-            gate: The gate, its key, or its name if only one of that name is open.
-            answer: The answer; ``Approve()`` if not given.
-            by: Name of whoever answers.
+            gate: The gate, its key, or its name if only one with that name is open.
+            answer: The answer; ``Approve()`` by default.
+            by: Name of the approver.
 
         Raises:
             InvalidArgument: No open gate, or several, have this name.
@@ -398,10 +398,10 @@ class Harness:
 
 
 def tell_of_unserved(lanes: Iterable[LaneRow]) -> None:
-    """Say of the runs that nobody will take what is missing.
+    """Raise an error that names what is missing for runs that no worker takes.
 
     Raises:
-        WrongState: There are such runs.
+        WrongState: Such runs exist.
     """
     missing = [
         f"{lane.why}, and {lane.queued} of {lane.workflow} "
@@ -461,24 +461,25 @@ class ReplayHistories:
         ignore_unknown: bool = False,
         codec: PayloadCodec | None = None,
     ) -> int:
-        """Fails the test if the code does not repeat a history.
+        """Fail the test if the code does not repeat a history.
 
         Args:
             path: A file that ``pgflow export`` wrote, or a folder of such ``*.jsonl``.
             *things: The code: workflows, modules of them, or an app.
-            errors: Classes as which recorded errors are raised again, as for an app.
-            ignore_unknown: True to pass over runs of workflows that are not among these.
-            codec: Codec that decodes the histories, as for an app;
-                that of an app among the code if not given.
+            errors: Exception classes that recorded errors are raised as, like ``errors=`` of an
+                app.
+            ignore_unknown: True to skip runs of other workflows.
+            codec: Codec that decodes the histories; by default the codec of an app among
+                ``things``.
 
         Returns:
-            How many runs were replayed.
+            Number of replayed runs.
 
         Raises:
-            NonDeterminismError: The code does not repeat some of them; says which, with both sides
-                and source lines.
-            InvalidArgument: There is no history at this path, one cannot be read, or it is of a
-                workflow that is not here.
+            NonDeterminismError: The code does not repeat some of them; the error names them, with
+                both sides and source lines.
+            InvalidArgument: The path has no history, one cannot be read, or it belongs to a
+                workflow that is not among ``things``.
         """
         definitions = _definitions_of(things, tuple(errors))
         if codec is not None:
@@ -537,8 +538,8 @@ def replay_histories() -> ReplayHistories:
 
 
 def set_clock(dsn: str, ahead: timedelta) -> None:
-    """Replaces the clock of a test database by one that goes ahead. There is no setting that could:
-    only its owner can do this.
+    """Replace the clock of a test database by one that is ahead. Only the owner of the schema can
+    do this.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(

@@ -1,13 +1,13 @@
-"""Texts of somebody else, shown without what a terminal, a log or a page would obey, and kept
-without passwords.
+"""Foreign texts, shown without control sequences that a terminal, a log or a page would obey, and
+stored without passwords.
 
 Keys, labels, names and inputs come from anywhere. An escape sequence in one moves the cursor, a
-reversal of the writing direction hides half of it,
-and a newline makes a second line of a log out of one.
+reversal of the writing direction hides half of it, and a newline makes two lines of a log out of
+one.
 
-What an error says may quote a connection string. :func:`without_secrets` is the one judge of what a
-password looks like: all that is recorded of an error goes through it before it is written, and so
-does all that is logged or shown. (`pgflow.told_` does it for reasons that are given in SQL.)
+The text of an error may quote a connection string. :func:`without_secrets` alone decides what looks
+like a password: every error passes through it before it is recorded, logged or shown.
+(`pgflow.told_` does it for reasons given in SQL.)
 """
 
 from __future__ import annotations

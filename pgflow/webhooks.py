@@ -61,12 +61,12 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 @dataclass(frozen=True)
 class Request:
-    """A request whose signature holds.
+    """A request with a valid signature.
 
     Attributes:
-        id: Number of the delivery, the provider's own: the same when it is sent again.
+        id: The provider's number of the delivery, the same when it is sent again.
         headers: Headers, with names in lower case.
-        payload: Content; what its JSON stands for.
+        payload: Content, decoded from JSON.
     """
 
     id: str
@@ -144,7 +144,7 @@ def _header(headers: Mapping[str, str], name: str) -> str:
 
 def _check_time(text: str, now: float, tolerance: float) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 13):
-        raise InvalidSignature("the time of the signature is no number")
+        raise InvalidSignature("the time of the signature is not a number")
     if abs(int(text) - now) > tolerance:
         raise InvalidSignature("the signature is too old, or of a time to come")
     return int(text)
@@ -234,14 +234,14 @@ class Stripe:
 
 
 class GitHub:
-    """Verifier of requests that are signed as GitHub does it.
+    """Verifier of requests signed by GitHub.
 
-    GitHub signs neither the time nor the number of the delivery. So whoever has once seen a request
-    can send it again under another number, and only ``once_per_content`` takes it once then.
+    GitHub signs neither the time nor the number of the delivery. So anyone who has seen a request
+    can send it again under another number; only ``once_per_content`` accepts it once.
 
     Args:
-        *secrets: Secrets of the hook; any of them holds.
-        once_per_content: True to take the same content once, whatever its number is.
+        *secrets: Secrets of the hook; any of them is accepted.
+        once_per_content: True to accept the same content once, under any number.
     """
 
     def __init__(self, *secrets: str | bytes, once_per_content: bool = False) -> None:
@@ -363,7 +363,7 @@ def _parse(body: bytes) -> Any:
     try:
         return json.loads(body) if body else None
     except (ValueError, RecursionError) as error:
-        raise NotStorable("the content is no JSON") from error
+        raise NotStorable("the content is not JSON") from error
 
 
 def _received(endpoint: Endpoint, came: _Came, now: float) -> Request:
@@ -375,11 +375,11 @@ def _received(endpoint: Endpoint, came: _Came, now: float) -> Request:
 
 def _refusal(endpoint: Endpoint, error: PgflowError) -> _Answer:
     """Return the answer to a request that cannot be taken. It quotes nothing of ours."""
-    log.warning("webhook %s is refused: %s", endpoint.name, printable(str(error))[:500])
+    log.warning("webhook %s: request refused: %s", endpoint.name, printable(str(error))[:500])
     if isinstance(error, InvalidSignature):
-        return _Answer(401, "the signature does not hold")
+        return _Answer(401, "the signature is not valid")
     if isinstance(error, RunNotFound):
-        return _Answer(404, "nobody waits for this")
+        return _Answer(404, "no run has this key")
     if isinstance(error, KeyConflict):
         return _Answer(409, "this delivery was another one")
     if isinstance(error, NotStorable):
@@ -390,8 +390,8 @@ def _refusal(endpoint: Endpoint, error: PgflowError) -> _Answer:
 def _find(endpoints: Mapping[str, Endpoint], came: _Came) -> Endpoint | _Answer:
     endpoint = endpoints.get(came.path.rstrip("/").rpartition("/")[2])
     if endpoint is None:
-        return _Answer(404, "there is no such endpoint")
-    return endpoint if came.method == "POST" else _Answer(405, "post it")
+        return _Answer(404, "endpoint not found")
+    return endpoint if came.method == "POST" else _Answer(405, "use POST")
 
 
 async def _take_async(app: AsyncApp, endpoint: Endpoint, came: _Came) -> _Answer:
@@ -437,15 +437,15 @@ def _by_name(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
 
 
 def asgi(app: App | AsyncApp, endpoints: Iterable[Endpoint]) -> Asgi:
-    """Returns an ASGI application that takes webhooks. Mount it anywhere: the last part of the path
-    is the name of an endpoint.
+    """Return an ASGI application that receives webhooks. Mount it anywhere: the last part of the
+    path is the name of an endpoint.
 
-    It answers 202 once the run or the signal is there, 401 to a signature that does not hold, 404
-    where nobody waits, 409 to a delivery that was another signal before, and 422 to content that
-    does not fit.
+    It answers 202 once the run or signal is recorded, 401 if the signature is not valid, 404 if no
+    run has the key, 409 if the delivery was another signal before, and 422 if the content does not
+    fit.
 
     Args:
-        app: The app, which is open while requests come.
+        app: The app, which must be open while it serves.
         endpoints: The endpoints.
 
     Raises:
@@ -458,7 +458,7 @@ def asgi(app: App | AsyncApp, endpoints: Iterable[Endpoint]) -> Asgi:
             await live(receive, send)
             return
         if scope["type"] != "http":
-            raise RuntimeError(f"webhooks come by HTTP, not by {scope['type']}")
+            raise RuntimeError(f"webhooks are served over HTTP, not {scope['type']}")
         answer = await _answer(app, named, scope, receive)
         text = answer.text.encode()
         headers = [
@@ -501,7 +501,7 @@ def wsgi(app: App, endpoints: Iterable[Endpoint]) -> Wsgi:
     """Returns a WSGI application that takes webhooks; see :func:`asgi`.
 
     Args:
-        app: The app, which is open while requests come.
+        app: The app, which must be open while it serves.
         endpoints: The endpoints.
 
     Raises:

@@ -42,8 +42,8 @@ class BatchPart:
     on_failure: Query[None] | None = None
 
     def statements(self, idle_timeout_ms: int) -> Steps[tuple[Started, list[Started]]]:
-        """Statements of its transaction; they answer the run that waits, and the members."""
-        del idle_timeout_ms  # nobody waits for what is locked here
+        """Statements of its transaction: they return the waiting run and the members."""
+        del idle_timeout_ms  # no other session waits for these locks
         waits: Started = yield self.callback
         members: list[Started] = [] if self.members is None else (yield self.members)
         ids = [member.chain_id for member in members]

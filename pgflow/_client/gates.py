@@ -1,6 +1,4 @@
-"""Parts of an answer to a gate that wait for nothing: how it is written, and what an app says of
-whoever answers.
-"""
+"""Answers to gates: build the query, and read the roles that the app gives an approver."""
 
 from __future__ import annotations
 
@@ -18,44 +16,42 @@ from pgflow._model.gates import Answer, OpenGate, answer_parts
 from pgflow.errors import DefinitionError, InvalidArgument, NotAllowed
 
 Hook = Callable[[OpenGate, str], bool | Iterable[str]]
-"""Function of an app: of a gate and a name, whether that one may answer it, or in which roles."""
+"""Function of an app: takes a gate and a name, and returns True, False or roles."""
 
 
 @dataclass
 class Mapping:
-    """Mapping of names to roles, as an app declares it."""
+    """Mapping of names to roles, declared by an app."""
 
     hook: Hook | None = None
 
     def declare(self, hook: Hook) -> None:
-        """Takes the function of the app.
+        """Register the app's function.
 
         Raises:
-            DefinitionError: There is one already.
+            DefinitionError: The app already has one.
         """
         if self.hook is not None:
-            raise DefinitionError("the app says who approvers are: there is one function to ask")
+            raise DefinitionError("app.approvers is already set: an app has one such function")
         self.hook = hook
 
     def read(self, said: Any, gate: OpenGate, by: str) -> list[str]:
-        """Return the roles that the app's function has named: those that the gate asks, if it just
-        said yes.
+        """Return the roles from the app's function. If it returned True, they are those that the
+        gate asks.
 
         Raises:
-            NotAllowed: The function said no.
-            DefinitionError: The function answered something else.
+            NotAllowed: The function refused.
+            DefinitionError: The function returned an invalid value.
         """
         if said is True:
             return list(gate.approvers)
         if said is False or said is None:
-            raise NotAllowed(f"{by!r} may not answer gate {gate.gate}: so says app.approvers")
+            raise NotAllowed(f"{by!r} may not answer gate {gate.gate}: app.approvers refused")
         if isinstance(said, str) or not isinstance(said, Iterable):
-            raise DefinitionError(
-                f"the function of app.approvers answers True, False or roles, not {said!r}"
-            )
+            raise DefinitionError(f"app.approvers must return True, False or roles, not {said!r}")
         roles = list(said)
         if not all(isinstance(role, str) for role in roles):
-            raise DefinitionError(f"the roles of an approver are texts, not {roles!r}")
+            raise DefinitionError(f"app.approvers must return roles as texts, not {roles!r}")
         return roles
 
 
@@ -68,10 +64,10 @@ def answer_query(
     valid_until: datetime | None,
     envelopes: Envelopes | None,
 ) -> Query[Sent]:
-    """Return an answer on its way."""
+    """Return the query that sends an answer."""
     if not isinstance(answer, Answer):
         raise InvalidArgument(
-            f"an answer is Approve(), Reject(), Escalate() or TakeOver(), not {answer!r}"
+            f"an answer must be Approve(), Reject(), Escalate() or TakeOver(), not {answer!r}"
         )
     verdict, value, has_value, reason, hand_to = answer_parts(answer)
     text = stored_value(envelopes, value, f"the value of an answer to gate {gate!r}")

@@ -1,6 +1,4 @@
-"""Parts of a handle that wait for nothing: how it reads what the run came to and emits,
-and what it sends.
-"""
+"""Shared parts of both handles: reading results and streams, and building signals."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class Outcome(Generic[R_co]):
         self.errors = errors
 
     def read(self, ended: result.Ended) -> R_co:
-        """The run's value, or the error that its result raises."""
+        """Return the run's value, or raise the error of its result."""
         self.check_end(ended)
         if ended.status == "completed":
             what = f"the result of run {self.key!r}"
@@ -59,7 +57,7 @@ class Outcome(Generic[R_co]):
         ) from cause
 
     def check_end(self, ended: result.Ended) -> None:
-        """Raises where a run has no end that could be read: it is stuck, or no more there."""
+        """Raise RunStuck or RunNotFound if the run has no result to read."""
         if ended.status == "gone" or ended.key != self.key:
             raise RunNotFound(
                 f"run {self.key!r} is gone: its history was removed, and its result with it, or "

@@ -72,8 +72,8 @@ class _Held:
         return locks.leave_lock(self._key, self._holder, self._secret)
 
     def _note_held(self, since: float) -> None:
-        """It was held at a moment after ``since``, by the clock of this process: so long it may be
-        relied on. The database decides; but without word from it nobody knows.
+        """Extend the trust in the lock to one ttl after ``since``, by the clock of this process.
+        The database decides; this bounds the trust while it cannot be reached.
         """
         self._good_until = since + self._ttl.total_seconds()
 
@@ -86,7 +86,7 @@ class _Held:
         return self._ttl.total_seconds() / RENEWALS
 
     def _check_patience(self, since: float) -> None:
-        """Raises TimeoutError if the block has waited for as long as it wanted."""
+        """Raise TimeoutError if the block has waited for its whole timeout."""
         if self._timeout is not None and (
             time.monotonic() - since >= self._timeout.total_seconds()
         ):

@@ -1,7 +1,7 @@
-"""Waiting for results: all waits of a process share one query,
-woken by notifications and by polling. Who waits for an answer of a run asks for his own.
+"""Wait for results. All waits of a process share one query, woken by notifications and by polling.
+A wait for an answer of a run asks its own query.
 
-Polling backs off while nothing comes and never stops: a lost notification costs one poll.
+Polling backs off while nothing arrives and never stops, so a lost notification costs one poll.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ T = TypeVar("T")
 FIRST_POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 1.0
 ASK_AGAIN_SECONDS = 0.02
-"""Pause before an answer is asked for again of a run that has ended."""
+"""Pause before the next question about a run that has ended."""
 
 ANSWER_SECONDS = 10.0
-"""A question that takes longer is asked again, perhaps of another server."""
+"""Timeout of a question; after it, another server may be asked."""
 
 
 class ResultWaiter:
-    """See the module. Belongs to one event loop."""
+    """Waiter for results, for one event loop; see the module."""
 
     def __init__(self, connect: ConnectOptions, *, listen: bool = True) -> None:
         self._control = WorkerConnection(connect, "pgflow results", timeout_seconds=ANSWER_SECONDS)
@@ -54,8 +54,8 @@ class ResultWaiter:
         self._closing = False
 
     def fail(self, failure: Exception | None) -> None:
-        """Nobody here works on runs any more: whoever waits for one is told, until this is taken
-        back with None.
+        """Fail all waits with an error, and new ones too, until called with None: the workers of
+        this process have stopped.
         """
         self._failure = failure
         if failure is not None:
@@ -69,32 +69,32 @@ class ResultWaiter:
 
     def _not_listening(self, name: str, error: BaseException) -> None:
         log.error(
-            "%s has failed again and again: results are looked for once a second",
+            "%s keeps failing: polling for results once a second",
             name,
             exc_info=error,
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Nobody who still waits may wait for ever, whatever has ended the looks."""
+        """Fail the remaining waits when the polling task ends, so that none waits forever."""
         if self._waits and task is self._task and not self._closing:
-            # Otherwise somebody who came just now has begun others.
+            # A newer wait may have started another task.
             error = (
-                asyncio.CancelledError("they were cancelled")
+                asyncio.CancelledError("the polling task was cancelled")
                 if task.cancelled()
                 else task.exception()
             )
-            self._give_up(error or RuntimeError("they have ended"))
+            self._give_up(error or RuntimeError("the polling task has ended"))
 
     def _give_up(self, error: BaseException) -> None:
         failure = WorkerFailed(
-            f"the looks for results have failed: {type(error).__name__}: {redacted(error)}"
+            f"polling for results failed: {type(error).__name__}: {redacted(error)}"
         )
         failure.__cause__ = error
         log.error("%s", failure, exc_info=error)
         self._tell(failure)
 
     async def wait(self, chain_id: int) -> calls.Ended:
-        """Waits until a chain has ended, or is stuck."""
+        """Wait until a chain has ended, or is stuck."""
         if self._failure is not None:
             raise self._failure
         future: asyncio.Future[calls.Ended] = asyncio.get_running_loop().create_future()
@@ -117,8 +117,8 @@ class ResultWaiter:
     async def answered(
         self, chain_id: int, ask: Callable[[], Awaitable[T]], is_there: Callable[[T], bool]
     ) -> T | calls.Ended:
-        """Asks until an answer is there, whenever something is heard of a chain; or until the chain
-        is stuck or gone.
+        """Ask until an answer is there, after each news of a chain. Return its end instead if the
+        chain is stuck or gone.
         """
         news = asyncio.Event()
         self._news.setdefault(chain_id, set()).add(news)
@@ -153,9 +153,7 @@ class ResultWaiter:
                 await cancel([end])
 
     def told(self, chains: Iterable[int]) -> None:
-        """These chains have ended, or have answered somebody: whoever waits for one need not wait
-        for a poll.
-        """
+        """Wake the waits for these chains, which have ended or answered, ahead of the next poll."""
         for chain in chains:
             if chain in self._waits:
                 self._look.set()
@@ -172,7 +170,7 @@ class ResultWaiter:
                 news.set()
 
     async def _serve(self) -> None:
-        """Looks until nobody waits. What goes wrong with it keeps nobody waiting for ever."""
+        """Poll while there are waits. After too many failures in a row, fail them."""
         failures, task = Failures(), asyncio.current_task()
         while self._waits:
             try:
@@ -185,7 +183,7 @@ class ResultWaiter:
                     return
                 delay = back_off_seconds(failures.count)
                 log.error(  # noqa: TRY400
-                    "the looks for results failed, and begin again in %.2f s", delay, exc_info=error
+                    "polling for results failed; retrying in %.2f s", delay, exc_info=error
                 )
                 await asyncio.sleep(delay)
 
@@ -196,7 +194,7 @@ class ResultWaiter:
             try:
                 found = await self._control.ask(calls.results(list(self._waits)))
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.debug("cannot look for results: %s", redacted(error))
+                log.debug("cannot poll for results: %s", redacted(error))
                 found = {}
             for chain_id, ended in found.items():
                 for future in self._waits.pop(chain_id, ()):
@@ -208,13 +206,13 @@ class ResultWaiter:
                     await self._look.wait()
 
     def abandon(self) -> None:
-        """Cuts its connections, where the event loop has ended without a close."""
+        """Cut the connections of a waiter whose event loop ended without a close."""
         self._closing = True
         self._control.abandon()
         self._listener.abandon()
 
     async def close(self) -> None:
-        """Ends; whoever still waits is cancelled."""
+        """Stop, and cancel the remaining waits."""
         self._closing = True
         if self._task is not None:
             await cancel([self._task])

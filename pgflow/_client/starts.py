@@ -29,7 +29,7 @@ within a tenth, all 500 in one take 1.1 times as long.
 
 
 def new_keys(count: int) -> list[str]:
-    """UUIDs of version 7 (RFC 9562, 5.7), each greater than the one before.
+    """Return UUIDs of version 7 (RFC 9562, 5.7), each greater than the one before.
 
     Behind the milliseconds 24 bits count up from a random number (RFC 9562, 6.2, method 1); 48 more
     are random in each. Keys are made here, so that a start whose answer was lost can be sent again
@@ -97,7 +97,7 @@ def start_query(
     interceptors: Iterable[Interceptor],
     envelopes: Envelopes | None,
 ) -> Query[start.Started]:
-    """Starts one run; it always has a key, so that it can be sent again."""
+    """Return the query that starts one run. It always has a key, so that it can be sent again."""
     check_workflow(workflow, "start()")
     workflow.check_definition()
     options = stored_options(effective_options(workflow, interceptors), envelopes)
@@ -108,12 +108,10 @@ def start_query(
     text = stored_input(workflow, args, kwargs, options.key, envelopes)
     if options.key is None:
         if options.if_taken != "match":
-            raise InvalidArgument(
-                f"if_taken={options.if_taken!r} is said of a key: pass options(key=...) too"
-            )
+            raise InvalidArgument(f"if_taken={options.if_taken!r} requires options(key=...)")
         if options.times_key:
             raise InvalidArgument(
-                "key_for=, debounce=, max_wait= and collect= are said of a key: pass "
+                "key_for=, debounce=, max_wait= and collect= require options(key=...)"
                 "options(key=...) too"
             )
         return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
@@ -129,7 +127,9 @@ def start_query(
 def fork_query(
     envelopes: Envelopes | None, key: str, new_key: str | None, options: fork.ForkOptions
 ) -> Query[start.Started]:
-    """Starts one run with the journal of another; its key is made up if it has none."""
+    """Return the query that starts a run with the journal of another. A key is made if none is
+    given.
+    """
     named = new_key or new_keys(1)[0]
     edit = stored_edit(envelopes, options.get("edit", UNCHANGED), named)
     return fork.fork_run(
@@ -212,13 +212,13 @@ def batch_of(
     if options.debounce is not None or options.max_wait is not None:
         raise InvalidArgument("start_many() cannot debounce: start the runs one by one")
     if options.key_for is not None and keys is None:
-        raise InvalidArgument("key_for= is said of keys: pass keys=[...] too")
+        raise InvalidArgument("key_for= requires keys=[...]")
     return Batch(workflow, options, named, given, keys is None, start_id_of(options), envelopes)
 
 
 def start_id_of(options: StartOptions) -> str | None:
-    """A new number for a start, where that is what tells its own run
-    from another of the same key.
+    """Return a new id for a start that has to recognise its own run among others of the key, or
+    None.
     """
     if options.times_key or options.if_taken in ("reject", "replace"):
         return str(uuid.uuid4())

@@ -1,4 +1,4 @@
-"""Parts of an update that wait for nothing: how it is sent, and how its answer is read."""
+"""Shared parts of updates: build the query, and read the answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bound(
 
 
 def update_query(outcome: Outcome[Any], update: BoundUpdate[Any]) -> Query[calls.Sent]:
-    """Sends an update."""
+    """Return the query that sends an update."""
     handler = update.handler
     text = handler.encode_args(update.args, update.kwargs)
     if outcome.envelopes is not None:

@@ -1,6 +1,4 @@
-"""Values between a client and the database: what it says, as that is stored,
-and what it reads, in clear.
-"""
+"""Values between a client and the database: encode arguments for storage, and open stored ones."""
 
 from __future__ import annotations
 
@@ -26,13 +24,13 @@ UNCHANGED = _Unchanged()
 def stored_value(
     envelopes: Envelopes | None, value: Any, what: str, about: str | None = None
 ) -> str:
-    """Anything JSON that a client says, as it is stored.
+    """Return a JSON value as it is stored.
 
     Args:
-        envelopes: Those of the app.
+        envelopes: Envelopes of the app.
         value: The value.
         what: Name of it in an error.
-        about: Of a value that the database compares with others: what for.
+        about: Purpose of the comparison, if the database compares the value with others.
     """
     text = encode_by_class(value, what)
     if envelopes is None:
@@ -43,7 +41,7 @@ def stored_value(
 
 
 def stored_edit(envelopes: Envelopes | None, value: Any, about: str | None = None) -> str | None:
-    """The result that is to stand in place of a recorded one; None if that is left as it is."""
+    """Return the result that replaces a recorded one; None if it stays unchanged."""
     return (
         None if value is UNCHANGED else stored_value(envelopes, value, "the edited result", about)
     )
@@ -52,12 +50,12 @@ def stored_edit(envelopes: Envelopes | None, value: Any, about: str | None = Non
 def stored_new_input(
     envelopes: Envelopes | None, value: dict[str, Any] | None, about: str | None = None
 ) -> str | None:
-    """The input that is to stand in place of a recorded one; None if that is left as it is."""
+    """Return the input that replaces a recorded one; None if it stays unchanged."""
     return None if value is None else stored_value(envelopes, value, "the input", about)
 
 
 def opened(envelopes: Envelopes | None, found: list[Message]) -> list[Message]:
-    """Messages with their payloads in clear."""
+    """Return messages with their payloads in clear."""
     return [
         replace(
             m, payload=open_value(envelopes, m.payload, f"message {m.message} of run {m.key!r}")

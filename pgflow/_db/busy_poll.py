@@ -1,17 +1,17 @@
-"""Busy polling: an event loop that stays awake for an answer which is due within moments.
+"""Busy polling: an event loop that stays awake for an answer that is due within moments.
 
-A run that is alone in its process does nothing while its commit is on its way. A processor that is
-put to sleep for those few hundred microseconds needs a good part of them again to wake and to fill
-its caches. So for a bounded time the loop looks at its socket instead of resting. It does so in
-slices: between two of them everything else of the loop has its turn.
+A run that is alone in its process idles while its commit is in flight. A processor that sleeps for
+those few hundred microseconds needs a good part of them again to wake and to fill its caches. So
+for a bounded time the loop polls its socket instead of sleeping. It does so in slices, and between
+two slices the rest of the loop has its turn.
 
-After each look the processor is offered to whoever wants it (``sched_yield``), the server's own
-process not least. Being awake is for nothing where answers take longer, and does harm where others
-keep the processor busy. Both are noticed, and then it is only tried now and then.
+After each look it yields the processor (``sched_yield``), not least to the server's own process.
+Staying awake gains nothing if answers take longer, and does harm if others need the processor. Both
+are detected; then it is only tried now and then.
 
-By measurement: without the offer the server's process sometimes queued behind the one that waited
-for it, and half of the figures came out slower than at rest. With both cores busy, staying awake
-made a lone run 0.7 times as fast.
+By measurement: without the yield, the server's process sometimes queued behind the one that waited
+for it, and half of the figures were slower than without polling. With both cores busy, staying
+awake made a lone run 0.7 times as fast.
 """
 
 from __future__ import annotations

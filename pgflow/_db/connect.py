@@ -1,21 +1,20 @@
-"""Opening connections.
+"""Open connections.
 
-The engine's own connections are in autocommit mode and need nothing of a session - no SET, no
-session locks, no temporary tables - so that they work through a pooler in transaction mode. Only
-LISTEN and prepared statements need a session: a pooler in transaction mode is noticed, and then
-neither is used. Where the session is ours alone, nothing is compiled in it (`jit`) and no statement
-begins further processes of the server, for the sake of views whose estimated cost is high: both
-take longer than most answers. Stored functions see to that themselves, whoever calls them.
+The engine's own connections are in autocommit mode and keep no session state - no SET, no session
+locks, no temporary tables - so they work through a pooler in transaction mode. Only LISTEN and
+prepared statements need a session; behind a pooler in transaction mode, which is detected, neither
+is used. In our own sessions `jit` and parallel workers are off, since the estimated costs of some
+views are high and both take longer than most answers. Stored functions set this themselves for
+other callers.
 
 Stored functions look again after they have waited for a lock, which one snapshot for the whole
-transaction forbids. Where the database or the role has another default than READ COMMITTED, or
-read-only, a connection knows that (:func:`isolates`), and each call is a transaction of its own
-that says its level.
+transaction forbids. If the default of the database or role is another level than READ COMMITTED, or
+read-only, a connection detects it (:func:`isolates`), and each call is a transaction of its own
+that sets its level.
 
-They lead to a server that takes writes, unless the connection string says otherwise: of several
-hosts, those that are standbys are passed over. The one that was found last is asked first, and the
-one that did not answer in time last,
-so that after a fail-over only the first to notice waits for the dead.
+Connections lead to a server that takes writes, unless the connection string asks for another: of
+several hosts, standbys are skipped. The host found last is tried first, and the one that did not
+answer in time last, so after a failover only the first connection waits for the dead host.
 """
 
 from __future__ import annotations
@@ -104,14 +103,12 @@ class Preparing:
         self.has_ended = False
 
     def end(self, error: BaseException) -> None:
-        """Somebody between here and the server lends one session to many:
-        from now on nothing is prepared.
-        """
+        """Stop preparing statements: a pooler shares one session among clients."""
         if not self.has_ended:
             self.has_ended = True
             log.warning(
-                "a prepared statement was lost (%s): a pooler in transaction mode seems to be in "
-                "between. Nothing more is prepared; pass App(prepare_threshold=None, "
+                "a prepared statement was lost (%s): the connection seems to use a pooler in "
+                "transaction mode. pgflow stops preparing; pass App(prepare_threshold=None, "
                 "listen=False), or connect to the server itself",
                 " ".join(str(error).split()),
             )
@@ -354,12 +351,12 @@ def _answers(info: psycopg.ConnectionInfo) -> bool:
 
 
 def isolates(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Tell whether a call on this connection must be a transaction of its own that says its
+    """Return True if a call on this connection must be a transaction of its own that sets its
     isolation level.
     """
     if connection.isolation_level is None or not connection.autocommit:
         return False
-    # Otherwise it is part of somebody's transaction.
+    # Otherwise it is part of an open transaction.
     return connection.info.transaction_status == pq.TransactionStatus.IDLE
 
 
@@ -470,8 +467,8 @@ def is_behind_pooler(connection: psycopg.Connection[Any], options: ConnectOption
     """Return True if a pooler gives each transaction another session, as PgBouncer does in
     transaction mode.
 
-    A pooler answers with a process id of its own. One that keeps a session for each client keeps
-    its process, too, and gives nobody else the same.
+    A pooler answers with a process id of its own. A pooler in session mode keeps one process for
+    each client, and shares it with no other.
     """
     mine = {_backend_of(connection)}
     if mine == {connection.info.backend_pid}:

@@ -1,13 +1,12 @@
-"""Deadlines of waits for a server, whichever library waits.
+"""Deadlines of waits for a server, for any library.
 
-A server that is frozen - its machine paused, its disk hanging - keeps its connections: the kernel
-goes on acknowledging what is sent, so no setting of TCP ever ends the wait. What ends it is the
-socket: once this end shuts it down, whoever waits on it is told that the connection is lost. So
-each wait of the engine's is put down here with its deadline, and one thread of the process cuts the
-connections of those that are over.
+A frozen server - its machine paused, its disk hanging - keeps its connections: the kernel still
+acknowledges packets, so no TCP setting ends the wait. Shutting down the socket on this side does:
+the waiting call then gets an error for a lost connection. So each wait of the engine registers its
+deadline here, and one thread of the process cuts the connections whose time is up.
 
-Where a statement may rightly take long, its server is asked on another connection first: who
-answers there is not frozen.
+For a statement that may take long, the server is asked on another connection first: if it answers
+there, it is not frozen.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LOOK_SECONDS = 0.25
 """Between looks at the time; a deadline is met with this delay at most."""
 
 BEGIN_SECONDS = 10.0
-"""For the first statement of a transaction, which waits for nobody."""
+"""Limit of the first statement of a transaction, which waits for no lock."""
 
 COMMIT_SECONDS = 30.0
 """For a commit, which may wait for a disk, a standby or a lock of the engine's, and for what comes
@@ -50,7 +49,7 @@ class Cord:
         self._socket = socket.socket(fileno=os.dup(fileno))
 
     def cut(self) -> None:
-        """Cut the connection: whoever waits on it is told that it is lost."""
+        """Cut the connection. Waiting calls get an error for a lost connection."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -70,12 +69,12 @@ class Limit:
     the connection is cut.
 
     Args:
-        target: The connection's socket, or its cord if there is one; None for a connection that
-            nothing is known of.
-        seconds: Longest time of the wait.
-        is_alive: Asks after the time whether the server answers at all;
-            then the same time begins anew.
-        gave_up: Is told when the connection was cut, on another thread.
+        target: The connection's socket, or its cord if there is one; None if the socket is not
+            known.
+        seconds: Longest wait.
+        is_alive: Function called at the deadline; if it returns True, the server answers and the
+            time starts again.
+        gave_up: Function called after the connection was cut, on another thread.
     """
 
     __slots__ = ("_cord", "_gave_up", "_is_alive", "_owns", "_seconds", "deadline", "was_cut")
@@ -126,7 +125,7 @@ class Limit:
             return False
         try:
             return self._is_alive()
-        except Exception:  # noqa: BLE001 - whatever the question came to, it was not answered
+        except Exception:  # noqa: BLE001 - any error means no answer
             return False
 
     def begin_anew(self) -> None:

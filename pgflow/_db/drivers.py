@@ -75,11 +75,11 @@ def _class_without_code(error: BaseException) -> type[psycopg.Error]:
 
 
 def is_raised_on(error: BaseException, connection: Any) -> bool:
-    """Return True if an error comes from this connection of a driver,
-    a cursor of it or another part of it.
+    """Return True if an error comes from this connection of a driver, or from a part of it such as
+    a cursor.
 
-    The frames that it was raised through say so: an error knows nothing of its connection, and the
-    state of the connection tells nothing once a savepoint is rolled back.
+    The frames of its traceback show it: an error does not reference its connection, and the state
+    of the connection is of no use after the rollback of a savepoint.
     """
     for one in causes(error):
         trace = one.__traceback__

@@ -108,11 +108,12 @@ _SSL = {
 
 
 def _translate(origin: str, rest: str) -> str:
-    """Return a URL behind its scheme without the parameters of other libraries: what they ask for
-    is said in libpq's words, or does not matter here.
+    """Return a URL after its scheme without the parameters of other libraries: they are translated
+    for libpq, or do not matter here.
 
     Raises:
-        InvalidArgument: One is not known. It is named, where it can be no part of a password.
+        InvalidArgument: A parameter is unknown. The error names it if it cannot be part of a
+            password.
     """
     before, mark, query = rest.partition("?")
     if not mark or "@" in query:  # a password may hold an unescaped question mark
@@ -179,7 +180,9 @@ def _check(origin: str, dsn: str, hint: str) -> None:
 
 
 def _typo(said: str) -> str | None:
-    """A name that is nearly one of libpq's is no part of a password."""
+    """Return a hint for a name that is close to one of libpq's: such a name is not part of a
+    password.
+    """
     from psycopg.pq import Conninfo
 
     found = _UNKNOWN_NAME.search(said)

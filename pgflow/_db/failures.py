@@ -99,8 +99,8 @@ def is_infrastructure(error: BaseException) -> bool:
     if cause is None:
         return False
     if cause.sqlstate is None:
-        # An answer that libpq made itself is an error of no class:
-        # where a write failed, it asks nobody.
+        # libpq made this answer itself, without a class: after a failed write it
+        # does not ask the server.
         return (
             isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError))
             or type(cause) is psycopg.DatabaseError
@@ -126,13 +126,13 @@ def ours() -> Iterator[None]:
 def is_our_trouble(
     error: BaseException, is_on_ours: Callable[[BaseException], bool] = lambda _: False
 ) -> bool:
-    """Return True if what a body has raised is trouble of pgflow's, and no error of the body's: it
-    is tried again, and nothing is recorded.
+    """Return True if an error raised by a body comes from pgflow, not from the body. The step is
+    then tried again, and nothing is recorded.
 
     Args:
-        error: Error that the body has raised.
-        is_on_ours: Tells of one that a statement of the body's own has met whether that went over a
-            connection of pgflow's.
+        error: Error raised by the body.
+        is_on_ours: Function that returns True for an error of a statement on a connection of
+            pgflow's.
     """
     return is_infrastructure(error) and (
         any(_OURS in one.__dict__ for one in causes(error)) or is_on_ours(error)
@@ -158,11 +158,10 @@ def is_of_the_data(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return True if trouble is of the moment, however long that lasts:
-    nobody need look at the run that met it.
+    """Return True if trouble passes by itself, however long it lasts, so the run needs no
+    attention.
 
-    A conflict is not: whoever is left to lose one for minutes,
-    time after time, will not win by himself.
+    A conflict does not: a run that loses conflicts for minutes will not win by itself.
     """
     cause = database_error(error)
     return cause is None or cause.sqlstate is None or _PASSING.match(cause.sqlstate) is not None
@@ -188,8 +187,8 @@ def is_honoured(error: BaseException) -> bool:
 
 
 def is_of_a_pooler(error: BaseException) -> bool:
-    """Return True if a prepared statement is gone, or there already:
-    somebody lends one session to many.
+    """Return True if a prepared statement is missing or exists already, because a pooler shares one
+    session among clients.
     """
     return sqlstate_of(error) in _POOLED
 

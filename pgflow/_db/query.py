@@ -89,8 +89,8 @@ def _begun(query: Query[Any]) -> tuple[str, int]:
 
 
 def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
-    """A transaction that says its level, in one message: whoever is frozen holds no lock between a
-    call and its COMMIT.
+    """Run a query in a transaction that sets its level, in one message: a frozen client holds no
+    lock between a call and its COMMIT.
     """
     try:
         with psycopg.ClientCursor(conn, row_factory=tuple_row) as cursor:
@@ -161,19 +161,19 @@ async def run_all_async(
 
 
 class Executor(Protocol):
-    """Something that runs a query in a transaction that somebody else opened:
-    a foreign library's connection.
+    """Interface of another library's connection, which runs a query in the open transaction of the
+    caller.
     """
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        """Rows of a statement with psycopg's placeholders."""
+        """Return the rows of a statement with psycopg's placeholders."""
 
 
 class AsyncExecutor(Protocol):
     """As :class:`Executor`, for async code."""
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        """Rows of a statement with psycopg's placeholders."""
+        """Return the rows of a statement with psycopg's placeholders."""
 
 
 def run_on(executor: Executor, query: Query[T]) -> T:
@@ -213,7 +213,7 @@ Steps = Generator[Query[Any], Any, T]
 
 
 def run_steps(executor: Executor, steps: Steps[T]) -> T:
-    """Runs statements in a transaction that somebody else opened, and returns their result."""
+    """Run statements in the open transaction of the caller, and return their result."""
     answer: Any = None
     while True:
         try:

@@ -108,16 +108,16 @@ class _Spoken:
 
 
 class Wire(_Spoken):
-    """A connection of psycopg's, for statements whose results are small. One call at a time.
+    """A psycopg connection for statements with small results. One call at a time.
 
     Args:
-        connection: Open; nobody else may use it during a call.
-        prepares: True if statements may be prepared: not through a pooler that gives each
-            transaction another server process.
+        connection: An open connection, used exclusively during a call.
+        prepares: True to prepare statements: not through a pooler that gives each transaction
+            another server process.
         names: Names of the statements that are prepared on the connection already, by text; kept up
             to date. Where psycopg is used as well, which deallocates everything when it rolls back,
             the caller must expect InvalidSqlStatementName.
-        busy_poll: Stays awake for answers.
+        busy_poll: Keeps the loop awake for answers.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class Wire(_Spoken):
         return query.read((await self.rows((query.sql, query.params)))[0])
 
     async def rows(self, *statements: Statement) -> list[list[Row]]:
-        """The rows of each statement; several go in one round trip,
-        and after one that fails none is run.
+        """Return the rows of each statement. All go in one round trip, and none runs after one that
+        fails.
 
         Raises:
-            psycopg.Error: What the server or the connection said.
+            psycopg.Error: An error of the server or the connection.
             PgflowError: The engine's own errors.
         """
         try:
@@ -163,7 +163,7 @@ class Wire(_Spoken):
         else:
             results = await self._pipelined(sent)
         if len(results) != len(sent):
-            # No error, and not one answer for each: which is whose cannot be told.
+            # No error, but not one answer each: they cannot be matched.
             self._give_up()
             raise psycopg.InternalError(f"{len(sent)} statements had {len(results)} answers")
         return [self._load(result) for result in results]
@@ -404,11 +404,11 @@ class SyncWire(_Spoken):
 
 
 class OwnWire(Wire):
-    """A wire whose connection nobody else uses:
-    the event loop watches it from the first call until it is closed.
+    """A wire with exclusive use of its connection. The event loop watches it from the first call
+    until it is closed.
 
-    Where the database's default is another isolation level than the engine's, each call says it, in
-    the same round trip.
+    If the database's default isolation level is not the engine's, each call sets it in the same
+    round trip.
 
     Args:
         connection: Open.

@@ -28,7 +28,9 @@ def heartbeat(details: Any = None) -> None:
 
 
 def heartbeat_details() -> Any:
-    """In a step: what its last try said with :func:`heartbeat`; None if it said nothing."""
+    """In a step, return the details that its last attempt passed to :func:`heartbeat`; None without
+    any.
+    """
     return _step_scope("pgflow.heartbeat_details()").last_details
 
 

@@ -131,7 +131,7 @@ class Child(_Child[R]):
     def __init__(self, scope: WorkflowScope, call: ChildCall) -> None:
         super().__init__(scope, call)
         waiter: Any = call.waiter
-        # Whoever starts a child need not ask how it ended.
+        # The parent need not await the child's end.
         waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def result(self) -> R:

@@ -341,7 +341,7 @@ class _Effect:
     def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         check_callable(fn, "@effect")
-        check_no_method(fn, "an @effect", "it may be brought on where there is no instance")
+        check_no_method(fn, "an @effect", "it may be settled without an instance")
         kind: Any = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
         made = kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
         made.notify = self._notify
@@ -365,38 +365,34 @@ def effect(
     readable: Sequence[str] = (),
     notify: Step[[GateRequest], Any] | None = None,
 ) -> _Effect:
-    """Declares a write to the outside that must not be repeated blindly.
+    """Declare a write to the outside that must not be repeated blindly.
 
-    Its intent is recorded before it acts. What its body returns confirms it; an exception of
-    ``raises=`` means that the counterparty has refused; after any other exception, a time-out or
-    the loss of the worker nobody knows whether it was done, and it is brought on by what is
-    declared: the same key once more while the counterparty remembers it (``dedup_window``),
-    ``.settle``, and else a person.
+    Its intent is recorded before the body runs. A returned value confirms it, and an exception of
+    ``raises=`` means that the counterparty refused. After any other exception, a timeout or the
+    loss of the worker, the outcome is unknown. pgflow then resends the same key while the
+    counterparty remembers it (``dedup_window``), else calls ``.settle``, and at last asks a person.
 
     Args:
-        risk: Means by which it can be taken back, if at all.
-        raises: The counterparty's definite refusals;
-            any other exception leaves the outcome unknown.
+        risk: Kind of undo: ``reversible``, ``compensable`` or ``irreversible``.
+        raises: Definite refusals of the counterparty. Any other exception leaves the outcome
+            unknown.
         dedup_window: Time for which the counterparty remembers a key. Until ``settle_after`` before
-            its end, the same key is simply sent again.
-            If not given, the counterparty is asked first.
-        settle_after: Time after an attempt from which "absent" is believed: at least half a second
-            longer than its time-out, ten seconds longer if not given. An attempt that could only
-            begin in the second half of that slack is not begun.
-        keyed: True if the counterparty deduplicates by key; an effect it does not is only tried
-            again by a person's word.
-        timeout: Longest time for one attempt; five minutes if not given.
-        name: Its name in the ledger, at most 255 bytes; the function's own if not given.
-        settle_retries: Number and intervals of the questions before a person must settle it; some
-            nine hours if not given.
-        aliases: Names that it had before: journals that know it by one of them fit, and its keys
-            stay what they are.
-        writes: Tables of the application's database that it writes, as in ``shop.orders``: all that
-            SQL in a plan may write that takes it back; see :func:`pgflow.saga`.
-        readable: Parameters that stay readable for the policy where the app has a codec. A rule
-            that looks at any other argument of such a call counts as fitting, so that nothing
-            passes unseen.
-        notify: Step or effect that tells those whose leave the policy wants, once a gate.
+            it ends, pgflow resends the same key. By default, pgflow queries the counterparty first.
+        settle_after: Time after an attempt from which "absent" counts: at least half a second
+            longer than ``timeout``, by default ten seconds longer. An attempt that could only start
+            in the second half of that slack does not start.
+        keyed: True if the counterparty deduplicates by key. If not, only a person may retry the
+            effect.
+        timeout: Longest time for one attempt; five minutes by default.
+        name: Its name in the ledger, at most 255 bytes; the function's name by default.
+        settle_retries: Number and intervals of ``.settle`` calls before a person must settle it;
+            about nine hours by default.
+        aliases: Earlier names, so that existing journals and idempotency keys stay valid.
+        writes: Tables of the application that it writes, such as ``shop.orders``. The SQL of an
+            undo plan may write only these; see :func:`pgflow.saga`.
+        readable: Parameters that the policy can read even if the app has a codec. A rule on any
+            other argument then counts as fitting, so no act escapes it.
+        notify: Step or effect that notifies the approvers of a policy gate, once for each gate.
 
     Example::
 
@@ -462,8 +458,7 @@ def decision(
     Args:
         retries: Tries in all (3 if not given), or how to space them.
         timeout: Longest time for one try.
-        aliases: Names that it had before: journals that know it by one of them fit, and its keys
-            stay what they are.
+        aliases: Earlier names, so that existing journals and idempotency keys stay valid.
 
     Example::
 

@@ -80,7 +80,7 @@ class Entity(Generic[S]):
     def snapshot(
         self, stored: calls.Stored | None, envelopes: Envelopes | None = None
     ) -> Snapshot[S]:
-        """Return an entity as somebody reads it."""
+        """Return a snapshot of a stored entity; of version 0 if it is new."""
         if stored is None or not stored.version:
             return Snapshot(self.first(), 0, None)
         updated_at = EPOCH + timedelta(microseconds=stored.updated_us)
@@ -241,12 +241,12 @@ class Update(Generic[P, R]):
         )
 
     def options(self, *, expect: int | None = None, idempotency_key: str | None = None) -> Self:
-        """The same update, to be made on certain terms.
+        """Return a copy of the update with options.
 
         Args:
-            expect: Version that the entity must have, as :class:`pgflow.Snapshot` tells it.
-            idempotency_key: The same key to the same entity is one update, and answers its verdict
-                from then on. A run makes each of its updates once without one.
+            expect: Version that the entity must have, from a :class:`pgflow.Snapshot`.
+            idempotency_key: Key that deduplicates the update: the same key on the same entity
+                returns the first verdict. Runs do not need one.
         """
         other = copy.copy(self)
         other.expected, other.idempotency_key = expect, idempotency_key
@@ -364,15 +364,15 @@ class Update(Generic[P, R]):
         Args:
             key: Key of the entity.
             args: Its arguments as JSON text.
-            envelopes: Those of the app.
+            envelopes: Envelopes of the app.
             run_id: The run that makes it.
             call: Number of its call.
-            said_by: Name of whoever makes it.
+            said_by: Name of the author.
             mail_id: The number of the update, if it came by mail.
             expect: Version that the entity must have.
             idempotency_key: Key under which it is made once.
-            idle_timeout_ms: Time after which the server cuts off a caller that says nothing, since
-                others wait for the row; 0 in a transaction that is somebody else's.
+            idle_timeout_ms: Milliseconds after which the server cuts off an idle caller, since
+                others wait for the row; 0 in a transaction of the application.
         """
         name = self.kind.name
         opened: calls.Opened = yield calls.open_entity(

@@ -1,7 +1,7 @@
-"""Locks in the code of a workflow: a block that one run at a time is in, or several that share it.
+"""Locks in the code of a workflow: a block for one run at a time, or for several that share it.
 
-What the block does is cancelled once the lock is lost, as ``asyncio.timeout`` does it: the wait at
-which the code stands raises, and the block raises LockLost.
+Once the lock is lost, the block is cancelled in the way of ``asyncio.timeout``: the current wait
+raises, and the block raises LockLost.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ class _Block:
         *,
         is_ours: bool,
     ) -> None:
-        """Raises what the block comes to, once its hold has ended, unless an error of its own goes
-        on.
+        """Raise the outcome of the block after its hold has ended. An error of the code itself
+        propagates.
 
         Args:
             hold: Its hold.
-            error: Error with which the code has left it.
-            cancelled: Cancellation that came while the lock was given back.
-            is_ours: True if the code was cancelled for nothing but the loss.
+            error: Error with which the code left the block.
+            cancelled: Cancellation during the release of the lock.
+            is_ours: True if only the loss of the lock cancelled the code.
         """
         if cancelled is not None and error is None:
             raise cancelled
@@ -123,9 +123,9 @@ class _Block:
             error is None or (is_ours and isinstance(error, asyncio.CancelledError))
         ):
             return
-        why = "its time was over" if hold.lost == "expired" else "it was taken away"
+        why = "its ttl expired" if hold.lost == "expired" else "it was taken away"
         raise LockLost(
-            f"run {self._scope.claim.key!r} holds lock {self._key!r} no longer: {why}, and others "
+            f"run {self._scope.claim.key!r} lost lock {self._key!r}: {why}, and others "
             f"may have won it since, with a greater fence than {hold.fence}",
             hold.lost,
         ) from error
@@ -219,26 +219,27 @@ def lock(
     shared: bool = False,
     timeout: Duration | None = None,
 ) -> AbstractAsyncContextManager[int]:
-    """A block that at most one run at a time is in, of all that name the same key.
+    """Return a block that only one run at a time enters, among all that use the same key.
 
-    A run that has to wait is parked, and goes on when its turn has come: first asked, first served.
-    It holds the lock until the block ends, over crashes and deploys; its own end gives it back too.
-    ``async with`` yields the *fence*, a number that is greater each time the lock is won. Pass it
-    on to what the lock protects, and let that refuse a smaller one than it has seen.
+    A run that has to wait is parked, and continues when it is its turn: first come, first served.
+    It holds the lock until the block ends, across crashes and deploys; the end of the run releases
+    it too. ``async with`` yields the *fence*, a number that grows each time the lock is won. Pass
+    it to the system that the lock protects, and have it refuse a smaller fence than the largest it
+    has seen.
 
     Args:
-        key: Name of what is locked, for all runs and plain code of the database.
-        ttl: Time after which the lock counts no more, by the database's clock. If not given, the
-            run holds it for as long as the block lasts.
-        shared: True if others may be in the block too that say the same.
+        key: Name of the lock, shared by all runs and plain code of the database.
+        ttl: Time after which the lock expires, by the database's clock. By default, the run holds
+            it until the block ends.
+        shared: True to share the block with others that pass ``shared=True``.
         timeout: Give up waiting after this long.
 
     Raises:
-        LockLost: The time was over, or an operator has taken the lock away; from the next durable
-            call inside the block, or from its end.
-        LockRefused: The code is in a block of this lock already, or whoever holds it waits for
-            what this run holds.
-        TimeoutError: It was not won in time.
+        LockLost: The lock expired, or an operator took it away. It is raised at the next durable
+            call in the block, or at its end.
+        LockRefused: The code is already in a block of this lock, or the holder waits for a lock of
+            this run.
+        TimeoutError: The lock was not won within ``timeout``.
 
     Example::
 

@@ -75,7 +75,7 @@ async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> Map
             try:
                 value = await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
             except Unwind:
-                raise  # nobody counts any more, and its traceback would hold the whole run
+                raise  # the run ends; its traceback would keep the whole run alive
             except BaseException as error:
                 finished.put_nowait((index, error, None))
                 if not isinstance(error, Exception):
@@ -135,7 +135,7 @@ async def _parallel(branches: list[Awaitable[R]], tally: Tally[str, R]) -> dict[
     tasks: list[asyncio.Future[R]] = [asyncio.ensure_future(branch) for branch in branches]
     for task in tasks:
         task.add_done_callback(finished.put_nowait)
-        # Nobody asks for those that come after the rule is met.
+        # Results after the rule is met are not awaited.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         for _ in tasks:

@@ -76,11 +76,11 @@ _step = _make()
 
 
 def _stored(key: str, signal: Signal[T], value: T) -> tuple[str, str, str]:
-    """Return what the step is called with.
+    """Return the arguments of the step.
 
     Raises:
-        NotInRunError: Nothing that runs is here.
-        InvalidArgument: It is no signal.
+        NotInRunError: The caller is not in a run.
+        InvalidArgument: ``signal`` is not a signal.
     """
     scope = current.get()
     if scope is None:

@@ -27,7 +27,7 @@ from pgflow._model.names import is_name
 from pgflow._model.units import MAX_LABELS_BYTES, relabelled
 from pgflow.errors import InvalidArgument, NotInRunError, NotStorable, WrongState
 
-# ---------------------------------------------------------------- what a run says and is told
+# ---------------------------------------------------------------- values and streams of a run
 
 
 updating: ContextVar[int | None] = ContextVar("pgflow_updating", default=None)
@@ -96,17 +96,17 @@ def set_state(**state: Any) -> None:
 
 
 def set_labels(**labels: str | None) -> None:
-    """Changes labels of this run, by which it is found in ``pgflow.runs`` and by ``pgflow list
-    --label``; others stay.
+    """Set labels of this run; other labels stay. Find runs by label in ``pgflow.runs`` and with
+    ``pgflow list --label``.
 
-    Durable with what the run does next. A run that begins with the journal of this one, as by a
-    rewind, has the labels of then.
+    They become durable with the next commit of the run. A run that begins with part of this
+    journal, as after a rewind, has the labels as of that part.
 
     Args:
-        labels: Names and values; None takes a label away.
+        labels: Names and values; None removes a label.
 
     Raises:
-        InvalidArgument: A value is no string, or all labels together are longer than 16 KiB.
+        InvalidArgument: A value is not a string, or all labels together are longer than 16 KiB.
     """
     scope = workflow_scope("pgflow.set_labels()")
     for name, value in labels.items():
@@ -167,12 +167,11 @@ def emit(stream: str, value: Any, *, durable: bool = True) -> None:
 
 
 def close_stream(stream: str) -> None:
-    """Ends an output stream of this run: readers who have read all of it stop,
-    though the run goes on.
+    """Close an output stream of this run: readers stop at its end while the run continues.
 
-    A stream that nobody closes ends with the run. Closing it again does nothing, and emitting to it
-    raises WrongState. After :func:`continue_as_new` the next generation may emit again: who reads
-    from then on gets these values too.
+    An open stream ends with the run. Closing a closed stream has no effect, and emitting to it
+    raises WrongState. After :func:`continue_as_new` the next generation may emit again, and readers
+    from then on get these values too.
 
     Args:
         stream: Its name.

@@ -1,10 +1,10 @@
-"""Operations of agents, told to the interceptors: which model was asked, which tool was called.
+"""Operations of agents, reported to interceptors: requests to models and calls of tools.
 
-A step says nothing of that: it may ask three models or none. So whoever asks a model says so, in
-the body of the step: the adapters of frameworks, or code of yours. A decision is told by itself,
-from the model and the cost of its choice, if its body has said nothing.
+A step may ask three models or none, so the body of the step reports each request: the adapters of
+frameworks do, or your own code. A decision reports the model and cost of its choice itself, if its
+body has reported nothing.
 
-A body finds the interceptors in a context variable, since its scope knows the run and no worker.
+A body finds the interceptors in a context variable, since its scope knows the run but no worker.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class Hearing:
-    """The interceptors around one try of a body.
+    """Interceptors around one attempt of a body.
 
     Attributes:
-        interceptors: They.
-        has_asked: True once the body has said itself which model it asks.
+        interceptors: The interceptors.
+        has_asked: True once the body has reported a model itself.
     """
 
     def __init__(self, interceptors: Sequence[Interceptor]) -> None:
@@ -38,7 +38,7 @@ class Hearing:
         self._began_ns = time.time_ns()
 
     def returned(self, value: T) -> T:
-        """Tell of the model that made a choice, unless the body has done so. Returns the value."""
+        """Report the model of a choice, unless the body has done so. Return the value."""
         if isinstance(value, Choice) and value.model and not self.has_asked:
             asked = Operation("chat", value.model, model=value.model, began_ns=self._began_ns)
             if value.usage is not None:
@@ -54,7 +54,9 @@ _hearing: contextvars.ContextVar[Hearing | None] = contextvars.ContextVar(
 
 @contextmanager
 def around_body(interceptors: Sequence[Interceptor]) -> Iterator[Hearing]:
-    """Contexts of all interceptors around one try of a body, which may tell them of operations."""
+    """Enter the contexts of all interceptors around one attempt of a body, in which it may report
+    operations.
+    """
     with around(interceptors, "around_step", run_info()):
         hearing = Hearing(interceptors)
         token = _hearing.set(hearing)
@@ -73,21 +75,21 @@ def operation(
     id: str | None = None,  # noqa: A002 - its name in the conventions
     conversation: str | None = None,
 ) -> Iterator[Operation]:
-    """Tells interceptors, and so traces, of a request to a model, a call of a tool or a run of an
-    agent. Nothing of it is recorded.
+    """Report a request to a model, a call of a tool or a run of an agent to interceptors, and so to
+    traces. Nothing is journaled.
 
     Use it in the body of a step around a request, and in the code of a workflow around an agent or
-    a tool. Where nobody traces it does nothing, outside of runs as well.
+    a tool. Without tracing, or outside of runs, it does nothing.
 
     Args:
         kind: ``chat``, ``execute_tool`` or ``invoke_agent``.
-        name: The model that is asked, the tool, or the agent.
+        name: Name of the model, tool or agent.
         provider: Provider of the model.
         id: Id of the call of a tool.
         conversation: Id of the conversation.
 
     Returns:
-        A context manager. It yields the operation, which takes what is known at its end.
+        A context manager. It yields the operation: set the fields that are known only at its end.
 
     Example::
 
@@ -105,11 +107,11 @@ def operation(
 
 
 def tell(made: Operation, error: BaseException | None = None) -> None:
-    """Tell interceptors of an operation that is over; for those who only hear of its end.
+    """Report a finished operation, for code that learns of it only at its end.
 
     Args:
         made: The operation, with the time at which it began.
-        error: Error that it came to.
+        error: Its error, if it failed.
     """
     if not (interceptors := _listening(made.kind)):
         return

@@ -1,10 +1,10 @@
-"""Patches in the code of a workflow: workers announce them,
-so that old sides can be seen to be over.
+"""Patches in the code of a workflow: workers announce them, so that you can see when an old side is
+no longer used.
 
-Read from the source, since a patch that no run has reached yet counts too: the function, and the
-functions of its module that it names, and so on. A name that is no literal, or a patch in another
-module, is not found: such a patch is then shown as one that the code may lack,
-which errs on the safe side.
+They are read from the source, since a patch that no run has reached yet counts too: from the
+function, the functions of its module that it names, and so on. A name that is not a literal, or a
+patch in another module, is not found; it is shown as a patch that the code may lack, which errs on
+the safe side.
 """
 
 from __future__ import annotations

@@ -39,14 +39,14 @@ RETRIES = Retries(
 
 
 class TryLater(Exception):
-    """Raised by a sink or handler: the target has said when to try again.
+    """Raised by a sink or handler to retry at a time that the target gave.
 
     Args:
-        why: Reason, for whoever looks.
+        why: Reason, for operators.
         seconds: Time until then, as seconds or a timedelta.
 
     Raises:
-        InvalidArgument: That is no time, or is longer than a hundred years.
+        InvalidArgument: ``seconds`` is not a duration, or is longer than a hundred years.
     """
 
     def __init__(self, why: str, seconds: Duration) -> None:
@@ -63,20 +63,20 @@ class Undeliverable(Exception):
 class Sink(Protocol):
     """A target outside of the database, such as a broker.
 
-    ``deliver`` returns once the target has taken the event for good, and raises anything else if it
-    has not. It is called again with the same event if nobody knows whether it has.
+    ``deliver`` returns once the target has accepted the event for good, and raises if it has not.
+    It is called again with the same event if the outcome is unknown.
     """
 
     async def deliver(self, event: Event, relay: str) -> None:
-        """Hands an event over.
+        """Deliver an event.
 
         Args:
             event: The event.
-            relay: Name of the relay, which makes a key together with the number of the event.
+            relay: Name of the relay. With the number of the event it makes an idempotency key.
 
         Raises:
-            TryLater: The target has said when.
-            Undeliverable: No further try would help.
+            TryLater: The target gave a time to retry.
+            Undeliverable: Further attempts cannot succeed.
         """
 
     async def close(self) -> None:
@@ -192,8 +192,7 @@ class Relay:
         elif self.is_handled:
             if not callable(to):
                 raise DefinitionError(
-                    f"relay {self.name!r} brings events to {to!r}, which is no workflow, function "
-                    "or sink"
+                    f"relay {self.name!r}: to={to!r} is not a workflow, function or sink"
                 )
             names = _parameters(to)
             if len(names) not in (1, 2):

@@ -40,7 +40,7 @@ class Schedule:
     def __call__(self, wf: Any, /) -> Any:
         if not isinstance(wf, Workflow):
             raise DefinitionError(
-                f"@schedule stands above @workflow, and {wf!r} is no workflow: change their order"
+                f"@schedule must be above @workflow, and {wf!r} is not a workflow: swap them"
             )
         slot_parameter(wf)
         wf.origin.schedules.append(self.declared)
@@ -150,10 +150,10 @@ def _is_slot(annotation: Any) -> bool:
 
 
 def declarations_of(workflows: Iterable[Workflow[..., Any]]) -> list[dict[str, Any]]:
-    """Return the schedules of these workflows, as a worker tells the database of them.
+    """Return the schedules of workflows, in the form in which a worker declares them.
 
     Raises:
-        DefinitionError: Two of them have one name.
+        DefinitionError: Two schedules have the same name.
     """
     found: dict[str, dict[str, Any]] = {}
     for workflow in {id(w.origin): w.origin for w in workflows}.values():
@@ -193,7 +193,7 @@ def told_of(
     signature = inspect.signature(workflow.fn)
     parameters = signature.parameters.values()
     filled = next((p.name for p in parameters if _is_slot(p.annotation)), None)
-    # The slot is no argument of the caller's, wherever its parameter stands.
+    # The caller does not pass the slot, at any position.
     others = signature.replace(parameters=[p for p in parameters if p.name != filled])
     given = dict(others.bind(*args, **kwargs).arguments)
     if filled is not None:

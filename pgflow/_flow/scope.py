@@ -117,7 +117,7 @@ class StepScope:
         self._reporter.tell(self)
 
     def charge(self, spent: Spent) -> None:
-        """Takes what the body has spent, which counts whatever its try comes to."""
+        """Add a charge of the body, which counts whatever the outcome of the attempt."""
         if self.call.charges is None:
             self.call.charges = []
         self.call.charges.append(spent)
@@ -150,7 +150,7 @@ pgflow.because(...)``.
 
 
 class Held(NamedTuple):
-    """A lock that the code holds where it stands."""
+    """A lock held by the code."""
 
     key: str
     fence: int
@@ -159,7 +159,7 @@ class Held(NamedTuple):
 locked: contextvars.ContextVar[tuple[Held, ...]] = contextvars.ContextVar(
     "pgflow_locks", default=()
 )
-"""Locks of the blocks in which the code stands, the outermost first."""
+"""Locks of the enclosing blocks, the outermost first."""
 
 Scope = WorkflowScope | StepScope
 
@@ -193,7 +193,9 @@ def workflow_scope(what: str) -> WorkflowScope:
 
 
 def async_scope(what: str, twin: str) -> WorkflowScope:
-    """The async workflow whose code calls; a sync one is told the name of its twin."""
+    """Return the scope of the calling async workflow. In a sync one, raise an error that names
+    ``twin``.
+    """
     scope = workflow_scope(what)
     if scope.thread is not None:
         raise WrongColourError(f"{what} is for async workflows: in this sync one, call {twin}")
@@ -201,7 +203,9 @@ def async_scope(what: str, twin: str) -> WorkflowScope:
 
 
 def sync_scope(what: str, twin: str) -> tuple[WorkflowScope, ThreadDriver]:
-    """The sync workflow whose code calls; an async one is told the name of its twin."""
+    """Return the scope and driver of the calling sync workflow. In an async one, raise an error
+    that names ``twin``.
+    """
     scope = workflow_scope(what)
     if scope.thread is None:
         raise WrongColourError(f"{what} is for sync workflows: in this async one, await {twin}")

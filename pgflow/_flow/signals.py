@@ -68,16 +68,16 @@ class Signal(Generic[T]):
         self.codec = codec_for(type)
 
     def wait(self, *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]:
-        """Waits for the next message of this name.
+        """Wait for the next message of this name.
 
         Args:
-            timeout: Give up after this long; a later message stays for the next wait.
+            timeout: Longest time to wait. A later message stays for the next wait.
 
-        A message whose payload does not fit the type is not taken: the run is stuck, reason
-        ``signal``, until somebody drops, replaces or requeues it (``pgflow messages``).
+        A message whose payload does not fit the type is not taken. The run is then stuck, reason
+        ``signal``, until you drop, replace or requeue the message (``pgflow messages``).
 
         Raises:
-            TimeoutError: None came in time.
+            TimeoutError: No message came within ``timeout``.
         """
         return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
 

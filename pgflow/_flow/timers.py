@@ -10,7 +10,7 @@ from pgflow._flow.scope import async_scope
 from pgflow._model.durations import Duration, duration
 
 # What is awaited asks for its scope when it is called:
-# sync code, which never awaits, is told of the twin too.
+# so sync code, which never awaits, gets an error that names the twin.
 
 
 def sleep(delay: Duration) -> Coroutine[Any, Any, None]:

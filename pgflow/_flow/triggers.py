@@ -1,12 +1,12 @@
-"""Triggers, as they are declared: a change of a row of one of the application's tables starts a
-run, in the transaction that changes it.
+"""Declared triggers: a change of a row of an application's table starts a run, in the transaction
+of the change.
 
-A declaration is code; what fires is a trigger of Postgres, made by DDL that is generated here and
-installed as any migration is. So whoever writes to the table starts the run, in whatever language,
-by COPY and by updates of many rows too, and exactly once for each row and change: the run exists if
-the change commits. The condition is a part of the trigger, parsed and written anew, and refused
-unless it is plain: comparisons of columns and constants. Whatever else there is to check belongs
-into the workflow, which can read again.
+A declaration is code; Postgres fires a trigger, whose DDL is generated here and installed like any
+migration. So every writer to the table starts the run, in any language, with COPY and with updates
+of many rows too, and exactly once for each row and change: the run exists if the change commits.
+The condition is a part of the trigger. It is parsed and written anew, and refused unless it is
+plain: comparisons of columns and constants. Further checks belong in the workflow, which can read
+again.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Trigger:
                     f"{lacking}: say operations= without it"
                 )
         if self.old_differs and "update" not in self.operations:
-            raise DefinitionError(f"{where}: old_differs is said of updates only")
+            raise DefinitionError(f"{where}: old_differs requires updates")
         parameters = list(inspect.signature(workflow.fn).parameters)
         if len(parameters) != 1:
             raise DefinitionError(
@@ -278,9 +278,7 @@ def on(
 
     def declare(workflow: W) -> W:
         if not isinstance(workflow, Workflow):
-            raise DefinitionError(
-                "@pgflow.on stands above @pgflow.workflow, and takes its workflow"
-            )
+            raise DefinitionError("@pgflow.on must be above @pgflow.workflow")
         made = Trigger(workflow, table, when, old_differs, operations, name, always=always)
         if any(other.name == made.name for other in workflow.origin.triggers):
             raise DefinitionError(
@@ -325,7 +323,7 @@ def _identifier(text: str) -> str:
 
 def _column(name: str, where: str) -> str:
     if not is_name(name) or len(name.encode()) > MAX_IDENTIFIER_BYTES:
-        raise DefinitionError(f"{where}: {name!r} is no column")
+        raise DefinitionError(f"{where}: {name!r} is not a column")
     return _quote(name)
 
 
@@ -337,7 +335,7 @@ def _parse_table(table: str, where: str) -> tuple[str, ...]:
     try:
         found = sqlglot.parse_one(table, dialect="postgres", into=exp.Table)
     except SqlglotError as error:
-        raise DefinitionError(f"{where}: {table!r} is no table") from error
+        raise DefinitionError(f"{where}: {table!r} is not a table") from error
     parts = found.parts
     if (
         not isinstance(found, exp.Table)
@@ -345,7 +343,7 @@ def _parse_table(table: str, where: str) -> tuple[str, ...]:
         or not all(isinstance(part, exp.Identifier) for part in parts)
         or any(value for key, value in found.args.items() if key not in ("this", "db"))
     ):
-        raise DefinitionError(f"{where}: {table!r} is no table: say name or schema.name")
+        raise DefinitionError(f"{where}: {table!r} is not a table: say name or schema.name")
     return tuple(_folded(part) for part in parts)
 
 

@@ -234,7 +234,7 @@ class _Desk:
         return self._updates.issue(self._judge, left)
 
     def give_up_wait(self, call: UpdateCall) -> None:
-        """Nobody waits for an update any more."""
+        """Cancel the wait for an update."""
         self._scope.execution.cancel_call(call)
 
     def _judge(self, taken: Taken, is_again: bool) -> Exception | None:
@@ -287,20 +287,20 @@ class _Desk:
 async def serve(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
-    """Takes updates of the running workflow, one at a time, in the order in which they were sent.
+    """Serve updates of the running workflow, one at a time, in the order sent.
 
-    Each is handed to the handler of its name, which gets the state and the arguments, and may do
-    all that the code of a workflow may. What it returns or raises is the answer to whoever sent the
-    update, and part of the journal. An exception of a handler does not end the workflow.
+    The handler of its name gets the state and the arguments, and may do everything that workflow
+    code may. Its return value or error is the answer to the sender, and part of the journal. An
+    error of a handler does not end the workflow.
 
     Args:
-        state: First argument of handlers and validators: an object of the code's.
-        until: Is asked before each update, and reads the state; once it is true, ``serve`` returns.
-            Without it, it goes on until it is cancelled or its time is over.
-        timeout: Longest time to go on.
+        state: First argument of handlers and validators: any object.
+        until: Function of the state, called before each update; once it returns True, ``serve``
+            returns. By default, it serves until it is cancelled or times out.
+        timeout: Longest time to serve.
 
     Raises:
-        TimeoutError: The time is over.
+        TimeoutError: ``timeout`` has passed.
         DefinitionError: The workflow has no handlers.
 
     Example::

@@ -63,8 +63,8 @@ class Awaited(Protocol):
 
 
 class Workflow(Generic[P, R_co]):
-    """A workflow of either colour. ``fn`` is the undecorated function. Its ``ref_checkers`` are
-    plain functions that tell of a Ref of their kind whether it exists; every app that includes it
+    """A workflow, async or sync. ``fn`` is the undecorated function. Its ``ref_checkers`` are plain
+    functions that return True if a Ref of their kind exists; every app that includes the workflow
     has them.
     """
 
@@ -254,7 +254,7 @@ class Workflow(Generic[P, R_co]):
 
     @property
     def input_codec(self) -> Codec[dict[str, Any]]:
-        """Codec of the input: an object of the parameters, whoever starts the run."""
+        """Codec of the input: an object with the parameters."""
         if self._input is None:
             self.origin._input = self._input = self._make_input_codec()
         return self._input

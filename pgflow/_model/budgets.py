@@ -28,16 +28,16 @@ PERIODS = ("hour", "day", "week", "month", "quarter", "year")
 
 
 def amounts_of(given: Mapping[str, Amount | None], what: str, *, zeros: bool = False) -> Amounts:
-    """Amounts as they are recorded, without those that are not given.
+    """Return amounts as they are recorded, without those that are None.
 
     Args:
-        given: Amounts by unit; None = not said.
+        given: Amounts by unit; None if not given.
         what: Name for errors, as in "charge()".
-        zeros: True to keep a 0: as a limit it means something.
+        zeros: True to keep zeros, which matter as limits.
 
     Raises:
-        InvalidArgument: A unit is no name, an amount no number from 0 to 10^15, or there are more
-            than 32.
+        InvalidArgument: A unit is not a valid name, an amount is not a number from 0 to 10^15, or
+            there are more than 32.
     """
     if len(given) > MOST_UNITS:
         raise InvalidArgument(f"{what}: at most {MOST_UNITS} units, not {len(given)}")
@@ -93,29 +93,29 @@ def numbers(amounts: Amounts) -> str:
 
 
 class Pool:
-    """A budget that runs draw on: what may be spent, by unit, in each period.
+    """A budget that runs draw on, with a limit by unit for each period.
 
-    What is drawn on a pool is drawn on its parent too, on the parent of that, and so on. A unit
-    that is not named has no limit.
+    A draw on a pool is also a draw on its parent, on the parent of that, and so on. Units without a
+    limit are unlimited.
 
     Args:
         name: Its name.
-        usd: Most dollars.
-        tokens: Most tokens.
-        calls: Most admitted calls.
-        seconds: Most seconds in admitted bodies.
-        per: Calendar period after which it is full again: "1 hour", "1 day", "1 week", "1 month",
-            "1 quarter" or "1 year"; None = never.
+        usd: Maximum dollars.
+        tokens: Maximum tokens.
+        calls: Maximum admitted calls.
+        seconds: Maximum seconds in admitted bodies.
+        per: Calendar period after which the pool is refilled: "1 hour", "1 day", "1 week", "1
+            month", "1 quarter" or "1 year"; None for never.
         tz: Time zone of that calendar.
         parent: The pool that it draws on, or its name.
-        soft: Part of a limit from which on a run that draws is sent the signal ``budget``, once a
-            period; None = none is.
-        hard: True if no step at all of a run under it starts once it is used up or revoked. Each
-            of its steps asks then, which is a commit more.
+        soft: Fraction of a limit from which a drawing run gets the signal ``budget``, once each
+            period; None for no signal.
+        hard: True to start no step at all of its runs once it is used up or revoked. Each step then
+            asks the pool, at the cost of one more commit.
         **units: Limits of other units, by name.
 
     Raises:
-        InvalidArgument: A limit is no amount, or the period is none of these.
+        InvalidArgument: A limit is not an amount, or the period is not one of these.
 
     Example::
 
@@ -197,10 +197,10 @@ class Admit:
     units: Mapping[str, Amount] = field(default_factory=dict)
 
     def amounts(self) -> Amounts:
-        """Return what it asks for, as it is recorded.
+        """Return the requested amounts, as they are recorded.
 
         Raises:
-            InvalidArgument: It is no amount.
+            InvalidArgument: A value is not an amount.
         """
         given: dict[str, Amount | None] = {
             "usd": self.usd,
@@ -232,7 +232,7 @@ class Spent(NamedTuple):
 
 
 def refusal(step: str, said: dict[str, Any]) -> BudgetExceeded:
-    """Return the error of a call that was not admitted, from what its unit says."""
+    """Return the error of a refused call, from its unit."""
     reason, pool, unit = said.get("reason", ""), said.get("pool"), said.get("unit")
     if reason == "revoked":
         told = f"pool {pool!r} is revoked"
@@ -242,13 +242,13 @@ def refusal(step: str, said: dict[str, Any]) -> BudgetExceeded:
             f"call asks for {said.get('asked')}"
         )
     elif pool is not None:
-        told = f"no pool is named {pool!r}"
+        told = f"pool {pool!r} does not exist"
     else:
         told = (
             "the run has no pool: start it with options(pool=...), or name one in Admit(pool=...)"
         )
     return BudgetExceeded(
-        f"step {step} is not admitted, and was not called: {told}",
+        f"step {step} was not admitted and did not run: {told}",
         reason=reason,
         pool=pool,
         unit=unit,

@@ -13,22 +13,21 @@ from pgflow._model.units import Unit
 
 @dataclass
 class Heritage:
-    """Inheritance of a run from another whose journal it begins with; ``sql/again/inherit.sql``.
+    """State that a run inherits with the journal of another run; ``sql/again/inherit.sql``.
 
     Attributes:
-        seeds: Up to which seq which stem random numbers are drawn from; None = for good. After
-            them, from the run's own.
-        cut: Up to which seq the journal is the other's.
-        began_us: Time at which the time of the run began; None = its creation.
-        attempts: Most tries of each step; None = as it is declared.
-        carried: By name and hash of arguments, what steps in a dropped part of the journal came to,
-            in their order.
+        seeds: Stems of random numbers, each with the last seq it applies to; None for all. Later
+            units use the run's own stem.
+        cut: Last seq of the other run's journal.
+        began_us: Begin of the run's time; None for its creation.
+        attempts: Maximum attempts of each step; None for the declared one.
+        carried: Outcomes of steps in a dropped part of the journal, in order, by name and hash of
+            arguments.
         effects: Confirmed effects of a dropped part, by the place of their keys (:func:`place_of`)
             and hash of arguments.
-        children: Children of a dropped part that have completed or go on,
-            in the order of their starts.
-        undo: Effects of a dropped part that must be taken back before the code goes on,
-            the last one first.
+        children: Children of a dropped part that are completed or open, in the order of their
+            starts.
+        undo: Effects of a dropped part to compensate before the code continues, the last first.
     """
 
     seeds: list[tuple[int | None, str]]
@@ -176,7 +175,7 @@ class Claim:
 
     @property
     def is_suspect(self) -> bool:
-        """True if more than one worker has died over it. One death makes nobody wait."""
+        """True if more than one worker has died over it. A first death delays no run."""
         return self.suspect > 1
 
     envelopes: Envelopes | None = None

@@ -342,8 +342,8 @@ class Codec(Generic[T]):
         return check_text(text, what)
 
     def _encode_carefully(self, value: T, what: str) -> str:
-        """Return the text of a value of which there is no proof: it is read again, and compared.
-        Where that is another value, the text has tags.
+        """Return the text of a value whose round trip is not proven: read it again and compare. If
+        it differs, the text gets tags.
         """
         text: str | None = None
         back, refused = tags.ABSENT, None
@@ -405,7 +405,7 @@ class Codec(Generic[T]):
         )
 
     def decode(self, text: str, what: str) -> T:
-        """Returns the value that a JSON text stands for.
+        """Return the value of a JSON text.
 
         Args:
             text: The text.
@@ -421,7 +421,7 @@ class Codec(Generic[T]):
                 try:
                     value = self._upcasting_reader(tagged=tags.MARK in text)(text)
                 except (ValueError, RecursionError, *_MALFORMED):
-                    # How the text differs from what it should be is what the first reader said.
+                    # The error of the first reader describes the difference.
                     pass
                 else:
                     return value
@@ -640,18 +640,18 @@ def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) ->
 def hash_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], what: str, key: bytes | None = None
 ) -> int:
-    """A 63-bit hash of a call's arguments, equal in every process:
-    how a replay knows the same call again.
+    """Return a 63-bit hash of a call's arguments, equal in every process, by which a replay
+    recognises the call.
 
     Args:
         args: The arguments by position.
         kwargs: The arguments by name.
         what: Name of the call for errors, as in "step charge".
-        key: Secret without which nobody can guess arguments by their hash, at most 64 bytes; None
-            for a plain hash.
+        key: Secret of at most 64 bytes that prevents guessing arguments from their hash; None for a
+            plain hash.
 
     Raises:
-        NotStorable: An argument has no form that could be compared.
+        NotStorable: An argument cannot be compared.
     """
     text = _arguments_text(args, kwargs, what)
     digest = (

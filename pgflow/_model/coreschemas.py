@@ -1,14 +1,12 @@
-"""Pydantic's core schemas, built again with what pgflow needs of them:
-its own configuration inside every class.
+"""Pydantic's core schemas, rebuilt with pgflow's configuration inside every class.
 
 A core schema is a tree of dicts. Some of them are schemas, some only map the names of a user's
-fields to schemas, and some hold values of the user's that look like either. So a walk goes by the
-keys of a schema, never by what stands behind them:
-a field may be called ``type``, ``default`` or ``cls``.
+fields to schemas, and some hold values of the user's that look like either. So a walk follows the
+keys of a schema, never the look of a value: a field may be called ``type``, ``default`` or ``cls``.
 
-Pydantic builds a validator and a serializer for each model and takes those wherever that model
-stands in another schema. They do not know our configuration. A stand-in for the class (:func:`own`)
-has none, so they are built from the schema that is given.
+Pydantic builds a validator and a serializer for each model and reuses them wherever that model
+occurs in another schema. They lack our configuration. A stand-in for the class (:func:`own`) has
+none, so they are built from the given schema.
 """
 
 from __future__ import annotations
@@ -40,15 +38,15 @@ OPAQUE = frozenset(
         "metadata",
     }
 )
-"""Keys behind which there is no schema, whatever it looks like."""
+"""Keys whose values are never schemas, even if they look like one."""
 
 
 def rebuild(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """A copy of a core schema in which each part has been changed, the inner ones first.
+    """Return a copy of a core schema with each part changed, the inner ones first.
 
     Args:
-        schema: It, or a list of some.
-        change: Takes a copied part, and answers what stands in its place.
+        schema: The schema, or a list of schemas.
+        change: Function that takes a copied part and returns its replacement.
     """
     if isinstance(schema, (list, tuple)):
         return type(schema)(rebuild(part, change) for part in schema)
@@ -111,12 +109,12 @@ def _configure(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def own(schema: Any, *, to_write: bool) -> Any:
-    """A core schema that is built as it stands,
-    without what pydantic has built for its classes before.
+    """Return a core schema without the validators and serializers that pydantic has cached for its
+    classes.
 
     Args:
         schema: It.
-        to_write: True if a serializer is made of it, and not a validator.
+        to_write: True to make a serializer from it, False for a validator.
     """
     classes: set[type] = set()
 
@@ -156,9 +154,7 @@ def _as_tuple(part: dict[str, Any]) -> dict[str, Any]:
 
 
 class _StandIn(type):
-    """The type of a class in whose place another stands: its instances are that one's, and so is
-    what is made by calling it.
-    """
+    """The type of a stand-in for a class, which passes for it in instance checks and calls."""
 
     _real: type
     _known: set[type]

@@ -1,13 +1,13 @@
-"""Readers of JSON, which give Decimals all digits that a number has in the text.
+"""Readers of JSON that give Decimals all digits of a number in the text.
 
 The library writes a Decimal as a string. Others write numbers: a trigger writes columns of type
-``numeric`` so, and SQL, webhooks and events of other programs may hold any. Pydantic reads such a
-number as a float first, so an amount of more than 15 digits came out rounded, and nobody noticed.
+``numeric`` as numbers, and so may SQL, webhooks and events of other programs. Pydantic reads such a
+number as a float first, so an amount of more than 15 digits would be rounded silently.
 
-A text with a number that no float holds is read by a second validator. In it, a Decimal that comes
-as a float gets the number that the text has for that float. Two numbers that are the same float
-are refused. The kinds of a union compete by how well they fit, so there the kind is chosen as ever,
-and the one that was chosen reads its part once more.
+A text with a number that no float holds is read by a second validator. It gives a Decimal that
+arrives as a float the number of the text for that float. Two numbers with the same float are
+refused. The members of a union compete by fit, so the first validator chooses the member, and the
+second one reads it again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _exact: ContextVar[dict[float, Decimal]] = ContextVar("pgflow_exact")
 
 
 def outside_strings(text: str) -> str:
-    """Return what stands between the strings of a JSON text: without escapes, every second part
+    """Return the text between the strings of a JSON text: without escapes, every second part
     between quotes.
 
     Args:

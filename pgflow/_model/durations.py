@@ -1,7 +1,6 @@
-"""Durations: a ``timedelta``, or a number of seconds, wherever one is asked for.
+"""Durations: a ``timedelta``, or a number of seconds.
 
-They are read where they are given,
-so that what is no duration is refused there and not at every use.
+They are checked where you pass them, so a bad duration is refused there and not at its first use.
 """
 
 from __future__ import annotations
@@ -26,16 +25,15 @@ def duration(
     value: Duration | None, what: str, *, least_seconds: float = 0.0
 ) -> timedelta | None: ...
 def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta | None:
-    """A duration as it was given; None for none.
+    """Return a duration as a timedelta; None for None.
 
     Args:
         value: A timedelta or a number of seconds.
         what: Name for errors, as in "timeout of step charge".
-        least_seconds: Shortest duration allowed;
-            minus infinity takes a time that has passed for none at all.
+        least_seconds: Shortest duration allowed; minus infinity also allows times that have passed.
 
     Raises:
-        InvalidArgument: It is no duration, or out of bounds.
+        InvalidArgument: The value is not a duration, or is out of bounds.
     """
     if value is None:
         return None
@@ -54,14 +52,14 @@ def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta 
 
 
 def seconds(value: Any, what: str) -> float:
-    """The same where the engine counts in seconds: a number as it is, a timedelta in seconds.
+    """Return a duration in seconds.
 
     Args:
         value: A timedelta or a number of seconds.
         what: Name for errors.
 
     Raises:
-        InvalidArgument: It is no duration, or out of bounds.
+        InvalidArgument: The value is not a duration, or is out of bounds.
     """
     given = duration(value, what)
     if given is None:

@@ -34,17 +34,17 @@ class StillUnknown:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Result of an ``@effect`` whose counterparty has taken it on and will confirm it later.
+    """Result of an ``@effect`` that the counterparty has accepted and will confirm later.
 
-    The workflow goes on with it; the run does not complete before somebody has confirmed it
-    (``app.confirm_effect``, or ``pgflow.confirm_effect`` in SQL).
+    The workflow continues with it. The run does not complete until the effect is confirmed, with
+    ``app.confirm_effect`` or ``pgflow.confirm_effect`` in SQL.
 
     Attributes:
-        ref: The counterparty's reference, under which the confirmation will come.
-        heartbeat_timeout: The counterparty promises a beat (``app.beat_effect``) at least so often.
-            After so long without one the outcome is unknown: the effect's ``.settle`` asks, else a
-            person is needed. It is a promise to the ledger, and the workflow gets
-            ``Accepted(ref)``.
+        ref: The counterparty's reference for the confirmation.
+        heartbeat_timeout: Longest time between heartbeats (``app.beat_effect``) of the
+            counterparty. After that time without one, the outcome is unknown: the effect's
+            ``.settle`` is called, else a person is needed. Only the ledger records it; the workflow
+            gets ``Accepted(ref)``.
     """
 
     ref: str
@@ -69,19 +69,19 @@ class Accepted:
 @known
 @dataclass(frozen=True)
 class Ref:
-    """Something outside that a result claims to exist:
-    a file, a workspace, a row of another system.
+    """A reference to something outside that a result relies on: a file, a workspace, a row of
+    another system.
 
-    Where the app has a checker for the kind (``app.ref_checker``), it is asked whenever a run goes
-    on from its journal. If what a ``@read`` or ``@step`` returned is gone, its body runs again
-    under the same key and the new result counts from then on; what an effect, a decision or a
-    transaction returned is never made again: the run is stuck, with reason ``ref_lost``.
+    If the app has a checker for the kind (``app.ref_checker``), it is called whenever a run
+    continues from its journal. If the target of a result of a ``@read`` or ``@step`` is gone, the
+    body runs again under the same key, and the new result counts from then on. Results of effects,
+    decisions and transactions are never made again: the run is stuck, reason ``ref_lost``.
 
     Attributes:
-        kind: Name of the checker that knows it, such as ``"s3"``.
-        id: Identifier by which that checker finds it.
-        pgflow: Mark by which the journal tells it from other objects with a kind and an id;
-            leave it as it is.
+        kind: Name of its checker, such as ``"s3"``.
+        id: Identifier for the checker.
+        pgflow: Mark that distinguishes it in the journal from other objects with a kind and an id.
+            Do not set it.
     """
 
     kind: str

@@ -28,8 +28,8 @@ MAX_KEY_ID_BYTES = 255
 ErrorData = dict[str, Any]
 
 REDACTED = '{"$codec":"","data":"","redacted":"'
-"""Beginning of what stands in place of a value that was redacted (``sql/ledgers/redact.sql``): an
-envelope under a key that no codec can have. The hash of the value follows.
+"""Beginning of the placeholder of a redacted value (``sql/ledgers/redact.sql``): an envelope under
+a key that no codec can have. The hash of the value follows.
 """
 
 
@@ -82,7 +82,7 @@ class Envelopes:
         codec: The codec.
 
     Raises:
-        DefinitionError: It is no codec.
+        DefinitionError: The object is not a codec.
     """
 
     def __init__(self, codec: PayloadCodec) -> None:
@@ -138,7 +138,7 @@ class Envelopes:
 
         Args:
             text: The text.
-            what: Name of it in an error.
+            what: Name for errors.
             extra: Values that stay readable beside it, by names that no envelope has.
 
         Raises:
@@ -205,15 +205,15 @@ class Envelopes:
         return sealed
 
     def seal_compared(self, text: str, what: str, about: str, defaults: str | None = None) -> str:
-        """Return the envelope of a text that the database compares with others: a keyed hash of it
-        stands beside it.
+        """Return the envelope of a text that the database compares with others. It contains a keyed
+        hash.
 
         Args:
             text: An input, or the payload of a message.
-            what: Name of it in an error.
-            about: Context of the comparison, such as a run's key:
-                equal texts have different hashes elsewhere.
-            defaults: An object of what counts for names that an input leaves out.
+            what: Name for errors.
+            about: Context of the comparison, such as a run's key. Equal texts have different hashes
+                in other contexts.
+            defaults: JSON object of the defaults for names that an input leaves out.
         """
         if self._codec.key_id is None:
             return text
@@ -258,7 +258,7 @@ def envelopes_of(codec: PayloadCodec | None) -> Envelopes | None:
 
 
 def is_redacted(value: Any) -> bool:
-    """Return True if a value that was read from the database stands for one that was redacted."""
+    """Return True if a value from the database is a placeholder of a redacted one."""
     return isinstance(value, dict) and value.get("$codec") == "" and "redacted" in value
 
 
@@ -280,7 +280,7 @@ def open_text(envelopes: Envelopes | None, text: str, what: str) -> str:
     Args:
         envelopes: Those of the app; None if it has no codec.
         text: As it was stored.
-        what: Name of it in an error.
+        what: Name for errors.
 
     Raises:
         CodecError: It is in an envelope that cannot be opened here.

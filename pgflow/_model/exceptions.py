@@ -50,7 +50,7 @@ ErrorData = dict[str, Any]
 
 def clean(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     """Text without passwords and what Postgres cannot store, cut to a limit of characters."""
-    # A password that is cut could not be told any more; of a giant text only what may be kept.
+    # A truncated password could not be recognised; of a giant text only a bounded part is searched.
     text = without_secrets(text[: limit + MAX_MESSAGE_CHARS])
     if len(text) > limit:
         text = text[: limit - 1] + "…"
@@ -248,19 +248,18 @@ _registered: dict[str, type[Exception]] = {}
 
 
 def register_errors(*classes: type[Exception]) -> None:
-    """Registers classes as which recorded errors may be raised again, in every app of this process:
-    for integrations.
+    """Register error classes of an integration, so that every app of this process can raise
+    recorded errors as these classes.
 
-    Call it where the module of the integration is imported: whoever uses it imports that, in every
-    process that works on such runs. For errors of your own there are ``raises=`` of a step and
-    ``errors=`` of an app.
+    Call it when the module of the integration is imported, so that every process that works on its
+    runs has the classes. For your own errors use ``raises=`` of a step and ``errors=`` of an app.
 
     Args:
-        *classes: The classes. They are known by module and name, and never constructed through
-            their ``__init__``.
+        *classes: The classes. They are found by module and name, and rebuilt without calling
+            ``__init__``.
 
     Raises:
-        DefinitionError: One of them is not a class of exceptions.
+        DefinitionError: An argument is not an exception class.
     """
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, Exception)) or issubclass(cls, _STEERING):
@@ -292,11 +291,11 @@ class ErrorClasses:
 
 
 def rebuild_error(data: ErrorData, known: ErrorClasses, attempts: int = 1) -> Exception:
-    """Returns the exception that the data stands for, with its causes; the same for the same data.
+    """Return the exception of the data, with its causes. Equal data give equal exceptions.
 
     Args:
         data: Result of :func:`encode_error`, perhaps by way of the database.
-        known: The classes as which it may be rebuilt.
+        known: The classes that may be rebuilt.
         attempts: Number of tries of the step, should it become :class:`StepFailed`.
     """
     error = _rebuild_one(data, known, attempts)
@@ -328,7 +327,7 @@ def _instance(cls: type[Exception], data: ErrorData) -> Exception | None:
     if error is not None and _text_of(error, "") == message:
         return error
     if issubclass(cls, UnicodeError) and cls is not UnicodeError:
-        return None  # it tells its text from the very bytes or characters that could not be stored
+        return None  # its text needs the bytes or characters that could not be stored
     if _name(cls) == data.get("type"):
         return error
     # Its own class made another text, which matters more than the arguments.

@@ -1,4 +1,4 @@
-"""Failed runs, as functions of ``on_failure`` are told of them."""
+"""Failed runs, as passed to functions of ``on_failure``."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 _HOME = f"{Path(__file__).absolute().parents[1]}{os.sep}"
 _COMPILED = f"pgflow{os.sep}_"
-"""Beginning of the file of a compiled frame, which is told as the compiler was."""
+"""Beginning of the file name of a compiled frame, as passed to the compiler."""
 
 
 def is_own(filename: str) -> bool:

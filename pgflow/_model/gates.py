@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 R_co = TypeVar("R_co", covariant=True)
 
 OnTimeout = Literal["expire", "reject", "escalate", "approve"]
-"""Verdict of a gate that nobody has answered in time."""
+"""Verdict of a gate that timed out."""
 
 
 class Said:
@@ -32,9 +32,9 @@ class Approved(Generic[R_co]):
     """A gate was approved.
 
     Attributes:
-        value: The request, as edited by whoever approved.
-        by: Names of those who approved it; none if the time did.
-        edited: True if somebody has edited it, or has brought the value.
+        value: The request, with the edits of the approvers.
+        by: Names of the approvers; empty if the timeout approved it.
+        edited: True if an approver edited the request or brought the value.
     """
 
     value: R_co
@@ -47,8 +47,8 @@ class Rejected:
     """A gate was rejected.
 
     Attributes:
-        reason: The reason that was given; ``timeout`` if the time did.
-        by: Name of whoever rejected it; none if the time did.
+        reason: The reason given; ``timeout`` if the timeout rejected it.
+        by: Name of the person who rejected it; empty if the timeout did.
     """
 
     reason: str
@@ -57,10 +57,10 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Escalated:
-    """A gate was handed on to somebody else.
+    """A gate was escalated to another approver.
 
     Attributes:
-        to: To whom; where the time did, the last who were asked.
+        to: Name of the new approver; after a timeout, the last ones asked.
     """
 
     to: str
@@ -68,16 +68,16 @@ class Escalated:
 
 @dataclass(frozen=True)
 class Expired:
-    """Nobody answered a gate in time."""
+    """A gate expired without an answer."""
 
 
 @dataclass(frozen=True)
 class TakenOver:
-    """A person has done themselves what a gate asked about: it must not be done again.
+    """A person did the work of a gate themselves. It must not be done again.
 
     Attributes:
-        result: Result of what was done: anything JSON.
-        by: Name of whoever did it.
+        result: Result of the work, as JSON.
+        by: Name of the person who did it.
     """
 
     result: Any
@@ -113,10 +113,10 @@ class Reject:
 
 @dataclass(frozen=True)
 class Escalate:
-    """Answer to a gate: somebody else must decide.
+    """Answer to a gate: another approver must decide.
 
     Attributes:
-        to: Name of that one, for the code.
+        to: Name of that approver, for the code.
     """
 
     to: str
@@ -127,7 +127,7 @@ class TakeOver:
     """Answer to a gate: I have done it myself.
 
     Attributes:
-        result: Result of what was done: anything JSON.
+        result: Result of the work, as JSON.
         comment: A reason, kept with the answer.
     """
 

@@ -89,7 +89,7 @@ class Ground:
     ABSENT: Final = "a"
     """The counterparty was asked long enough after the last attempt, and knows nothing."""
     PERSON: Final = "p"
-    """A person has said that nothing was done."""
+    """A person has stated that nothing was done."""
 
 
 class ClosePolicy:

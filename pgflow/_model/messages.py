@@ -14,12 +14,12 @@ class Delivery:
     """Result of sending a signal.
 
     Attributes:
-        message: The number of the message, by which `pgflow messages` knows it.
-        ended_as: Status of the run that had ended, so that nobody takes the message; None while it
-            is open. Mail that an ended run did not take is kept in ``pgflow.undelivered_messages``,
-            and is the run's again if that is rewound or restarted.
-        is_new: False if the message had been sent before under its idempotency key: it is that one,
-            and nothing was sent now.
+        message: Number of the message, as in ``pgflow messages``.
+        ended_as: Status of the run if it had ended and will not take the message; None while it is
+            open. The message is kept in ``pgflow.undelivered_messages``, and goes to the run if
+            that is rewound or restarted.
+        is_new: False if the message was sent before under its idempotency key. Nothing was sent
+            now.
     """
 
     message: int
@@ -41,12 +41,11 @@ class Message:
         message: The number of the message.
         signal: Name of the signal.
         payload: Its payload.
-        state: ``waiting`` in the mailbox; or put aside: the run had ``ended``, or somebody
-            ``dropped`` or ``replaced`` it.
+        state: ``waiting`` in the mailbox; or set aside: ``ended`` because the run had ended,
+            ``dropped`` or ``replaced``.
         sent_at: Time of sending.
-        sent_by: Sender: the name that was given, with the role of the session in brackets.
-        why: Of one that waits, why the run's code could not take it; of one that was put aside, the
-            reason that was given.
+        sent_by: Name of the sender, with the role of the session in brackets.
+        why: Reason why the run's code could not take a waiting message, or why it was set aside.
     """
 
     key: str

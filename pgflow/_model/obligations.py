@@ -1,4 +1,4 @@
-"""Obligations: what a run owes somebody."""
+"""Obligations: debts of a run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Obligation:
-    """Something owed, as :func:`pgflow.owe` has recorded it. A value: it may be an argument, a
-    result and the payload of a signal.
+    """An obligation, as recorded by :func:`pgflow.owe`. You may pass it as an argument, return it,
+    and send it as the payload of a signal.
 
     Attributes:
-        key: Its key, by which anybody closes it.
-        what: Name of what is owed.
-        to: To whom; empty if nobody is named.
-        detail: Facts that its code has recorded with it.
+        key: Its key, which is enough to close it.
+        what: Name of the debt.
+        to: Name of the creditor; empty if not given.
+        detail: Facts recorded with it.
     """
 
     key: str

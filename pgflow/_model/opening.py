@@ -1,9 +1,8 @@
-"""Opening what comes in: a claim, and the units of an answer,
-with every value of the user's in clear.
+"""Open claims and the units of answers, with every value of the user's in clear.
 
-The engine and the code of workflows see clear values only. So what a run brings from the database
-is opened in one place, before anything looks at it. Where each kind of unit may hold an envelope is
-said here, and nowhere else is one looked for: a value that merely looks like one stays what it is.
+The engine and the code of workflows see clear values only, so this module opens all values from the
+database, before any other code sees them. It lists the kinds of units that may hold an envelope,
+and looks for one nowhere else: a value that merely looks like one is not changed.
 """
 
 from __future__ import annotations

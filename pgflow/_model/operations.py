@@ -16,22 +16,23 @@ OperationKind = Literal["chat", "execute_tool", "invoke_agent"]
 
 @dataclass
 class Operation:
-    """Facts on an operation of an agent. Those below ``conversation`` are set once they are known.
+    """An operation of an agent. The attributes below ``conversation`` are set once they are known.
 
     Attributes:
         kind: ``chat`` for a request to a model, ``execute_tool`` or ``invoke_agent``.
-        name: The model that is asked, the tool, or the agent.
+        name: Name of the model, tool or agent.
         provider: Provider of the model.
-        id: Of a call of a tool its id; of a request the id of its response.
+        id: Id of the call of a tool, or of the response to a request.
         conversation: Id of the conversation.
-        model: The model that has answered.
+        model: The model that answered.
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the response.
         cached_tokens: Tokens of the prompt that the provider had in its cache.
-        tokens: All tokens, where nobody says how many are which.
+        tokens: All tokens, if the parts are not known.
         usd: Cost in dollars.
-        finish_reasons: Reasons for which the model ended.
-        began_ns: Time at which it began, where that was before anybody could say so.
+        finish_reasons: Reasons why the model stopped.
+        began_ns: Time of its begin, in nanoseconds of the epoch, if it began before it was
+            reported.
     """
 
     kind: OperationKind

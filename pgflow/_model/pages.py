@@ -1,4 +1,4 @@
-"""Needs for a person, as the pager tells them."""
+"""Pages: notices of work that only a person can do."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ PageKind = Literal["stuck", "effect", "obligation"]
 
 @dataclass(frozen=True)
 class Page:
-    """Notice to the hook of ``app.pager`` that only a person can bring something on.
+    """Notice for the hook of ``app.pager``: a run, effect or obligation needs a person.
 
     Attributes:
-        id: The same whenever the same need is told, which may happen twice: the idempotency key of
-            the message. What needs somebody again later has another.
-        kind: ``stuck``: the run cannot go on; ``effect``: nobody knows what became of it;
-            ``obligation``: it is owed, and its run does not see to it.
+        id: Idempotency key of the notice, which may be delivered twice. A later need has another
+            id.
+        kind: ``stuck``: the run cannot go on; ``effect``: its outcome is unknown; ``obligation``:
+            it is owed, and its run does not handle it.
         run: Key of the run.
         workflow: Name of its workflow.
-        name: Reason why it is stuck, in one word; or the name of the effect or obligation.
-        why: That in a sentence, as far as it is known.
-        since: Since when a person is needed.
-        attempt: Number of the try to tell this, from 1.
-        effect: Of an effect, its idempotency key: what ``pgflow settle`` takes. Of an obligation,
-            its key: what ``pgflow discharge`` takes.
+        name: Reason of a stuck run, in one word, or the name of the effect or obligation.
+        why: The reason in a sentence, as far as it is known.
+        since: Time since which a person is needed.
+        attempt: Number of the delivery attempt, from 1.
+        effect: Idempotency key of the effect, for ``pgflow settle``; or key of the obligation, for
+            ``pgflow discharge``.
         tenant: Tenant of the run.
         generation: Generation of the run.
-        reason: Code to branch on: why the run is stuck, as ``pgflow.runs`` has it, or why nobody
-            knows what became of the effect, as its last unit ``effect_unknown`` has it;
-            ``breached``, ``failed`` or ``cancelled`` of an obligation; empty if none is recorded.
+        reason: Code to branch on: of a stuck run, as in ``pgflow.runs``; of an unknown effect, as
+            in its last unit ``effect_unknown``; of an obligation ``breached``, ``failed`` or
+            ``cancelled``. Empty if none is recorded.
     """
 
     id: str

@@ -46,7 +46,7 @@ _HARMLESS_CONFIG = frozenset(
 
 
 class _UnprovenError(Exception):
-    """Nothing can be said of values of this schema without reading them again."""
+    """Values of this schema have no proof: they must be read again and compared."""
 
 
 def proof_of(schema: Any) -> Proof | None:
@@ -373,7 +373,7 @@ _PROOFS: dict[str, Callable[[_Prover, dict[str, Any]], Proof]] = {
     "model": _Prover.model, "dataclass": _Prover.dataclass, "typed-dict": _Prover.typed_dict,
     "definitions": _Prover.definitions, "definition-ref": _Prover.named,
 }  # fmt: skip
-"""By the kind of a core schema; there is no proof of one that is not here."""
+"""Provers by the kind of a core schema; a kind that is missing here has no proof."""
 
 
 def is_finite(value: float | Decimal) -> bool:

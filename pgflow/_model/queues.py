@@ -54,17 +54,17 @@ class QueueRules(TypedDict, total=False):
 
 
 class Queue:
-    """Rules of a queue that an app declares: the queue has them from the first process on.
+    """Rules of a queue, declared by an app and set by its first process.
 
-    Rules that somebody has set since stand until the code says something else than it last did. A
-    rule that the code no longer names is taken away then.
+    A rule changed by hand stays until the declaration changes. A new declaration replaces all
+    rules, and removes those it no longer names.
 
     Args:
         name: Name of the queue.
         **rules: See :class:`QueueRules`.
 
     Raises:
-        InvalidArgument: No queue can have this name, or there is no such rule.
+        InvalidArgument: The name is not valid for a queue, or a rule does not exist.
 
     Example::
 
@@ -78,7 +78,7 @@ class Queue:
         unknown = sorted(rules.keys() - QueueRules.__annotations__.keys())
         if unknown:
             raise InvalidArgument(
-                f"queue {name!r} has no rule named {unknown[0]}: there are "
+                f"queue {name!r}: unknown rule {unknown[0]}; the rules are "
                 f"{', '.join(QueueRules.__annotations__)}"
             )
         self.name = name
@@ -109,10 +109,10 @@ class Backlog:
 
 
 def _rate_in_short(rate: Any, what: str) -> str:
-    """Return a rate as the database and the command line take it.
+    """Return a rate in the form of the database and the command line.
 
     Raises:
-        InvalidArgument: It is no rate.
+        InvalidArgument: The value is not a rate.
     """
     if isinstance(rate, str):
         return rate
@@ -122,7 +122,7 @@ def _rate_in_short(rate: Any, what: str) -> str:
         count = None
     if not isinstance(count, int) or isinstance(count, bool):
         raise InvalidArgument(
-            f'{what} is "100/1m" or (100, timedelta(minutes=1)), not {rate!r}'
+            f'{what} must be like "100/1m" or (100, timedelta(minutes=1)), not {rate!r}'
         ) from None
     return f"{count}/{in_short(duration(span, f'the time of the {what}', least_seconds=SHORTEST))}"
 

@@ -1,8 +1,8 @@
-"""Reasons why nobody knows what became of an effect: codes for the journal and for code that
-branches on them, and their words.
+"""Reasons for unknown outcomes of effects: codes for the journal and for code that branches on
+them, and their texts.
 
-A unit ``effect_unknown`` has the code as ``reason``. Journals from before the codes have the words
-themselves, as ``why``.
+A unit ``effect_unknown`` has the code as ``reason``. Older journals have the text itself, as
+``why``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Unknown:
     RAISED: Final = "raised"
     CANCELLED_ITSELF: Final = "cancelled_itself"
     REFUSED: Final = "refused"
-    """Of what must be done, as a compensation: a refusal is no outcome."""
+    """For acts that must be done, such as compensations, where a refusal is not final."""
     NOT_VERIFIED: Final = "not_verified"
     MISFIT: Final = "misfit"
     STILL_UNKNOWN: Final = "still_unknown"
@@ -83,11 +83,11 @@ OWED_WORDS: Final[dict[str, str]] = {
     "failed": "its run has failed, and owes it still",
     "cancelled": "its run was cancelled, and owes it still",
 }
-"""Reasons why a person is told of an obligation, in words."""
+"""Texts of the reasons of pages about obligations."""
 
 
 def debt_in_words(detail: Mapping[str, Any]) -> str:
-    """Return why a person is told of an obligation, to whom it is owed and since when it is due."""
+    """Return the text of a page about an obligation: its reason, creditor and due time."""
     parts = [OWED_WORDS.get(detail.get("reason") or "", str(detail.get("reason") or ""))]
     parts += [f"to {detail['to']}"] if detail.get("to") else []
     parts += [f"due at {detail['due_at']}"] if detail.get("due_at") else []
@@ -97,11 +97,9 @@ def debt_in_words(detail: Mapping[str, Any]) -> str:
 
 
 def in_words(payload: Mapping[str, Any]) -> str:
-    """Return a recorded reason in words: those that somebody gave, else those of its code."""
+    """Return a recorded reason as text: the given one, else that of its code."""
     if payload.get("why"):
         return str(payload["why"])
     if payload.get("reason") == Unknown.SILENT and payload.get("heartbeat_timeout") is not None:
-        return (
-            f"it was accepted, and there was no sign of life for {payload['heartbeat_timeout']:g} s"
-        )
+        return f"it was accepted, and sent no heartbeat for {payload['heartbeat_timeout']:g} s"
     return WORDS.get(payload.get("reason") or "", str(payload.get("reason") or ""))

@@ -205,18 +205,18 @@ def _check(spec: Spec) -> None:
         fields = _fields(text)
         if len(fields) not in (5, 6) or len(text) > 255:
             raise InvalidArgument(
-                f"{text!r} is no expression of cron: it has five fields (minute, hour, day of "
+                f"{text!r} is not a cron expression: it has five fields (minute, hour, day of "
                 "month, month, day of week), or six that begin with seconds, or is one of "
                 f"{', '.join(NICKNAMES)}"
             )
         try:
             CronSim(" ".join(fields), datetime(2000, 1, 1, tzinfo=zone))
         except CronSimError as error:
-            raise InvalidArgument(f"{text!r} is no expression of cron: {error}") from None
+            raise InvalidArgument(f"{text!r} is not a cron expression: {error}") from None
 
 
 def _fields(text: str) -> list[str]:
-    """Return the fields of an expression, or of that which a nickname stands for."""
+    """Return the fields of an expression or nickname."""
     return NICKNAMES.get(text.strip().lower(), text).split()
 
 
@@ -231,8 +231,7 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise InvalidArgument(
-            f"there is no time zone {name!r}: names are those of the IANA database, such as "
-            "Europe/London"
+            f"unknown time zone {name!r}: use a name of the IANA database, such as Europe/London"
         ) from None
 
 
@@ -415,15 +414,15 @@ def slots_between(spec: Spec, first: datetime, last: datetime, most: int) -> lis
 
 @dataclass(frozen=True)
 class Declared:
-    """A schedule of a workflow, as its code declares it.
+    """A schedule declared by the code of a workflow.
 
     Attributes:
         name: Its name; None for that of the workflow.
         spec: Its slots.
-        overlap: Action of a slot while a run before it is open.
+        overlap: Action of a slot while an earlier run is open.
         catch_up: Treatment of late slots.
-        max_catch_up: Most late slots that are caught up at once.
-        jitter: Most time by which a slot is late on purpose.
+        max_catch_up: Maximum late slots to catch up at once.
+        jitter: Maximum random delay of a slot.
     """
 
     spec: Spec
@@ -462,7 +461,7 @@ def declaration(
     version: str,
     slot_parameter: str | None,
 ) -> dict[str, Any]:
-    """Return a schedule as a worker tells the database of it.
+    """Return a schedule in the form in which a worker declares it.
 
     Raises:
         DefinitionError: Its name is too long.

@@ -198,7 +198,7 @@ def _can_be_closed(shape: dict[str, Any]) -> bool:
 
 
 def _about(field: dict[str, Any]) -> str:
-    """Return what a class says of a field, if it says anything."""
+    """Return the description of a field; empty if it has none."""
     said = field.get("metadata", {}).get("pydantic_js_updates", {}).get("description")
     return said[:MAX_ABOUT_CHARS] if isinstance(said, str) else ""
 

@@ -16,17 +16,17 @@ MIN_SECRET_BYTES = 16
 
 
 def key_of(secret: str | bytes) -> bytes:
-    """The key that a secret stands for: of a text with the prefix ``whsec_`` what its base64 holds,
-    else its bytes.
+    """Return the key of a secret: the decoded base64 of a text with the prefix ``whsec_``, else its
+    bytes.
 
     Raises:
-        InvalidArgument: It is no base64, or too short.
+        InvalidArgument: The secret is not base64, or is too short.
     """
     if isinstance(secret, str) and secret.startswith(PREFIX):
         try:
             key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
         except binascii.Error as error:
-            raise InvalidArgument("the secret of a webhook is no base64 behind whsec_") from error
+            raise InvalidArgument("the secret of a webhook is not base64 after whsec_") from error
     else:
         key = secret.encode() if isinstance(secret, str) else secret
     if len(key) < MIN_SECRET_BYTES:

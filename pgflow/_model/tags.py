@@ -1,17 +1,17 @@
-"""Tags: what a value is, written beside it where JSON and its annotation do not say.
+"""Tags: the type of a value, written beside it where JSON and the annotation do not determine it.
 
-A value that is read back is the value that was written, in type and content, or it is refused when
-it is written. Where a proof is missing (:mod:`pgflow._model.proofs`), the text is read again and
-compared. Where the two differ, the place gets a tag, an object with the key ``$pgflow``::
+A value reads back with the type and content that was written, or is refused when it is written.
+Without a proof (:mod:`pgflow._model.proofs`), the text is read again and compared. Places that
+differ get a tag, an object with the key ``$pgflow``::
 
     {"$pgflow": "Circle", "name": "c", "radius": 2.0}        a subclass of the annotated class
     {"$pgflow": "bytes", "of": "aGk="}                       a member of bytes | str
     {"$pgflow": "datetime", "of": "...", "zone": "Europe/Berlin"}
     {"$pgflow": "dict", "of": [[1, "a"], ["1", "b"]]}        keys that one object could not have
 
-A tag only chooses. What it stands before is read and validated by the annotation or by the class
-that is named, which must be a loaded subclass of the annotated one: nothing is imported, and who
-writes a tag gets past no validator. If the value still differs, it is not storable.
+A tag only chooses a reader. Its content is read and validated by the annotation or by the named
+class, which must be a loaded subclass of the annotated one. Nothing is imported, and a forged tag
+passes no validator. If the value still differs, it is not storable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pgflow.errors import NotStorable
 
 TAG = "$pgflow"
 MARK = '"$pgflow"'
-"""Stands in the text of every tagged value."""
+"""Part of the text of every tagged value."""
 
 ABSENT: Any = object()
 """In place of what a text is read as, if it cannot be read."""
@@ -208,7 +208,7 @@ def parts_of(value: Any) -> dict[str, Any] | None:
 
 
 def is_plain(value: Any) -> bool:
-    """Return True if a value is JSON as it stands: what is recorded is what was given."""
+    """Return True if a value is plain JSON, which is recorded unchanged."""
     if type(value) is dict:
         return all(type(key) is str and is_plain(item) for key, item in value.items())
     if type(value) is list:
@@ -487,7 +487,7 @@ def _anything(codec_of: Codecs) -> dict[str, Any]:
 
 
 def _chosen(said: dict[str, Any]) -> Any:
-    """The value that a tag names, read as the annotation has it."""
+    """Return the value of a tag, read by the annotation."""
     value, name = said["of"], said[TAG]
     if name == "dict" and isinstance(value, list):
         return dict(value)
@@ -520,7 +520,7 @@ def _zone(key: str) -> ZoneInfo:
     try:
         return ZoneInfo(key)
     except (OSError, LookupError, ValueError) as error:
-        raise ValueError(f"there is no time zone {key!r} here") from error
+        raise ValueError(f"this system has no time zone {key!r}") from error
 
 
 def _subclasses(cls: type) -> Iterator[type]:
@@ -574,7 +574,7 @@ def _subclass_member(base: type, value: dict[str, Any]) -> Any:
 
 
 def untag_within(value: Any, codec_of: Codecs) -> Any:
-    """A value that nobody annotated, as JSON has it, with what its tags stand for in it."""
+    """Return a value without an annotation, with its tags resolved."""
     if isinstance(value, list):
         return [untag_within(item, codec_of) for item in value]
     if isinstance(value, dict):
@@ -585,7 +585,7 @@ def untag_within(value: Any, codec_of: Codecs) -> Any:
 
 
 def untag(value: Any, codec_of: Codecs) -> Any:
-    """The value that a tag of a value without an annotation stands for."""
+    """Return the value of a tag in a value without an annotation."""
     if _is_tagged(value) == "plain":
         return untag_within(value, codec_of)
     name = value[TAG]

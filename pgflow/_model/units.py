@@ -224,8 +224,8 @@ the gate is open again.
 
 
 def without_returned(units: list[Unit]) -> list[Unit]:
-    """A journal in which signals and answers that went back are passed over,
-    as if nobody had taken them.
+    """Return a journal without the signals and answers that were returned, as if they had not been
+    taken.
     """
     returned = {
         json.loads(u.payload or "{}")["seq"]

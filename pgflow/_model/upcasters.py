@@ -1,10 +1,10 @@
-"""Upcasters: how what was recorded of an older form of a class is read as its form today.
+"""Upcasters: read values that were recorded with an older form of a class.
 
-A payload does not say which form it has. It is read as the class is today; only what does not fit
-is given to the class's upcasters, wherever in the value that class stands: the newest alone, then
-the last two in their order, and so on to all of them, until the class takes what comes out. So each
-turns one form into the next, and they cost nothing where nothing is old.
-What is recorded is never changed.
+A payload does not record its form. It is read with the class of today, and only a value that does
+not fit goes through the class's upcasters, wherever the class occurs in it: the newest alone, then
+the last two in order, and so on to all of them, until the class accepts the result. So each
+upcaster turns one form into the next, and current values cost nothing. Recorded values never
+change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Joining a transaction that somebody else opened: what ``app.using(connection)`` accepts.
+"""Join an open transaction of the application: the connections that ``app.using(connection)``
+accepts.
 
 The caller's connection is never committed and its session never changed. psycopg is built in;
 objects of SQLAlchemy and Django are recognised by their module and handed to the integration, which
-is imported only then. An integration is made of what is here, of
-:mod:`pgflow._transactions.psycopg` and of the public surface.
+is imported only then. An integration uses this module, :mod:`pgflow._transactions.psycopg` and the
+public surface.
 """
 
 from __future__ import annotations

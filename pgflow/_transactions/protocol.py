@@ -1,17 +1,16 @@
 """One attempt at a transactional step, written once for both colours.
 
-The protocol is a generator that yields what it wants done and is told how it went; :func:`drive`
-and :func:`drive_async` do it. Its order is the whole of the guarantee: check the lease, run the
-body, encode its result, take the run's turn, fence and append, COMMIT - and, where the answer to
-COMMIT was lost, read what is there before anything else of the run goes on.
+The protocol is a generator that yields operations and gets their results; :func:`drive` and
+:func:`drive_async` perform them. Its order is the guarantee: check the lease, run the body, encode
+its result, take the run's turn, fence and append, COMMIT - and, if the answer to COMMIT was lost,
+read the outcome back before the run continues.
 
-Where the library's connection allows it, the fence and COMMIT go in one round trip: the server runs
+If the library's connection allows it, the fence and COMMIT go in one round trip: the server runs
 COMMIT only if the fence held. BEGIN goes with the check of the lease. So on a psycopg connection a
 body of one statement takes three round trips, as many as without an engine.
 
-The connection that the provider hands out is ours: its trouble, and that of any call of the
-engine's on it, is raised as :class:`Trouble`, which is no outcome. What a body has to do with any
-other connection is its own.
+The connection of the provider is ours: its trouble, and that of any call of the engine on it, is
+raised as :class:`Trouble`, which is not an outcome. Errors of other connections belong to the body.
 """
 
 from __future__ import annotations
@@ -46,11 +45,10 @@ log = logging.getLogger("pgflow")
 
 
 class Trouble(Exception):
-    """An attempt has ended for what is no fault of the body:
-    it is made again, and nothing is recorded.
+    """An attempt ended without a fault of the body. It is repeated, and nothing is recorded.
 
     Attributes:
-        error: Error that was raised.
+        error: The cause.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -77,7 +75,7 @@ class Fencing(Protocol):
     """
 
     def take_turn(self, call: StepCall, text: str) -> Flush | None:
-        """Waits for the run's turn; None if nobody wants the step any more."""
+        """Wait for the run's turn. Return None if the step is no longer wanted."""
 
     def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
         """The turn is over."""
@@ -112,14 +110,14 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
     durable_seq: int = 0,
     idle_ms: int = 300_000,
 ) -> Protocol_:
-    """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the
-    result any more.
+    """Run the protocol of one attempt inside an open transaction. Return False if the step is no
+    longer wanted.
 
-    ``together`` says that the transaction can do the fence and COMMIT in one round trip,
-    ``is_ours`` whether an error that the body has raised comes from the transaction's connection,
-    ``has_closed`` whether the body has closed that, ``has_hooks`` whether more than COMMIT may run
-    where it commits, ``durable_seq`` which unit of the run was acknowledged last: a server that
-    lacks it has lost it. After ``idle_ms`` without a statement the server ends the transaction.
+    ``together``: the transaction can do the fence and COMMIT in one round trip. ``is_ours``:
+    returns True for a body's error that comes from the transaction's connection. ``has_closed``:
+    returns True if the body has closed that connection. ``has_hooks``: more than COMMIT may run on
+    commit. ``durable_seq``: the last acknowledged unit of the run; a server that lacks it has lost
+    it. ``idle_ms``: time without a statement after which the server ends the transaction.
     """
     try:
         begun = calls.begin_step(claim.run_id, claim.token, call.number, idle_ms, durable_seq)
@@ -248,7 +246,9 @@ def _resolve(claim: Claim, flush: Flush, xid: str) -> Generator[Op, Any, bool]:
 
 
 def socket_of(transaction: Transaction | AsyncTransaction) -> int | None:
-    """The socket of an open transaction's connection, where its provider tells it."""
+    """Return the socket of an open transaction's connection, or None if its provider does not
+    expose it.
+    """
     tell: Callable[[], int | None] | None = getattr(transaction, "fileno", None)
     try:
         return None if tell is None else tell()

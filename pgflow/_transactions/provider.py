@@ -22,23 +22,23 @@ from pgflow.errors import DefinitionError
 class Transaction(Protocol):
     """An open transaction of a sync library.
 
-    It may have an attribute ``driver_connection``, psycopg's connection underneath. Then trouble
-    that a body has with another connection is told from trouble with this one; without it, all
-    trouble of that kind is taken for this one's, and waited out.
+    It may have an attribute ``driver_connection``, the psycopg connection underneath. Then trouble
+    of other connections of a body is recognised as such. Without it, all trouble of that kind
+    counts as this connection's, and is waited out.
 
-    It may offer ``fileno()``, the number of its connection's socket: then the engine's own
-    statements on it have a deadline, and it is cut if its server is no longer the primary, or if
-    its body goes on though nobody waits for it any more. Without, a server that is frozen holds the
-    body's thread, and a body that hangs keeps its locks.
+    It may have ``fileno()``, the number of its connection's socket. Then the engine's statements on
+    it have a deadline, and it is cut if its server is no longer the primary, or if its body
+    outlives its step. Without it, a frozen server blocks the body's thread, and a hanging body
+    keeps its locks.
 
-    It may offer ``leave_behind()``: its body goes on though nobody waits for it any more, and keeps
-    the connection meanwhile. Called once, on another thread, before the connection is cut.
+    It may have ``leave_behind()``, called if its body outlives its step and keeps the connection:
+    once, on another thread, before the connection is cut.
 
-    What ``commit()`` raises may come from hooks that the library runs behind COMMIT: the journal is
-    asked then whether the transaction has committed. ``has_hooks = False`` says that there are
-    none, and an error of the server that its COMMIT failed.
+    Errors of ``commit()`` may come from hooks that the library runs after COMMIT, so the journal is
+    read to see if it committed. ``has_hooks = False`` promises that there are none: then an error
+    of the server means that COMMIT failed.
 
-    It may offer ``execute_and_commit(sql, params)``, as :class:`AsyncTransaction` says.
+    It may have ``execute_and_commit(sql, params)``; see :class:`AsyncTransaction`.
     """
 
     connection: Any
@@ -57,11 +57,10 @@ class Transaction(Protocol):
 class AsyncTransaction(Protocol):
     """An open transaction of an async library.
 
-    It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once:
-    one round trip less. If that raises without an answer of the server, the transaction's
-    connection must be closed. One with an attribute ``busy_poll`` is told there how the worker
-    waits for answers. ``driver_connection``, ``fileno()`` and ``has_hooks`` are as for
-    :class:`Transaction`.
+    It may have ``execute_and_commit(sql, params)``, if the library can send both at once, which
+    saves a round trip. If that raises without an answer of the server, the transaction's connection
+    must be closed. An attribute ``busy_poll`` is set to the worker's way of waiting for answers.
+    ``driver_connection``, ``fileno()`` and ``has_hooks`` are as for :class:`Transaction`.
     """
 
     connection: Any
@@ -109,8 +108,8 @@ def is_class(annotation: Any, *classes: type) -> bool:
 
 @contextmanager
 def in_time(fileno: int | None) -> Iterator[None]:
-    """Cut the connection of this socket if the block takes too long: whoever waits on it is told
-    that it is lost.
+    """Cut the connection of this socket if the block takes too long. Waiting calls get an error for
+    a lost connection.
     """
     with Limit(fileno, BEGIN_SECONDS):
         yield
@@ -118,12 +117,12 @@ def in_time(fileno: int | None) -> Iterator[None]:
 
 @contextmanager
 def rolled_back_in_time(fileno: int | None, *, roll_back: Callable[[], None]) -> Iterator[None]:
-    """After the block what is still open is rolled back, in time: a server that is frozen would
-    keep whoever leaves it.
+    """Roll back an open transaction after the block, with a deadline: a frozen server would block
+    the caller.
 
     Args:
-        fileno: The connection's socket, if it is known.
-        roll_back: Does nothing after a commit.
+        fileno: The connection's socket; None if unknown.
+        roll_back: Rolls back; does nothing after a commit.
     """
     cord = None if fileno is None else Cord(fileno)
     try:
@@ -131,7 +130,7 @@ def rolled_back_in_time(fileno: int | None, *, roll_back: Callable[[], None]) ->
     finally:
         try:
             with suppress(Exception), Limit(cord, BEGIN_SECONDS):
-                # What the body came to is known by then.
+                # The outcome of the body is already known.
                 roll_back()
         finally:
             if cord is not None:

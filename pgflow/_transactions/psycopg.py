@@ -124,7 +124,7 @@ class _PsycopgTransaction:
                 with Limit(self.connection.fileno(), BEGIN_SECONDS):
                     self._roll_back()
         except psycopg.Error:
-            self.connection.close()  # it was lost just now; what the body came to is known by then
+            self.connection.close()  # it was just lost; the outcome of the body is already known
         finally:
             self._provider.replace(self.connection, is_left=False)
             self._provider.pool.putconn(self.connection)
@@ -137,9 +137,7 @@ class _PsycopgTransaction:
             self.connection.rollback()
 
     def leave_behind(self) -> None:
-        """Its body goes on though nobody waits for it:
-        the pool may open another connection meanwhile.
-        """
+        """Let the pool open another connection: the body outlives its step and keeps this one."""
         self._provider.replace(self.connection, is_left=True)
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
@@ -157,7 +155,7 @@ class _PsycopgTransaction:
         for tries_left in reversed(range(pool.max_size + 3)):
             try:
                 with Limit(None if is_first else self.connection.fileno(), BEGIN_SECONDS):
-                    # Whoever calls has put the first down.
+                    # The caller has a limit for the first.
                     return self._wire.rows(*statements)
             except _NOT_AS_PREPARED:
                 self.connection.rollback()
@@ -203,7 +201,7 @@ class PsycopgProvider(_Preparing):
         super().__init__()
         self.pool = pool
         self._most = pool.max_size
-        # Connections that bodies keep for which nobody waits.
+        # Connections kept by bodies that outlive their steps.
         self._left_behind: set[object] = set()
         self._lock = threading.Lock()
 
@@ -281,7 +279,7 @@ class _AsyncPsycopgTransaction:
                 with Limit(self.connection.fileno(), BEGIN_SECONDS):
                     await self._roll_back()
         except psycopg.Error:
-            # It was lost just now; what the body came to is known by then.
+            # It was just lost; the outcome of the body is already known.
             await self.connection.close()
         finally:
             await self._provider.pool.putconn(self.connection)

@@ -112,7 +112,7 @@ class AsyncApp(AsyncPoolClient):
             return here.pool
 
     async def _declare(self, pool: AsyncConnectionPool[Any]) -> None:
-        """Sets what the app declares and nobody has set yet."""
+        """Set the declarations of the app that are not set yet."""
         if (told := declarations(self.definitions)) is None:
             return
         missing: list[str] = []
@@ -161,8 +161,8 @@ class AsyncApp(AsyncPoolClient):
             raise TimeoutError(f"run {key!r} has not ended after {patience}{why}") from None
 
     async def _why_unserved(self, chain_id: int, patience: timedelta | None) -> str:
-        """Return the end of a sentence if nobody takes the run, or a child of it. Who asks for a
-        moment only asks again.
+        """Return the end of a sentence with the reason why no worker takes the run or a child of
+        it; empty if one does, or for short waits, which just ask again.
         """
         if patience is None or patience < timedelta(seconds=1):
             return ""
@@ -200,7 +200,7 @@ class AsyncApp(AsyncPoolClient):
         now = asyncio.get_running_loop().time
         await asyncio.sleep(0)
         while self._has_notes():
-            if not here.workers:  # those of this loop are told without a message
+            if not here.workers:  # workers of this loop need no message
                 await asyncio.sleep(here.next_nudge_at - now())
             await self._wake_noted()
             here.next_nudge_at = now() + NUDGE_SECONDS
@@ -344,8 +344,8 @@ class AsyncApp(AsyncPoolClient):
             raise worker.failure
 
     async def _hand_back_if_failed(self, worker: Worker, tell: Callable[[], object]) -> None:
-        """Waits for a failure of the worker. Its runs go on elsewhere, and who waits here for a
-        result is told.
+        """Wait for a failure of the worker, and pass it to the waits for results here. Its runs
+        continue elsewhere.
         """
         await worker.failed.wait()
         waiter = self._here.waiter

@@ -1,4 +1,4 @@
-"""Clients of an app: on connections of its own pool, and in somebody else's open transaction."""
+"""Clients of an app, on connections of its pool and in open transactions of the application."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class AsyncPoolClient(AppBase, AsyncClient):
         try:
             await self._wake(chains, lanes)
         except psycopg.Error as error:
-            # What was sent is committed: whoever sent it must not be told that it failed, and the
+            # The message is committed, so sending must not fail, and the
             # next poll wakes too.
             log.log(
                 logging.DEBUG if is_passing(error) else logging.WARNING,
@@ -244,7 +244,7 @@ class AsyncPoolClient(AppBase, AsyncClient):
 
 
 class AsyncBoundClient(AsyncClient):
-    """A client in somebody's open transaction."""
+    """A client in an open transaction of the application."""
 
     _send_signal = staticmethod(mail.send_signal)
 

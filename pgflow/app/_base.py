@@ -74,29 +74,28 @@ class AppBase:
         prepare_threshold: int | None = 3,
         listen: bool = True,
     ) -> None:
-        """Declares an app; nothing is connected yet.
+        """Declare an app, without connecting.
 
-        Whichever process of the app is opened first, a worker or one that only starts runs, sets
-        the pools and rules of queues in the database, and makes relays and schedules known. It
-        needs the role ``pgflow_declarer`` or ``pgflow_worker`` for that; without it, it says so
-        once, and a worker does it. What somebody has set since stands, until the code says
-        something else than it last did.
+        The first process of the app to open, a worker or a client, sets the pools and rules of
+        queues in the database, and registers relays and schedules. It needs the role
+        ``pgflow_declarer`` or ``pgflow_worker``; without it, it logs this once, and a worker does
+        it. Changes by hand stay until the declaration in the code changes.
 
         Args:
-            dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else an embedded server
-                is started on demand.
-            include: Workflows and relays, or modules whose workflows and relays all belong to it.
+            dsn: Connection string of the database; by default ``PGFLOW_DSN``, else
+                ``DATABASE_URL``, else an embedded server, started on demand.
+            include: Workflows and relays, or modules with workflows and relays.
             providers: Sources of other libraries' connections for transactional steps.
-            errors: Classes as which recorded errors may be raised again.
+            errors: Exception classes that recorded errors may be raised as.
             interceptors: Code around starts, workflows and steps.
             codec: Encodes values before they reach the database, for encryption or compression; see
                 :class:`pgflow.PayloadCodec`.
             pools: Budgets that runs draw on, each parent before its children.
             queues: Queues with rules: limits, rates and order.
-            prepare_threshold: After how many uses a statement is prepared; None for never. Behind a
-                pooler in transaction mode, which is noticed, nothing is prepared.
+            prepare_threshold: Number of uses after which a statement is prepared; None for never.
+                Behind a pooler in transaction mode, which is detected, nothing is prepared.
             listen: True if LISTEN works on this connection string. Behind a pooler in transaction
-                mode, which is noticed, work is found by polling.
+                mode, which is detected, work is found by polling.
         """
         if isinstance(include, Workflow | Relay | ModuleType | str):
             raise DefinitionError(
@@ -255,18 +254,18 @@ class AppBase:
         return declare if fn is None else declare(fn)
 
     def approvers(self, fn: A) -> A:
-        """Declares who may answer gates, by what the app knows of its users.
+        """Declare the function that decides who may answer a gate.
 
-        The function, a ``def``, is called by :meth:`answer` with the gate
-        (:class:`pgflow.OpenGate`) and the name of whoever answers. It returns the roles of that
-        one, which are compared with the ``approvers`` of the gate; or True for whoever may answer,
-        False for whoever may not. Without it, the name itself must be among them.
+        :meth:`answer` calls the function, a ``def``, with the gate (:class:`pgflow.OpenGate`) and
+        the name of the approver. It returns the roles of the approver, which are compared with the
+        ``approvers`` of the gate, or True or False. Without such a function, the name itself must
+        be among them.
 
         Args:
             fn: The function.
 
         Raises:
-            DefinitionError: The app has such a function.
+            DefinitionError: The app already has such a function.
 
         Example::
 
@@ -320,19 +319,18 @@ class AppBase:
         return fn
 
     def on_failure(self, fn: L) -> L:
-        """Declares a function that is called when a run has failed for good.
+        """Declare a function that is called when a run has failed for good.
 
-        The worker that has recorded the failure calls it, with a :class:`pgflow.FailedRun`, and for
-        at most 30 seconds. A worker that is killed at that moment calls nobody, and a run that was
-        cancelled has not failed. The log has an ERROR of each failure too. For a run that is stuck
-        there is :meth:`pager`.
+        The worker that recorded the failure calls it with a :class:`pgflow.FailedRun`, for at most
+        30 seconds. It is not called if that worker is killed at this moment, nor for cancelled
+        runs. Each failure is also logged as an ERROR. For stuck runs, use :meth:`pager`.
 
         Args:
             fn: The function, ``async def`` or ``def``. An ``async def`` runs on the worker's event
-                loop, a ``def`` in a thread. What it raises is logged, and changes nothing.
+                loop, a ``def`` in a thread. Its errors are logged, and change nothing.
 
         Raises:
-            DefinitionError: It is no function.
+            DefinitionError: ``fn`` is not a function.
 
         Example::
 
@@ -408,20 +406,18 @@ _pooled: set[str] = set()
 
 
 def tell_of_pooler(dsn: str) -> None:
-    """Says once a process that nothing is prepared and nobody listens."""
+    """Log once for each process that a pooler prevents prepared statements and LISTEN."""
     if dsn not in _pooled:
         _pooled.add(dsn)
         log.warning(
-            "a pooler in transaction mode is in between: nothing is prepared, and work is found by "
+            "the connection goes through a pooler in transaction mode: preparing nothing, and "
             "polling"
         )
 
 
 _apps: weakref.WeakSet[AppBase] = weakref.WeakSet()
 _of_the_parent: list[Any] = []
-"""Kept for good: whoever took it apart would speak on the parent's connections,
-or wait for its threads.
-"""
+"""Kept for good: closing it would use the parent's connections or wait for its threads."""
 
 
 def _begin_all_after_fork() -> None:

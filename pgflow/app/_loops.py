@@ -24,15 +24,15 @@ log = logging.getLogger("pgflow")
 
 
 class OnLoop:
-    """The part of an app that belongs to one event loop.
+    """State of an app for one event loop.
 
     Attributes:
         pool: Connections of the app's clients; None while it is not open here.
-        waiter: Waits for results.
+        waiter: Waiter for results.
         workers: Workers of the app here.
-        opening: Held by whoever opens it.
-        nudging: Wakes for what was started here.
-        next_nudge_at: Time of the loop before which that rests.
+        opening: Lock of the task that opens the app.
+        nudging: Task that notifies workers of runs started here.
+        next_nudge_at: Time of the loop until which that task rests.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class OnLoop:
         self.next_nudge_at = -math.inf
 
     def told(self, chains: list[int]) -> None:
-        """Runs of these chains have ended, or have answered somebody."""
+        """Wake the waits for these chains, whose runs have ended or answered."""
         if self.waiter is not None:
             self.waiter.told(chains)
 
     def abandon(self) -> None:
-        """Cuts the connections: the loop has ended without a close, and nobody can wait on it."""
+        """Cut the connections of a loop that ended without a close and can no longer wait."""
         if self.pool is not None:
             jobs = getattr(self.pool, "_tasks", None)
             while jobs is not None and not jobs.empty():

@@ -42,8 +42,8 @@ T = TypeVar("T")
 def wake_and_tell(
     connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Iterable[int]
 ) -> list[int]:
-    """Wakes the runs of these chains, tells the workers of them and of these lanes, and answers the
-    runs that ended thereby.
+    """Wake the runs of these chains and notify the workers of them and of these lanes. Return the
+    chains that ended.
     """
     ended: list[int] = []
     for delay in WAKE_AGAIN_SECONDS if chains else ():
@@ -67,15 +67,15 @@ class Portal:
         self._thread.start()
 
     def _run(self) -> None:
-        """Runs the loop until it is told to stop: asyncio lets such errors of a task leave the
-        loop, and here they are nobody else's.
+        """Run the loop until it is stopped. Tasks that raise KeyboardInterrupt or SystemExit have
+        failed, and the loop continues.
         """
         while not self._ending:
             try:
                 self._loop.run_forever()
             except (KeyboardInterrupt, SystemExit) as error:
                 log.error(  # noqa: TRY400
-                    "a task has raised %s: it has failed, the loop goes on",
+                    "a task raised %s and has failed; the loop continues",
                     type(error).__name__,
                     exc_info=error,
                 )
@@ -147,7 +147,7 @@ class App(PoolClient):
             return self._pool
 
     def _declare(self, pool: ConnectionPool[Any]) -> None:
-        """Sets what the app declares and nobody has set yet."""
+        """Set the declarations of the app that are not set yet."""
         if (told := declarations(self.definitions)) is None:
             return
         missing: list[str] = []

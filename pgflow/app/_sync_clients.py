@@ -1,5 +1,5 @@
 # Made by tools/colours.py from pgflow/app/_async_clients.py; edit that one.
-"""Clients of an app: on connections of its own pool, and in somebody else's open transaction."""
+"""Clients of an app, on connections of its pool and in open transactions of the application."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class PoolClient(AppBase, Client):
         try:
             self._wake(chains, lanes)
         except psycopg.Error as error:
-            # What was sent is committed: whoever sent it must not be told that it failed, and the
+            # The message is committed, so sending must not fail, and the
             # next poll wakes too.
             log.log(
                 logging.DEBUG if is_passing(error) else logging.WARNING,
@@ -229,7 +229,7 @@ class PoolClient(AppBase, Client):
 
 
 class BoundClient(Client):
-    """A client in somebody's open transaction."""
+    """A client in an open transaction of the application."""
 
     _send_signal = staticmethod(mail.send_signal)
 

@@ -69,7 +69,7 @@ class _WorkflowFilter(_Filter):
 
 @admin.register(Run)
 class RunAdmin(_RunAdmin):
-    """Read only, for whoever has the permission ``pgflow.view_run``."""
+    """Read-only list of runs. Needs the permission ``pgflow.view_run``."""
 
     list_display = ("key", "status", "reason", "workflow", "queue", "since", "created_at")
     list_filter = (_StatusFilter, _WorkflowFilter)
@@ -79,16 +79,16 @@ class RunAdmin(_RunAdmin):
     paginator = _Paginator
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody: a run is started by code."""
+        """Return False: code starts runs."""
         del request
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
-        """Nobody."""
+        """Return False."""
         del request, obj
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
-        """Nobody."""
+        """Return False."""
         del request, obj
         return False

@@ -1,8 +1,8 @@
-"""The view ``pgflow.runs`` as a model: for the admin, and for whoever asks with the ORM.
+"""The view ``pgflow.runs`` as a model, for the admin and your own queries.
 
-``Run.objects.filter(key="order-1")`` reads the database that ``PGFLOW["DATABASE"]`` names. Nothing
-can be saved: a view is not written to, and Django makes no migration for it. ``manage.py dumpdata``
-wants ``--exclude pgflow``.
+``Run.objects.filter(key="order-1")`` reads the database that ``PGFLOW["DATABASE"]`` names. Saving
+is not possible: it is a view, and Django makes no migration for it. ``manage.py dumpdata`` needs
+``--exclude pgflow``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Documents: values under paths, which an application or an integration keeps beside its runs.
 
-They are for what belongs to no run, and lives as long as somebody wants it: the checkpoints of a
-graph, the memory of an agent, the items of a conversation. A path is a list of names, and what
-begins with the same names is a folder. Several documents are written at once, or none of them.
+Use them for data that outlives runs: the checkpoints of a graph, the memory of an agent, the items
+of a conversation. A path is a list of names, and documents with the same first names form a folder.
+Several documents are written at once, or none of them.
 
-``AsyncDocuments`` and ``Documents`` take an app. In the body of a transactional step they take its
-connection: then documents and the outcome of the step are committed together.
+``AsyncDocuments`` and ``Documents`` take an app. In the body of a transactional step, pass its
+connection: then documents and the outcome of the step commit together.
 
 Example::
 

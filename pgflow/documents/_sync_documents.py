@@ -50,16 +50,16 @@ class Documents:
         return self._app.definitions.envelopes
 
     def put(self, documents: Iterable[Put]) -> int:
-        """Writes documents: all of them, or none.
+        """Write documents, all or none.
 
-        Of two with one path, the last counts.
+        Of two with the same path, the last counts.
 
         Returns:
-            Number of documents that were written, without those that were there and are ``once``.
+            Number of documents written, without existing ones that are ``once``.
 
         Raises:
-            InvalidArgument: A path or a time to live is none.
-            NotStorable: A value is no JSON, or longer than 1 MiB.
+            InvalidArgument: A path or a time to live is not valid.
+            NotStorable: A value is not JSON, or is longer than 1 MiB.
         """
         text = puts_text(documents, self._envelopes())
         return 0 if text == "[]" else self._ask(put_documents(text))
@@ -139,8 +139,8 @@ class Documents:
         return self._ask(delete_folder(collection, names(folder)))
 
     def sweep(self, most: int = 1000) -> int:
-        """Deletes documents that have expired, and returns how many it has found.
+        """Delete expired documents and return their number.
 
-        Nobody sees them before either, and each write removes a few.
+        Reads already skip them, and each write removes a few.
         """
         return self._ask(sweep_documents(most))

@@ -1,12 +1,11 @@
 """The read side: typed readers of pgflow's views, for sync and async code.
 
 A reader makes a question, and :func:`ask` or :func:`ask_async` puts it to an app or to a
-connection. Answers are frozen rows, one class for each view; long lists come in pages. Whoever
-shows what is in the database reads here: the command line, the endpoint for Prometheus, and
-dashboards of your own. Nothing here writes.
+connection. Answers are frozen rows, one class for each view; long lists come in pages. The command
+line, the Prometheus endpoint and your own dashboards read here. Nothing here writes.
 
-Values are as they are stored. What a codec of an app has encoded stays encoded; :func:`readable`
-puts a word in its place.
+Values are returned as stored. A value that a codec has encoded stays encoded; :func:`readable` puts
+a placeholder in its place.
 """
 
 from pgflow._db.calls.replay import Idleness

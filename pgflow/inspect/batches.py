@@ -1,4 +1,4 @@
-"""Batches: how many runs each has, and if they have ended."""
+"""Batches: the number of runs of each, and its progress."""
 
 from __future__ import annotations
 

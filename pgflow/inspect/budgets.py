@@ -1,4 +1,4 @@
-"""Budgets: what pools allow, and what runs have spent out of them.
+"""Budgets: limits of pools, and the charges of runs.
 
 The sums of pools are kept by the database as runs draw; charges are rows beside the journal, and
 here they are added up by whatever is asked for.
@@ -84,11 +84,11 @@ def list_budgets(
 
     Args:
         pool: Name of the only pool to ask for; None for all.
-        after: ``next`` of the page before; None for the first page.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first page.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, str, str)
     behind: LiteralString = "and (pool, unit) > (%s, %s)" if place else ""
@@ -146,11 +146,11 @@ def list_charges(
 
     Args:
         run_id: The number of the run.
-        after: ``next`` of the page before, or a place in the journal; None for the first page.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page, or a place in the journal; None for the first page.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and seq > %s" if place else ""

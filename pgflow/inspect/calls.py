@@ -15,7 +15,7 @@ from pgflow._db.query import Query, Row
 from pgflow.inspect.question import Steps, question, statement
 
 FOLDED_FROM = 4
-"""Calls of one name from which on they are a group, where a run has more calls than are wanted."""
+"""Number of calls of one name from which they are grouped, if a run exceeds the limit."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class CallRow:
         name: Name of the step, decision or effect.
         status: Its status, in the words of ``pgflow.steps`` and ``pgflow.effects``; a decision is
             ``completed``.
-        attempts: Number of times that it was begun, or allowed to act.
+        attempts: Number of times that it started, or was allowed to act.
         started_at: Time at which it was first allowed to start, or was intended;
             None where that is not recorded.
         ended_at: Time at which its outcome was known; None if it is open.
         idempotency_key: Its idempotency key, or the key of the decision; None for a read.
-        output: Value that it came to; None unless it completed.
-        error: Error that it came to; None unless it failed.
+        output: Its result; None unless it completed.
+        error: Its error; None unless it failed.
     """
 
     call: int

@@ -1,4 +1,4 @@
-"""The database's clock, by which ages are told."""
+"""The database's clock, the reference for all ages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pgflow.inspect.question import Question, once
 
 
 def database_now() -> Question[datetime]:
-    """Ask for the time on the database's clock, with its zone. Tell ages by it: the clock of this
-    machine may be another.
+    """Ask for the time on the database's clock, with its zone. Compute ages from it: the clock of
+    this machine may differ.
     """
     return once(Query("select clock_timestamp() as now", (), lambda rows: rows[0][0]))
 

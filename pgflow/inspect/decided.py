@@ -23,7 +23,7 @@ from pgflow.inspect.question import Question, once, statement
 
 @dataclass(frozen=True)
 class DecidedRow:
-    """A decision, and what became of it.
+    """A decision and its consequences.
 
     Attributes:
         key: Key of the run.
@@ -53,7 +53,7 @@ class DecidedRow:
         is_inherited: True if the run was forked or rewound, and began with it.
         charged: Amounts that were charged for it and for what rests on it, by unit.
         gates: Gates that asked a person about it: ``name``, ``asked_at``, ``verdict``, ``by``,
-            ``reason`` and ``answered_at``, None until it was answered; ``by`` lists who said so.
+            ``reason`` and ``answered_at``, None until it was answered; ``by`` lists the approvers.
         acts: Effects and steps that rest on it: ``kind``, ``name``, ``key``, ``status``,
             ``attempts``, ``error`` (a class), ``risk`` and ``said_by`` of an effect, and
             ``taken_back``, the status of its compensation.
@@ -168,19 +168,19 @@ order by p.run_id, p.seq
 def list_decided(
     run_ids: Sequence[int], *, after: After = None, limit: int | None = 100
 ) -> Question[Listing[DecidedRow]]:
-    """Ask for a page of the decisions of some runs, in all their generations, each with what became
-    of it.
+    """Ask for a page of the decisions of some runs, in all their generations, each with its
+    consequences.
 
     For an export of many runs, pass those of a page of :func:`list_runs` at a time, in a
     transaction at REPEATABLE READ.
 
     Args:
         run_ids: Numbers of the runs: those of their newest generations.
-        after: ``next`` of the page before; None for the first page.
-        limit: Most decisions of a page; None for all.
+        after: ``next`` of the previous page; None for the first page.
+        limit: Maximum decisions of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int, int)
     behind: LiteralString = "and (d.run_id, d.seq) > (%s, %s)" if place else ""

@@ -1,4 +1,4 @@
-"""Documents: values under paths that somebody keeps beside the runs."""
+"""Documents: values under paths, kept beside the runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DocumentRow:
         value: Its value, as it is stored.
         created_at: Time at which its path was written first.
         updated_at: Time of the last write.
-        expires_at: Time from which nobody sees it any more; None for never.
+        expires_at: Time at which it expires; None for never.
     """
 
     path: list[str]
@@ -49,11 +49,11 @@ def list_documents(
     Args:
         collection: Name of the collection.
         folder: Only documents in this folder and in those below; all if not given.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, json.loads)
     behind: LiteralString = "and path > %s::text[]" if place else ""

@@ -1,4 +1,4 @@
-"""Entities: their state, and every update that was made of one."""
+"""Entities: their state, and the history of their updates."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class EntityUpdateRow:
         version: Version of the entity after it.
         at: Time of the update.
         update: Name of the update.
-        said_by: Key of the run, or the name of whoever made it, with the role of the session in
+        said_by: Author of the update: key of a run, or a name, with the role of the session in
             brackets.
         args: Its arguments by their names, as they are stored.
         verdict: Value that it returned, as it is stored; None if it was refused.
         error: Reason for which it was refused; None if it was not.
         state: The state after it, as it is stored; None if it changed nothing.
-        run_id: The number of the run whose update it is; None if it is of somebody else.
+        run_id: Number of the run that made the update; None if no run did.
         call: Number of the call of that run.
     """
 
@@ -92,8 +92,8 @@ def list_entities(
 
     Args:
         name: Name of the kind of entity.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
         InvalidArgument: The limit leaves no row.
@@ -126,11 +126,11 @@ def list_entity_updates(
     Args:
         name: Name of the kind of entity.
         key: Key of the entity.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and history_id > %s" if place else ""

@@ -1,4 +1,4 @@
-"""Gates: the inbox of whoever may answer, and what was said."""
+"""Gates: the inbox of approvers, and the answers so far."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class GateRow:
     """A gate that waits for an answer. A row of the view ``pgflow.gates``.
 
     Attributes:
-        gate: Its key: what ``answer`` takes.
+        gate: Key of the gate, for ``answer``.
         key: Key of the run.
         workflow: Name of its workflow.
         name: Name of the gate.
         asked_at: Time of asking.
-        expires_at: Time from which no answer counts; None if it waits for good.
-        approvers: Names or roles of whoever may answer now; none = anybody.
+        expires_at: Time from which no answer counts; None if it never expires.
+        approvers: Names or roles that may answer now; empty if anybody may.
         quorum: Number of people who must approve.
-        answers: Answers so far, in their order: ``by``, ``verdict``, ``at``, ``reason``,
-            ``to``, ``value``, and ``refusal`` of one that the code could not take.
+        answers: Answers so far, in their order: ``by``, ``verdict``, ``at``, ``reason``, ``to``,
+            ``value``, and ``refusal`` if the code could not use the answer.
         request: The exact request, or the last edit of it, as it is stored.
         payload_hash: Its hash, by which an answer is bound to it.
-        edited: True if somebody has edited it.
+        edited: True if an answer has edited it.
         needs_value: True if an approval must bring a value.
-        on_timeout: Verdict once the time is over.
-        escalate: Those who are asked next, one after the other.
+        on_timeout: Verdict when the gate expires.
+        escalate: Names or roles to ask next, one after the other.
         decision: Key of the decision that it rests on; None for none.
         why: The reason of that decision.
         evidence: The evidence of that decision.
@@ -87,17 +87,17 @@ def list_gates(
     after: After = None,
     limit: int | None = 50,
 ) -> Question[Listing[GateRow]]:
-    """Ask for a page of the gates that are open, the one that waits for longest first.
+    """Ask for a page of the open gates, the oldest first.
 
     Args:
         key: Key of a run; None for all.
-        asks: Only those that this name or role may answer now; None for all.
+        asks: Only gates that this name or role may answer now; None for all.
         tenant: Tenant of the runs.
-        after: ``next`` of the page before; None for the first.
-        limit: Most gates of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum gates of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, datetime.fromisoformat, str)
     of: LiteralString = "and key = %s" if key is not None else ""

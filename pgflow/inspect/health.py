@@ -1,5 +1,5 @@
-"""Health: what is wrong with the work in a database, and whether there is any. ``pgflow doctor``
-has the words for it.
+"""Health: problems of the work in a database, and its volume. ``pgflow doctor`` has the words for
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_idleness() -> Question[Idleness]:
 
 @dataclass(frozen=True)
 class WorkerHealth:
-    """A worker, and how it is.
+    """The health of a worker.
 
     Attributes:
         worker_id: The number of the worker.
@@ -36,7 +36,8 @@ class WorkerHealth:
         running: Number of runs that it holds.
         version: Version of pgflow-engine that it runs.
         is_outdated: True if the schema has been upgraded past its code.
-        lost_threads: Threads at bodies of steps that go on though nobody waits for them any more.
+        lost_threads: Threads whose step bodies still run after their worker stopped waiting for
+            them.
         silent_seconds: Time since its last sign of life.
     """
 
@@ -117,7 +118,7 @@ class UnservedLane:
     Attributes:
         workflow: Name of the workflow.
         queued: Number of runs that may be claimed.
-        why: Reason why nobody takes them.
+        why: Reason why no worker takes them.
         seconds: Time for which the oldest of them has been ready.
     """
 
@@ -144,7 +145,7 @@ class StuckRuns:
 
 @dataclass(frozen=True)
 class LeftMessages:
-    """Signals that need somebody.
+    """Signals that need attention.
 
     Attributes:
         state: ``refused``: the code of the run could not take them; ``ended``: the run had ended.
@@ -195,7 +196,7 @@ def list_waiting_queues() -> Question[list[WaitingQueue]]:
 def list_unserved_lanes(
     seconds: float, *, limit: int | None = None
 ) -> Question[list[UnservedLane]]:
-    """Ask for workflows of queues that are served, whose runs nobody takes all the same.
+    """Ask for workflows whose queue has workers but whose runs none of them takes.
 
     Args:
         seconds: Time for which the oldest of them must have been ready.
@@ -250,18 +251,17 @@ def count_left_messages() -> Question[list[LeftMessages]]:
 
 @dataclass(frozen=True)
 class LossRow:
-    """A fail-over that lost what workers were told is durable, and that nobody has seen to. A row
-    of the view ``pgflow.losses``.
+    """A failover that lost commits acknowledged to workers, and that is not closed yet. A row of
+    the view ``pgflow.losses``.
 
     Attributes:
         loss_id: Number of the loss, for ``pgflow.close_loss()``.
         noticed_at: Time at which a worker noticed.
         host: Name of the machine of that worker.
         pid: Number of its process there.
-        bytes: Length of the piece of the log that is lost, at least;
-            0 or less if none is known to be.
-        run_count: Runs of which something is lost that this worker was told is durable.
-        keys: Keys of up to five of them, with commas between; None if there is none.
+        bytes: Minimum bytes of the log that were lost; 0 or less if unknown.
+        run_count: Runs that lost commits acknowledged to this worker.
+        keys: Keys of up to five of them, separated by commas; None if there are none.
     """
 
     loss_id: int
@@ -323,7 +323,7 @@ order by p.first_run_id
 
 
 def list_losses() -> Question[list[LossRow]]:
-    """Ask for losses by fail-overs that nobody has seen to yet."""
+    """Ask for open losses by failovers."""
     return once(Query(_LOSSES, (), lambda rows: [LossRow(*row) for row in rows]))
 
 
@@ -351,8 +351,8 @@ _LOOKED_AT: tuple[tuple[str, LiteralString], ...] = (
     ("queues", "select * from pgflow.queues"),
     ("workers", "select * from pgflow.workers"),
 )
-"""By whoever has a dashboard. `lanes` costs too much in an empty database: the few rows that it
-reads are never counted.
+"""Read by dashboards. `lanes` costs too much in an empty database: the few rows that it reads are
+never counted.
 """
 
 

@@ -1,7 +1,7 @@
-"""The ledgers: decisions, effects, what is owed, and the audit of a run,
-which is all of them as one story.
+"""The ledgers of a run: decisions, effects and debts, and the audit, which joins them into one
+story.
 
-They are views over the journal, so nothing here was written for whoever reads it.
+All of them are views over the journal.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def list_decisions(
 
     Args:
         run_id: The number of the run.
-        after: ``next`` of the page before, or the number of a call; None for the first page.
-        limit: Most decisions of a page; None for all.
+        after: ``next`` of the previous page, or the number of a call; None for the first page.
+        limit: Maximum decisions of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and call > %s" if place else ""
@@ -105,17 +105,16 @@ class EffectRow:
         effect: Its idempotency key: the same in every attempt.
         name: Name of the effect.
         status: ``intended``, ``unknown``, ``accepted``, ``confirmed`` or ``failed``.
-        risk: Means by which it can be taken back: ``reversible``, ``compensable`` or
-            ``irreversible``.
+        risk: Kind of undo: ``reversible``, ``compensable`` or ``irreversible``.
         request: Its arguments, by name.
         result: Value that it returned, or that came with its confirmation;
             None unless it is confirmed.
         error: Reason why it was not done; None unless it failed.
         ref: The counterparty's reference under which it was accepted; None if it was not.
         attempts: Number of times that it was allowed to act.
-        unknowns: Number of times that nobody knew its outcome.
-        said_by: Last to state its outcome: ``settle``, or the name of a person, with the role of
-            the session in brackets; None if its own answer counted.
+        unknowns: Number of times that its outcome was unknown.
+        said_by: Source of its outcome: ``settle``, or the name of a person with the role of the
+            session in brackets; None if it returned its own outcome.
         decision: Key of the decision that it rests on; None for none.
         compensates: Key of the effect that it takes back; None for none.
         policy_version: The policy in force when it was let through; None if there was none.
@@ -123,8 +122,8 @@ class EffectRow:
         closed_at: Time at which its outcome was known; None if it is open.
         seq: Place of its intent in the journal.
         call: Number of the call.
-        owed: Reason why a person must see to it: ``forced`` or ``parent_forced``;
-            None if nobody must.
+        owed: Reason why a person must handle it: ``forced`` or ``parent_forced``; None if it needs
+            none.
     """
 
     effect: str
@@ -161,11 +160,11 @@ def list_effects(
 
     Args:
         run_id: The number of the run.
-        after: ``next`` of the page before, or the number of a call; None for the first page.
-        limit: Most effects of a page; None for all.
+        after: ``next`` of the previous page, or the number of a call; None for the first page.
+        limit: Maximum effects of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and call > %s" if place else ""
@@ -185,37 +184,35 @@ def list_effects(
 
 @dataclass(frozen=True)
 class ObligationRow:
-    """Something that is owed: an effect that is not closed, and what else is open. A row of the
-    view ``pgflow.obligations``.
+    """A debt: an effect that is not closed, an open gate or an obligation. A row of the view
+    ``pgflow.obligations``.
 
     Attributes:
         key: Key of the run.
         kind: ``effect``, ``gate`` or ``obligation``.
         name: Of the effect, gate or obligation.
         state: Of an effect: ``intended``, ``unknown``, ``absent`` or ``accepted``; or
-            ``uncompensated``: it was done, and nobody takes it back any more. Of an obligation:
-            ``open``, or ``breached`` once it was due.
-        reason: Reason why a person must see to it: ``forced``, ``parent_forced``, ``failed`` or
+            ``uncompensated``: it was done and nothing will undo it. Of an obligation: ``open``, or
+            ``breached`` once it was due.
+        reason: Reason why a person must handle it: ``forced``, ``parent_forced``, ``failed`` or
             ``cancelled``; None if its run does.
         opened_at: Time since which it is owed.
-        due_at: Time at which the engine looks after it next, or at which it should be closed; None
-            if no time is set.
-        owed_to: To whom; None if nobody is named.
-        effect: Key of the effect, gate or obligation: what ``settle`` takes, ``answer``, and
-            ``discharge``.
-        ref: The counterparty's reference: what ``confirm`` takes.
+        due_at: Time of the engine's next action, or by which it should be closed; None if not set.
+        owed_to: Name of the creditor; None if not given.
+        effect: Key of the effect, gate or obligation, for ``settle``, ``answer`` or ``discharge``.
+        ref: The counterparty's reference, for ``confirm``.
         status: Status of the run; None if that generation is not the newest.
-        paged_at: Time at which somebody was last told of it; None if nobody was.
+        paged_at: Time of the last page about it; None if there was none.
         run_id: The number of the generation that owes it.
         call: Number of the call.
-        beat_at: Time of the last beat of an accepted effect, or of its acceptance; None if it has
-            promised none.
-        silent_at: Time from which its outcome is unknown if no further beat comes; None if it has
-            promised none.
-        beat_details: Progress that the last beat with details told; None if none did.
-        holder: Whom it was transferred to, outside of the run; None if the run holds it.
+        beat_at: Time of the last beat of an accepted effect, or of its acceptance; None if it sends
+            no beats.
+        silent_at: Time at which its outcome becomes unknown without a further beat; None if it
+            sends no beats.
+        beat_details: Details of the last beat that had any; None if none did.
+        holder: Holder outside the run that it was transferred to; None if the run holds it.
         outlives: True if its run need not wait until it is closed.
-        detail: Facts that its code has recorded, or a notice for whoever closes it; None for none.
+        detail: Facts recorded by its code, or a notice for the person who closes it; None for none.
     """
 
     key: str
@@ -261,17 +258,18 @@ def list_obligations(
     after: After = None,
     limit: int | None = 50,
 ) -> Question[Listing[ObligationRow]]:
-    """Ask for a page of what is owed, that which is owed for longest first.
+    """Ask for a page of the debts, the oldest first.
 
     Args:
-        state: Only what is in this state; None for all that is owed.
-        kind: Only what is of this kind: ``effect``, ``gate`` or ``obligation``; None for all.
+        state: Only debts in this state; None for all.
+        kind: Only debts of this kind: ``effect``, ``gate`` or ``obligation``; None for all.
         tenant: Tenant of the runs.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: There is no such state, the limit leaves no row, or ``after`` is no place.
+        InvalidArgument: The state does not exist, ``limit`` is less than 1, or ``after`` is not a
+            place in the list.
     """
     if state is not None and state not in DEBT_STATES:
         raise InvalidArgument(

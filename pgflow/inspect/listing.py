@@ -17,7 +17,7 @@ from pgflow.errors import InvalidArgument
 T = TypeVar("T")
 
 After: TypeAlias = str | int | None
-"""Place behind which a page begins: ``next`` of the page before it. None for the first page."""
+"""Place behind which a page begins: ``next`` of the previous page it. None for the first page."""
 
 SEPARATOR = "~"
 
@@ -45,14 +45,14 @@ class Listing(Generic[T]):
 
 
 def one_more(limit: int | None) -> int | None:
-    """Return the number of rows to ask for:
-    one more than the page holds tells that there is another.
+    """Return the number of rows to ask for: one more than the limit, to see if another page
+    follows.
 
     Raises:
-        InvalidArgument: The limit leaves no row.
+        InvalidArgument: The limit is less than 1.
     """
     if limit is not None and limit < 1:
-        raise InvalidArgument(f"limit={limit} leaves no row: pass 1 or more, or None for all")
+        raise InvalidArgument(f"limit={limit} is too small: pass 1 or more, or None for all")
     return None if limit is None else limit + 1
 
 
@@ -75,10 +75,10 @@ def _write(value: Any) -> str:
 
 
 def parse_place(after: After, *kinds: Callable[[str], Any]) -> tuple[Any, ...]:
-    """Return the values of a place; none for that of the first page.
+    """Return the values of a place; an empty tuple for the first page.
 
     Raises:
-        InvalidArgument: It is no place in such a list.
+        InvalidArgument: ``after`` is not a place in such a list.
     """
     if after is None:
         return ()
@@ -87,5 +87,5 @@ def parse_place(after: After, *kinds: Callable[[str], Any]) -> tuple[Any, ...]:
         return tuple(kind(word) for kind, word in zip(kinds, words, strict=True))
     except ValueError:
         raise InvalidArgument(
-            f"after={after!r} is no place in this list: pass `next` of the page before"
+            f"after={after!r} is not a place in this list: pass `next` of the previous page"
         ) from None

@@ -1,4 +1,4 @@
-"""Locks: who holds which, and how many wait for it."""
+"""Locks: their holders, and the number of waiting runs."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def list_locks(
 
     Args:
         key: Name of what is locked; None for all.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and fence > %s" if place else ""

@@ -1,4 +1,4 @@
-"""Mail: signals and orders that no run has taken."""
+"""Mail: signals and commands that no run has taken."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ class MessageRow:
 
     Attributes:
         key: Key of the run that it is for.
-        message: The number of the message: what ``drop_message``, ``replace_message`` and
-            ``requeue_message`` take.
+        message: Number of the message, for ``drop_message``, ``replace_message`` and
+            ``requeue_message``.
         signal: Name of the signal.
-        state: ``waiting`` in the mailbox, or ``refused`` there: the code could not take it. Or put
-            aside: the run had ``ended``, or somebody ``dropped`` or ``replaced`` it.
+        state: In the mailbox: ``waiting``, or ``refused`` because the code could not take it. Set
+            aside: ``ended`` because the run had ended, ``dropped`` or ``replaced``.
         payload: Its payload, as it is stored.
         sent_at: Time of sending.
-        sent_by: Sender: the name that was given, with the role of the session in brackets; None if
-            nobody is named.
-        why: Reason why the code could not take it, or the one that was given when it was put aside;
-            None for none.
+        sent_by: Name of the sender, with the role of the session in brackets; None if not given.
+        why: Reason why the code could not take it, or why it was set aside; None for none.
     """
 
     key: str
@@ -43,15 +41,15 @@ class MessageRow:
 
 @dataclass(frozen=True)
 class OrderRow:
-    """An order to a run that no worker has taken yet. A row of the view ``pgflow.orders``.
+    """A command to a run that no worker has taken yet. A row of the view ``pgflow.orders``.
 
     Attributes:
         key: Key of the run.
-        verb: The order.
+        verb: The command.
         why: The reason that was given.
         sent_at: Time at which it was asked for.
-        sent_by: Sender: the name that was given, with the role of the session in brackets;
-            ``pgflow`` for itself, None if nobody is named.
+        sent_by: Name of the sender, with the role of the session in brackets; ``pgflow`` for the
+            engine, None if not given.
     """
 
     key: str
@@ -79,17 +77,17 @@ where tenant = %s
 def list_messages(
     key: str | None = None, *, tenant: str = "", after: After = None, limit: int | None = 50
 ) -> Question[Listing[MessageRow]]:
-    """Ask for a page of the signals that no run has taken, in the order of their sending.
+    """Ask for a page of the signals that no run has taken, in the order sent.
 
     Args:
-        key: Key of a run, for all of its messages. None for those of all runs that need somebody:
-            refused, or too late.
+        key: Key of a run, for all of its messages; None for the messages of all runs that need
+            attention: those that were refused or came too late.
         tenant: Tenant of the runs.
-        after: ``next`` of the page before; None for the first.
-        limit: Most messages of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum messages of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, datetime.fromisoformat, int)
     behind: LiteralString = "and (sent_at, message) > (%s, %s)" if place else ""

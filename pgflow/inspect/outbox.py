@@ -17,21 +17,20 @@ class RelayRow:
 
     Attributes:
         name: Its name.
-        state: ``working``, ``idle``, ``paused``, or ``open``: its target has failed again and
-            again.
+        state: ``working``, ``idle``, ``paused``, or ``open`` after repeated failures of its target.
         topics: Topics that it listens to.
         target: Target of its events, in words.
         event_id: Its cursor: every event up to this number was delivered, or is a delivery.
         horizon: No event up to this number can appear any more; slow transactions hold it.
         lag: Events behind the cursor; 10000 for so many or more.
         oldest_at: Time of the oldest of them; None if there is none.
-        retrying: Events that wait for another try, or behind one that does.
-        dead: Events that are not tried any more, until somebody says so.
+        retrying: Events that wait for another attempt, or behind an event that does.
+        dead: Events that are not retried until you redeliver them.
         delivered: Number of events that it has delivered.
         failures: Deliveries that failed since one last succeeded.
         error: The last failure; None if there was none since the last success.
         open_until: The circuit is open until then.
-        paused_at: Time at which an operator has paused it.
+        paused_at: Time at which an operator paused it.
         declared_at: Time at which it was declared first.
     """
 
@@ -61,9 +60,9 @@ class EventRow:
         event_id: The number of the event.
         at: Time of publishing.
         topic: Its topic.
-        key: Events of one key come in their order; None if any order will do.
+        key: Events of one key are delivered in order; None for any order.
         payload: Content, as it is stored.
-        run_id: The number of the run that has published it; None if it is of somebody else.
+        run_id: Number of the run that published it; None if no run did.
     """
 
     event_id: int
@@ -80,12 +79,12 @@ class DeliveryRow:
 
     Attributes:
         event_id: The number of the event.
-        state: ``waiting`` for another try, or ``dead`` until somebody says so.
+        state: ``waiting`` for the next attempt, or ``dead`` until you redeliver it.
         topic: Topic of the event.
         key: Key of the event.
-        attempts: Number of tries so far; 0 if it stands behind another of its key.
-        due_at: Time of the next try; of a dead one, when it died.
-        error: Failure of the last try.
+        attempts: Number of attempts so far; 0 if it waits behind another event of its key.
+        due_at: Time of the next attempt, or of the last one if it is dead.
+        error: Failure of the last attempt.
         at: Time of publishing.
         payload: Content, as it is stored.
     """
@@ -107,10 +106,10 @@ class TriggerRow:
 
     Attributes:
         name: Its name.
-        target: Table that it stands on; None if there is none any more.
+        target: Table of the trigger; None if it was dropped.
         definition: Hash of its declaration in the code.
-        state: ``installed``, or ``altered`` since by hand, ``disabled``, or ``removed`` though its
-            function is still there.
+        state: ``installed``; ``altered`` by hand; ``disabled``; or ``removed`` while its function
+            remains.
     """
 
     name: str
@@ -121,15 +120,15 @@ class TriggerRow:
 
 @dataclass(frozen=True)
 class RelayChangeRow:
-    """An order to a relay. A row of the view ``pgflow.relay_changes``.
+    """A command to a relay. A row of the view ``pgflow.relay_changes``.
 
     Attributes:
-        changed_at: Time at which it was given.
+        changed_at: Time of the command.
         relay: Name of the relay.
         what: ``paused``, ``resumed``, ``replayed`` or ``redelivered``.
-        said: The event from which it goes on; or the one that is tried again, and how many are.
+        said: The event to replay from; or the event to redeliver, and the number of events.
         why: The reason given; None if there is none.
-        changed_by: Name of whoever gave it, with the role of the session in brackets.
+        changed_by: Author of the command, with the role of the session in brackets.
     """
 
     changed_at: datetime
@@ -182,15 +181,15 @@ def list_relay_changes(name: str, *, limit: int = 20) -> Question[list[RelayChan
 def list_events(
     topic: str, *, after: After = None, limit: int | None = 50
 ) -> Question[Listing[EventRow]]:
-    """Ask for a page of the events of a topic that are kept, the oldest first.
+    """Ask for a page of the kept events of a topic, the oldest first.
 
     Args:
         topic: The topic.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and event_id > %s" if place else ""
@@ -209,11 +208,11 @@ def list_deliveries(
     Args:
         relay: Name of the relay.
         state: Only those in this state; None for all.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     given = () if state is None else (state,)

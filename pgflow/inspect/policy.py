@@ -1,4 +1,4 @@
-"""The policy in force: which of its rules would fit an act that nobody has done yet."""
+"""The policy in force: find the rules that fit an act before it happens."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pgflow.inspect.question import Question, once
 
 @dataclass(frozen=True)
 class JudgedRule:
-    """A rule of the policy in force, and what it says of an act.
+    """A rule of the policy in force, judged for an act.
 
     Attributes:
         version: Version of the policy.
         rule: Its place there: the first rule that fits counts.
-        needs: ``gate`` for somebody's leave, ``nothing`` to go ahead.
+        needs: ``gate`` if the act needs approval, ``nothing`` if not.
         fits: True if it fits the act.
         counts: True if it is the first that does.
-        terms: Terms of its gate: names, quorum and times; None for the ordinary ones.
+        terms: Terms of its gate: names, quorum and times; None for the defaults.
         says: Its conditions.
     """
 

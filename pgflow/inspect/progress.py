@@ -1,7 +1,7 @@
-"""The progress of a run in its own words: what it has begun by name, and what it has told.
+"""The progress of a run: the names of its calls, and the values that it emits.
 
-A run that plays a graph names its calls after the nodes, and emits a value when a node has ended.
-Whoever draws the graph reads both here, and needs no payload of the journal.
+A run of a graph names its calls after the nodes, and emits a value at the end of each node. A
+drawing of the graph reads both here, without the payloads of the journal.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MOST_TOLD = 5_000
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run: names of its calls, and what it has told of itself.
+    """Progress of a run: names of its calls, and emitted values.
 
     Attributes:
         begun: Names of its steps, effects and gates, each once.
         asks: Names of its gates that wait for an answer.
-        told: Values that it has emitted on the stream, as they are stored, in their order.
+        told: Values emitted on the stream, in order, as stored.
     """
 
     begun: frozenset[str]
@@ -31,11 +31,11 @@ class Progress:
 
 
 def read_progress(run_id: int, stream: str, *, limit: int = MOST_TOLD) -> Question[Progress]:
-    """Ask what a run has begun and told so far.
+    """Ask for the progress of a run.
 
     Args:
         run_id: The number of the run.
-        stream: Name of the stream on which it tells.
+        stream: Name of the stream of its progress.
         limit: Most values, the newest.
     """
     sql = """

@@ -1,4 +1,4 @@
-"""The checker of proofs: whether a run is what it was when it was sealed, without a database.
+"""The checker of proofs: shows without a database that a run is unchanged since it was sealed.
 
 It takes what ``pgflow audit proof`` and ``pgflow audit anchor`` have written, and needs nothing but
 SHA-256. Copy this file to wherever you do not trust pgflow.

@@ -1,8 +1,8 @@
-"""The pulse: one figure that changes with whatever is written of runs, so that a page which nobody
-notifies can tell whether it is worth asking anew.
+"""The pulse: one figure that changes with each write to a run, so that a page without notifications
+sees when to ask again.
 
-It is read off the statistics of the tables, and so costs the same however many runs there are. The
-server adds to them within a second where work goes on, and within ten once it stops.
+It comes from the statistics of the tables, so it costs the same for any number of runs. The server
+updates them within a second under load, and within ten once the load stops.
 """
 
 from __future__ import annotations

@@ -168,10 +168,10 @@ async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question
 
 
 def _way_of(app: Any, *, is_async: bool) -> Any:
-    """Return the method by which an app is asked.
+    """Return the ``ask`` method of an app.
 
     Raises:
-        WrongColourError: It is no app of this colour.
+        WrongColourError: The app has the other colour.
     """
     way = getattr(app, "ask", None)
     if way is None or iscoroutinefunction(way) != is_async:

@@ -1,4 +1,4 @@
-"""Queues and their lanes: how much stands, runs and waits, and who takes it."""
+"""Queues and their lanes: backlog, running work, and the workers that serve them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class QueueRow:
         queued: Runs that may be claimed.
         running: Runs that a worker holds.
         waiting: Runs that wait for a signal, a child, a timer or their time to start.
-        paused: Runs that somebody paused.
-        stuck: Runs that need somebody's help.
+        paused: Paused runs.
+        stuck: Runs that need a person.
         oldest_queued_at: Time since which the oldest of the queued runs may be claimed; None if
             none is queued.
-        max_running: Most runs that may be held at once over all workers; None for no limit.
-        max_deaths: After so many workers died holding a run that recorded nothing, it is stuck.
-        paused_at: Time since which nothing is claimed from the queue; None if it is not paused.
-        refuses_unknown: True if starts of workflows that no worker has ever had are refused.
+        max_running: Maximum runs held at once by all workers; None for no limit.
+        max_deaths: Number of workers that may die holding a run without progress before it is
+            stuck.
+        paused_at: Time of the pause; None if it is not paused.
+        refuses_unknown: True if it refuses starts of workflows that no worker has ever registered.
         workers: Workers that serve it and are not about to stop.
         rules: Its rules by name, as ``set_queue`` takes them.
     """
@@ -77,15 +78,15 @@ class LaneRow:
 
 @dataclass(frozen=True)
 class QueueChangeRow:
-    """A word said of a queue. A row of the view ``pgflow.queue_changes``.
+    """A change of a queue. A row of the view ``pgflow.queue_changes``.
 
     Attributes:
-        changed_at: Time at which it was said.
+        changed_at: Time of the change.
         queue: Name of the queue.
         what: ``set``, ``paused`` or ``resumed``.
-        said: The rules that were set, as they were said; None takes one away.
+        said: Rules that were set; None removes one.
         why: The reason given; None for none.
-        changed_by: Name of whoever said it, with the role of the session in brackets.
+        changed_by: Author of the change, with the role of the session in brackets.
     """
 
     changed_at: datetime
@@ -195,8 +196,8 @@ def is_served(queue: str) -> Question[bool]:
 
 
 def why_unserved(queue: str, workflow: str, version: str = "") -> Question[str | None]:
-    """Ask for the reason why nobody takes runs of a workflow, and of the version that they are
-    pinned to, from a queue; None if somebody does.
+    """Ask for the reason why no worker takes runs of a workflow and pinned version from a queue;
+    None if a worker does.
     """
     sql = (
         "select why from pgflow.lane_reasons "

@@ -1,7 +1,7 @@
-"""Rates: how many runs began and ended in each minute of late, and how long they took.
+"""Rates: runs started and ended in each recent minute, and their durations.
 
-No index has the time at which a run ended, so the newest runs are looked through and no others.
-What began before them is not counted: then the answer says so.
+No index has the end times of runs, so only the newest runs are scanned. Older runs are not counted;
+the answer shows if there are any.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ STATUSES: tuple[str, ...] = get_args(Status)
 """Each status that a run may have, in the order of its life."""
 
 RECENT_RUNS = 20_000
-"""Newest runs that are looked through where no index helps; the statements below say so too."""
+"""Number of newest runs to scan where no index helps. The statements below repeat it."""
 
 # ---------------------------------------------------------------- rows
 
@@ -33,11 +33,11 @@ class RunRow:
     """A run as it is now; of a chain of generations the newest. A row of the view ``pgflow.runs``.
 
     Attributes:
-        key: The key it was started with, or one made up for it.
+        key: The key given at the start, or a generated one.
         status: ``queued``, ``running``, ``waiting``, ``paused``, ``stuck``, ``completed``,
             ``failed`` or ``cancelled``.
         workflow: Name of the workflow.
-        queue: Queue it stands in.
+        queue: Name of its queue.
         labels: Strings by name, to find runs by; None if it has none.
         priority: Lower numbers are claimed first, among runs of one workflow and queue.
         attempt: Claims since the run last made progress; None where it is waiting or has ended.
@@ -48,8 +48,8 @@ class RunRow:
         run_at: Time at which it may begin, if that is later than its start.
         deadline_at: Time at which it is cancelled if it has not ended; None for never.
         finished_at: Time of the end; None if it has not ended.
-        why: Reason of its status in one text: the wait, the lack of a worker, the words of a pause
-            or cancel, the trouble, or the error of a failed run; None if there is nothing to say.
+        why: Reason of its status in one text: the wait, the lack of a worker, the reason of a pause
+            or cancel, the trouble, or the error of a failed run; None if there is none.
         version: Version of the code that it needs; empty for any.
         tenant: Tenant of the run; empty where there is only one.
         run_id: The number of this generation.
@@ -161,15 +161,15 @@ def _read_numbers(rows: list[Row]) -> list[int]:
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Choice of runs. Whatever is given must hold; with nothing given every run is chosen.
+    """Filter for runs. All given conditions must hold; without any, every run matches.
 
     Attributes:
         status: Only runs of one of these statuses.
         workflow: Only runs of one of these workflows.
         queue: Only runs of one of these queues.
         labels: Only runs with all of these labels.
-        key: Only runs with this key; ``*`` stands for anything.
-        keys: Only runs with one of these keys; ``*`` stands for anything.
+        key: Only runs with this key; ``*`` matches anything.
+        keys: Only runs with one of these keys; ``*`` matches anything.
         since: Only runs created since this time, or since so long ago by the database's clock.
         until: Only runs created before this time, or before so long ago.
         error: Only runs whose error has this text in its type or message, in capitals or not:
@@ -177,7 +177,7 @@ class RunFilter:
         tenant: Only runs of this tenant; None for all tenants.
 
     Raises:
-        InvalidArgument: There is no such status, or a time has no zone.
+        InvalidArgument: The status does not exist, or a time has no zone.
     """
 
     status: Sequence[str] = ()
@@ -192,7 +192,7 @@ class RunFilter:
     error: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing."""
+        """Refuse invalid conditions."""
         for status in self.status:
             if status not in STATUSES:
                 raise InvalidArgument(
@@ -283,13 +283,13 @@ def list_runs(
 
     Args:
         where: Filter that chooses them.
-        after: ``next`` of the page before; None for the first.
-        limit: Most runs of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum runs of a page; None for all.
         oldest_first: True for the other order.
         down_to: Only runs with this number or a higher one; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
 
     Example::
 
@@ -407,12 +407,12 @@ def has_queued(queues: Sequence[str], workflows: Sequence[str]) -> Question[bool
 
 
 def find_keys(beginning: str, limit: int = 30) -> Question[list[str]]:
-    """Ask for keys that begin so, of the newest 20,000 runs; the newest first. Meant for
-    completion, and for "did you mean".
+    """Ask for keys with a prefix among the newest 20,000 runs, the newest first. Meant for
+    completion and for "did you mean".
 
     Args:
-        beginning: Beginning of the keys; ``*`` stands for anything.
-        limit: Most keys.
+        beginning: Prefix of the keys; ``*`` matches anything.
+        limit: Maximum keys.
     """
     sql = """
       select key from (select key, run_id from pgflow.runs order by run_id desc limit 20000) recent
@@ -492,8 +492,8 @@ def find_newest(chain_id: int) -> Question[RunRow | None]:
 
 
 def find_key(run_id: int) -> Question[str | None]:
-    """Ask for the key of a run by its number; None if it is no newest generation, or gone. Meant
-    for ``parent_run_id``.
+    """Ask for the key of a run by its number, such as ``parent_run_id``. None if the run is gone or
+    has a newer generation.
     """
     return once(
         Query(
@@ -505,8 +505,8 @@ def find_key(run_id: int) -> Question[str | None]:
 
 
 def find_unserved(chain_id: int) -> Question[str | None]:
-    """Ask for the reason why nobody takes the newest generation of a chain, or a child that it has
-    started; None if all are taken.
+    """Ask for the reason why no worker takes the newest generation of a chain, or one of its
+    children; None if all are taken.
     """
     sql = """
       with newest as materialized (
@@ -534,11 +534,11 @@ def list_children(
 
     Args:
         run_id: The number of the run.
-        after: ``next`` of the page before; None for the first.
-        limit: Most children of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum children of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and run_id > %s" if place else ""

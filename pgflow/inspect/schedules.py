@@ -1,4 +1,4 @@
-"""Schedules: what comes next, what became of the slots before, and what was said of them."""
+"""Schedules: the next slots, the outcome of past ones, and the history of changes."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class ScheduleRow:
         fired: Number of runs that it has started.
         skipped: Number of slots that started nothing because a run before was open.
         missed: Number of slots that were late and not caught up, or failed to start.
-        error: Trouble of its last slot, or the reason for which it is broken.
-        error_at: Time of that.
+        error: Error of its last slot, or the reason why it is broken.
+        error_at: Time of the error.
         paused_at: Time since which it is paused.
-        paused_by: Name of whoever paused it, with the role of the session in brackets.
+        paused_by: Author of the pause, with the role of the session in brackets.
         why_paused: The reason.
-        undeclared_at: Time at which no code was found to declare it.
-        is_declared: True if it comes from code; False if a person has set it.
+        undeclared_at: Time since which no code declares it.
+        is_declared: True if code declares it; False if it was set by hand.
         created_at: Time at which it was set first.
         changed_at: Time at which it was set last.
         input: Input of its runs, without the slot.
@@ -111,7 +111,7 @@ class ScheduleRow:
 
 @dataclass(frozen=True)
 class ScheduleChangeRow:
-    """Something that was said of a schedule. A row of the view ``pgflow.schedule_changes``.
+    """A change of a schedule. A row of the view ``pgflow.schedule_changes``.
 
     Attributes:
         change_id: Number of the change.
@@ -119,7 +119,7 @@ class ScheduleChangeRow:
         schedule: Name of the schedule.
         what: ``set``, ``declared``, ``paused``, ``resumed``, ``triggered``, ``backfilled`` or
             ``removed``.
-        said_by: Name of whoever said it, with the role of the session in brackets.
+        said_by: Author of the change, with the role of the session in brackets.
         why: The reason.
         detail: Its new settings, the run that was started, or the slots that were backfilled.
     """
@@ -170,11 +170,11 @@ def list_schedules(
 
     Args:
         state: Only those in this state; None for all.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, str)
     given = () if state is None else (state,)
@@ -216,15 +216,15 @@ def find_schedule(name: str) -> Question[ScheduleRow | None]:
 def list_schedule_changes(
     schedule: str | None = None, *, after: After = None, limit: int | None = 50
 ) -> Question[Listing[ScheduleChangeRow]]:
-    """Ask for a page of what was said of schedules, the newest first.
+    """Ask for a page of the changes of schedules, the newest first.
 
     Args:
         schedule: Name of one; None for all.
-        after: ``next`` of the page before; None for the first.
-        limit: Most rows of a page; None for all.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum rows of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and change_id < %s" if place else ""

@@ -1,7 +1,7 @@
-"""Seals: how far the journal is sealed, whether it is what was sealed, and proofs for others.
+"""Seals: progress of sealing, checks of the journal against its seals, and proofs for others.
 
-The database seals and compares (``sql/ledgers/seals.sql``); an anchor that is kept elsewhere tells
-what nobody who may write there can change.
+The database seals and compares (``sql/ledgers/seals.sql``). Keep an anchor elsewhere, out of reach
+of everyone who can write to the database, to detect a forged seal.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FindingCode = Literal[
     "anchor_missing",
     "anchor_changed",
 ]
-"""Code of what a verification finds."""
+"""Code of a finding."""
 
 FINDINGS: tuple[str, ...] = get_args(FindingCode)
 
 PAGE = 1000
 """Runs, or rounds, that one statement verifies."""
 FIRST = -(2**63)
-"""A number before that of every run, also of one that somebody has made up."""
+"""A number below that of every run, forged ones included."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ class SealLag:
         last_round: Number of the last round that sealed something; None if none has.
         last_sealed_at: Time of that round.
         passed_run_id: Every run up to this number is sealed or pending.
-        runs_behind: Numbers of runs behind that one: those that it has not come to.
-        behind_since: Start of the first of them; None if it has come to all.
-        cycle_began_at: Time at which it last began to look at those that were open.
-        runs_pending: Number of runs that it has come to and that may still grow.
+        runs_behind: Runs behind that one, which the sealer has not reached.
+        behind_since: Start of the first of them; None if it has reached all.
+        cycle_began_at: Time at which it last began to visit the open runs.
+        runs_pending: Number of runs that it has reached and that may still grow.
         last_day: The last day that has its root; None if none has.
-        said_by: Name of whoever switched sealing on or off, with the role of the session in
-            brackets; None if nobody did.
-        said_at: Time of that.
-        is_late: True if it has not come to a run that started an hour ago, or to all open ones for
-            a day.
+        said_by: Author of the last switch of sealing, with the role of the session in brackets;
+            None if it was never switched.
+        said_at: Time of the switch.
+        is_late: True if it has not reached a run that started an hour ago, or has not visited all
+            open runs for a day.
     """
 
     is_on: bool
@@ -110,7 +110,7 @@ class SealLag:
 
 @dataclass(frozen=True)
 class SealFinding:
-    """Something that is not as it was sealed.
+    """A difference from the sealed journal.
 
     Attributes:
         finding: Code of it.
@@ -171,7 +171,7 @@ def read_seal_lag() -> Question[SealLag]:
 
 def read_anchor() -> Question[dict[str, Any]]:
     """Ask for an anchor: the roots and heads of all days, and the root of what is sealed since.
-    Keep it where nobody who may write to this database may write.
+    Store it where no writer of this database has access.
     """
     return once(calls.anchor())
 

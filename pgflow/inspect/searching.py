@@ -1,8 +1,7 @@
-"""Searches of runs that look through the newest ones only: a page costs the same however many there
-are.
+"""Searches through the newest runs only, so a page costs the same for any number of runs.
 
-No index helps to find the runs of a workflow, or keys that begin alike. Such a search is told how
-far it may look. If that is not all, the page says where to go on.
+No index finds the runs of a workflow, or keys with a common prefix. Such a search has a bound; if
+more runs remain, the page has the place to continue from.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ def search_runs(
     limit: int | None = 50,
     within: int = RECENT_RUNS,
 ) -> Steps[Listing[RunRow]]:
-    """Ask for a page of runs, the newest first, of those that are within reach. Where more runs
-    remain than were looked through, ``next`` of the page leads on, though the page is not full.
+    """Ask for a page of runs within reach, the newest first. If more runs remain than were
+    searched, ``next`` of the page is set, even if the page is not full.
 
     Args:
-        where: Filter that chooses them. What an index finds is found wherever it is: whole keys,
-            labels, and runs that have not ended.
-        after: ``next`` of the page before; None for the first.
-        limit: Most runs of a page; None for all.
-        within: Number of runs that are looked through, by their numbers.
+        where: Filter of the runs. Whole keys, labels and open runs have an index and are found at
+            any depth.
+        after: ``next`` of the previous page; None for the first.
+        limit: Maximum runs of a page; None for all.
+        within: Number of runs to search, by their numbers.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     if _is_cheap(where) and (place == () or where != RunFilter(tenant=where.tenant)):

@@ -1,8 +1,8 @@
-"""The server beneath the work: its settings, the sizes and dead rows of pgflow's tables, whoever
-keeps old rows alive, and the statements that cost most.
+"""The server: its settings, the sizes and dead rows of pgflow's tables, the sessions that keep dead
+rows from vacuum, and the most expensive statements.
 
-A role that is no member of ``pg_read_all_stats`` sees only its own sessions and statements, so each
-answer that depends on it says so.
+A role outside ``pg_read_all_stats`` sees only its own sessions and statements; each answer that
+depends on it shows this.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ where s.dbid = (select d.oid from pg_database d where d.datname = current_databa
   and s.query ~* '^\\s*(select|insert|update|delete|merge|with)\\M'
 order by s.total_exec_time desc limit %s
 """
-"""Other statements, such as `alter role`, are counted with their constants, which may be secret."""
+"""Only these are shown: statements such as `alter role` keep their constants, which may be secret.
+"""
 
 
 def read_server() -> Question[ServerState]:

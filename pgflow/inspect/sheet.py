@@ -1,18 +1,18 @@
-"""Sheets: the answer to a statement that somebody has written, read by an auditor's own login.
+"""Sheets: results of ad-hoc statements, read with an auditor's login.
 
-Whoever writes the statement may mean ill, so their rights come from a role and not from reading the
-text. The connection *is* an auditor: its login may do what ``pgflow_auditor`` may, and can become
-nobody else. A superuser, or a member of anything more, is refused before the statement is sent.
+A statement may be hostile, so its rights come from a role, not from parsing. The connection *is* an
+auditor: its login has the rights of ``pgflow_auditor`` and cannot take on any other role. A
+superuser, or a member of any further role, is refused before the statement is sent.
 
-Every login of a database may call functions that its owner has left open to PUBLIC. So the server
-says what the statement means before any of it is run: it keeps the statement as a temporary view,
-as a tree of what each name has been resolved to. Whatever of that is neither pgflow's nor Postgres'
-own is refused, and so is a function of Postgres that is more than a reader. Then the transaction
-becomes read only, and that very view is read. It is gone with the transaction.
+Every login may call functions that are open to PUBLIC, so the server resolves the statement before
+any of it runs: it is created as a temporary view, which stores a tree of the resolved names. A
+statement that refers to anything outside pgflow and Postgres is refused, and so is one with a
+Postgres function that does more than read. Then the transaction becomes read only, and the view is
+read. It ends with the transaction.
 
-Only one thing runs while a statement is being resolved: the input function of a type, for a literal
-of that type, and for one of an application's it may be code of the application's. So a text that
-names another schema is not even sent. Its search path has none.
+One thing does run while a statement is resolved: the input function of a type, for a literal of
+that type, which for an application's type may be the application's code. So a text that names
+another schema is not even sent, and the search path has none.
 """
 
 from __future__ import annotations
@@ -116,8 +116,7 @@ where p.pronamespace <> all (array['pgflow'::regnamespace, 'pg_catalog'::regname
   or p.pronamespace = 'pg_catalog'::regnamespace and p.oid >= 16384
 limit 1
 """  # noqa: E501
-"""Things that a statement must not have, as the server has understood it. Objects below 16384 were
-made by initdb."""
+"""Things that a resolved statement must not refer to. Objects below 16384 were made by initdb."""
 
 _READERS = [
     "clock_timestamp", "gen_random_uuid", "pg_database_size", "pg_indexes_size",
@@ -127,7 +126,8 @@ _READERS = [
 """Functions of Postgres that are volatile and still change nothing."""
 _BY_TEXT = r"^((query|cursor|table|schema|database)_to_xml|pg_input_)"
 """Functions of Postgres that run a statement, read a relation or make a value of a type that they
-are given by name, behind the back of whoever has looked at the tree."""
+are given by name, which the check of the tree does not see.
+"""
 
 _PART = re.compile(
     r"""(?P<space>\s+ | --[^\r\n]*) | (?P<opened>/\*) | (?P<text>'(?:[^']|'')*')
@@ -163,23 +163,23 @@ def read_sheet(
     most_chars: int | None = MOST_CHARS,
     seconds: float = MOST_SECONDS,
 ) -> Sheet:
-    """Run a statement that somebody has written, by a login that is an auditor and nobody else.
+    """Run an ad-hoc statement with an auditor's login.
 
     Args:
-        dsn: The database. Its own login is used if it is no more than an auditor, else the login
-            ``pgflow_auditor`` at the same place, if the server takes it.
+        dsn: The database. Its login is used if it has only an auditor's rights, else the login
+            ``pgflow_auditor`` on the same server, if that connects.
         text: The statement: one select.
         auditor_dsn: The same database by an auditor's login; see :func:`find_auditor_dsn`.
-        most_rows: Most rows that are read; None for all.
-        most_chars: Values are texts of at most so many characters; None for values as they are.
-        seconds: Time after which it is given up.
+        most_rows: Maximum rows to read; None for all.
+        most_chars: Maximum characters of a value, as text; None for the values themselves.
+        seconds: Timeout of the statement.
 
     Raises:
-        InvalidArgument: It is no statement that may be run here, or the server does not take it.
-        NotAllowed: The login may do more than an auditor, or there is none.
-        SetupError: The server cannot say what a statement means: it is a standby, or the login may
-            make no temporary view.
-        psycopg.errors.QueryCanceled: It took too long.
+        InvalidArgument: The statement is not allowed here, or the server rejects it.
+        NotAllowed: The login may do more than an auditor, or none exists.
+        SetupError: The server cannot resolve statements: it is a standby, or the login may not
+            create temporary views.
+        psycopg.errors.QueryCanceled: The statement timed out.
     """
     cleaned, names = read_text(text)
     with _connect_auditor(dsn, auditor_dsn) as connection:
@@ -215,13 +215,13 @@ def _near(error: psycopg.Error) -> str:
 
 
 def read_text(text: str) -> tuple[str, set[str]]:
-    """Return a statement without its comments, and the names in it that stand before a dot.
+    """Return a statement without its comments, and the names in it that precede a dot.
 
-    Only what can be read in one way is let through: outside of quotation marks nothing that is not
-    ASCII, no text with escapes and no dollar sign.
+    Only unambiguous text passes: outside of quotation marks only ASCII, no strings with escapes,
+    and no dollar sign.
 
     Raises:
-        InvalidArgument: It is no single select, or cannot be read so.
+        InvalidArgument: The text is not a single select, or is ambiguous.
     """
     if not text.strip() or len(text) > MOST_STATEMENT_CHARS:
         raise InvalidArgument(f"a statement has 1 to {MOST_STATEMENT_CHARS:,} characters")
@@ -312,7 +312,7 @@ def _connect_auditor(dsn: str, auditor_dsn: str | None) -> Connection:
         try:
             connection = _open(_as_auditor(dsn))
         except psycopg.OperationalError:
-            pass  # The server does not take this login: what its own may do too much, is said.
+            pass  # raise the error of the given login instead
         else:
             return _begin(connection)
         raise
@@ -332,7 +332,7 @@ _OF_A_LOGIN = ("user", "password", "sslcert", "sslkey", "sslpassword", "options"
 
 
 def _begin(connection: Connection) -> Connection:
-    """Begin the transaction, and make sure who its login is."""
+    """Begin the transaction, and check its login."""
     try:
         connection.execute(_BEGIN)
         row = connection.execute(_LOGIN).fetchone()
@@ -347,10 +347,10 @@ def _begin(connection: Connection) -> Connection:
 def _check_login(
     login: str, has_role: bool, is_auditor: bool, others: list[str] | None, *may: bool
 ) -> None:
-    """Refuse a login that is not an auditor and nobody else."""
+    """Refuse a login that has more rights than an auditor."""
     is_superuser, may_make = may
     if not has_role:
-        raise SetupError("there is no role pgflow_auditor: pgflow migrate prints how it is made")
+        raise SetupError("role pgflow_auditor is missing: pgflow migrate prints how to create it")
     if is_superuser:
         why = f"{login} is a superuser"
     elif others:
@@ -358,11 +358,11 @@ def _check_login(
     elif may_make:
         why = f"{login} may make roles, databases or copies, or read past row security"
     elif not is_auditor:
-        why = f"{login} is no member of pgflow_auditor"
+        why = f"{login} is not a member of pgflow_auditor"
     else:
         return
     raise NotAllowed(
-        f"statements are run by a login that is an auditor and nobody else, and {why}: let an "
+        f"statements need a login with an auditor's rights only, but {why}: let an "
         "administrator run `create role pgflow_reader login password '...' in role "
         f"pgflow_auditor`, and name its connection string in {VARIABLE}"
     )
@@ -379,7 +379,7 @@ def _ask(
     most_chars: int | None,
     seconds: float,
 ) -> Sheet:
-    """Have the server resolve a statement, judge what it has found, and read that."""
+    """Have the server resolve a statement, check the result, and read it."""
     connection.execute(_LIMITS, (f"{seconds * 1000:.0f}",))
     began = time.perf_counter()
     _refuse_schemas(connection, names)
@@ -398,7 +398,7 @@ def _ask(
 
 
 def _refuse_schemas(connection: Connection, names: set[str]) -> None:
-    """Refuse a statement with a name that could be that of a schema of somebody else."""
+    """Refuse a statement with a name that could be another schema."""
     row = connection.execute(_OTHER_SCHEMAS, (sorted(names),)).fetchone()
     other = row[0] if row is not None else next((n for n in names if n.startswith("pg_temp")), None)
     if other is not None:
@@ -425,7 +425,7 @@ def _describe(connection: Connection, text: str) -> tuple[str, ...]:
 
 
 def _keep(connection: Connection, text: str, count: int) -> None:
-    """Have the server keep what it understands by a statement: one alone, as this protocol has it.
+    """Have the server store a resolved statement. The protocol allows only one.
 
     Its columns have names of ours, since two of one name make no view.
     """

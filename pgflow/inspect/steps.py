@@ -57,11 +57,11 @@ def list_steps(
 
     Args:
         run_id: The number of the run.
-        after: ``next`` of the page before, or the number of a call; None for the first page.
-        limit: Most steps of a page; None for all.
+        after: ``next`` of the previous page, or the number of a call; None for the first page.
+        limit: Maximum steps of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
     behind: LiteralString = "and call > %s" if place else ""

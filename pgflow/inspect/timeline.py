@@ -74,11 +74,11 @@ def list_units(
 
     Args:
         run_id: The number of the run.
-        after: ``next`` of the page before, or the ``seq`` of a unit; None for the first page.
-        limit: Most units of a page; None for all.
+        after: ``next`` of the previous page, or the ``seq`` of a unit; None for the first page.
+        limit: Maximum units of a page; None for all.
 
     Raises:
-        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+        InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int) or (0,)
     sql = statement(
@@ -115,9 +115,9 @@ STEP, TIMER, SIGNAL, CHILD, GATE, LOCK, UPDATE, MARK = (
 )  # fmt: skip
 
 RECOVERED = "recovered"
-"""The mark at which a lease was last heard of, where another went on without the run having been
-woken: its worker had died, or handed it back. When the other began is not in the journal, only when
-it first recorded something, which is where the mark ends.
+"""The last mark of a lease, if another went on without the run having been woken: its worker had
+died, or handed it back. When the other began is not in the journal, only when it first recorded
+something, which is where the mark ends.
 """
 
 _KINDS = {
@@ -178,7 +178,7 @@ class Entry:
     """One call of a run's code, or a mark between calls.
 
     Attributes:
-        call: Its number; 0 for what is no call.
+        call: Number of the call; 0 for a mark.
         kind: ``step``, ``timer``, ``signal``, ``child``, ``gate`` or ``mark``.
         name: Name of the call; of a mark, the event.
         began_at: Time of its beginning.
@@ -186,8 +186,7 @@ class Entry:
         status: Status at its end; ``open`` if it has not ended, empty for a mark.
         ended_at: Time of its end; None if it has not ended.
         failures: Failed attempts, in their order.
-        cut_off: Attempts of which nothing is known:
-            the lease under which they began recorded no end of them.
+        cut_off: Attempts without a recorded end, because their lease was lost.
         due_at: Time at which a timer, or the next attempt, is due; None for none.
         payload: Payload of a mark, as it is stored.
     """

@@ -1,4 +1,4 @@
-"""Traces: under which id the spans and logs of a run are found elsewhere."""
+"""Traces: the id under which the spans and logs of a run are found elsewhere."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def derive_ids(root: str) -> tuple[int, int]:
 
 
 def read_trace(run_id: int) -> Question[str]:
-    """Ask for the id of the trace of a run, in 32 hexadecimal digits: the one that came with its
-    start, else the one that :mod:`pgflow.otel` makes for it. Empty if there is no such run.
+    """Ask for the trace id of a run, in 32 hexadecimal digits: the one given at its start, else the
+    one that :mod:`pgflow.otel` derives. Empty if the run does not exist.
 
     Args:
         run_id: The number of the run.

@@ -1,4 +1,6 @@
-"""Versions and patches: which code open runs may depend on, who serves it, and what may go."""
+"""Versions and patches: the code that open runs depend on, its workers, and the code you may
+remove.
+"""
 
 from __future__ import annotations
 

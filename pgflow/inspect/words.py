@@ -1,7 +1,7 @@
-"""Recorded values and errors in the words that people are shown.
+"""Readable forms of recorded values and errors.
 
-The database holds what a codec of an app has encoded as it was encoded, and no reader here knows a
-key. So a word stands in place of each such part.
+Values that a codec has encoded stay encoded in the database, and readers here have no keys. So a
+placeholder replaces each such part.
 """
 
 from __future__ import annotations

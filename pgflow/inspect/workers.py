@@ -27,7 +27,7 @@ class WorkerRow:
         started_at: Time at which it announced itself.
         beat_at: Time of its last sign of life.
         is_outdated: True if the schema has been upgraded past the code of the worker.
-        lost_threads: Threads at bodies of steps that go on though nobody waits for them any more.
+        lost_threads: Threads whose step bodies still run after the worker stopped waiting for them.
     """
 
     worker_id: int

@@ -1,4 +1,4 @@
-"""Workflows: how the newest runs of each have gone, and how long their steps take.
+"""Workflows: outcomes of the newest runs of each, and durations of their steps.
 
 As for rates, the newest runs are looked through and no others, so the answer costs the same however
 long the history is.
@@ -15,20 +15,20 @@ from pgflow.inspect.question import Question, once
 from pgflow.inspect.rates import NEWEST_RUNS
 
 NEWEST_OF_ONE = 100
-"""Runs of one workflow whose steps are looked through."""
+"""Number of runs of a workflow whose steps are scanned."""
 
 
 @dataclass(frozen=True)
 class WorkflowRow:
-    """A workflow, as its newest runs tell.
+    """Statistics of a workflow over its newest runs.
 
     Attributes:
         workflow: Its name.
-        runs: Number of its runs among those that were looked through.
-        unended: Those that have not ended.
-        failed: Those that failed.
-        half_seconds: Time from start to end in which half of the ended ones had; None if none has.
-        most_seconds: That in which 99 of 100 had.
+        runs: Number of its runs among those scanned.
+        unended: Runs that have not ended.
+        failed: Runs that failed.
+        half_seconds: Median time from start to end, in seconds; None if no run has ended.
+        most_seconds: 99th percentile of the same, in seconds.
         last_at: Time at which the newest was started.
     """
 
@@ -43,16 +43,16 @@ class WorkflowRow:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A step of a workflow, as its newest runs tell.
+    """Statistics of a step of a workflow over its newest runs.
 
     Attributes:
         step: Name of the step.
-        calls: Number of calls that were looked through.
-        repeated: Those that were begun more than once.
-        failed: Those that failed for good.
-        half_seconds: Time in which half of them had ended; None where the journal does not have
-            their beginning, as of a read.
-        most_seconds: That in which 99 of 100 had.
+        calls: Number of calls scanned.
+        repeated: Calls that started more than once.
+        failed: Calls that failed for good.
+        half_seconds: Median duration in seconds; None if the journal lacks the start times, as for
+            a read.
+        most_seconds: 99th percentile of the same, in seconds.
     """
 
     step: str

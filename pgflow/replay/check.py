@@ -50,14 +50,14 @@ class _NoHost:
         """Not in a replay."""
 
     def patience_us(self) -> int:
-        """Nobody waits for it."""
+        """Zero: a replay waits for no commit."""
         return 0
 
     def hand_back(self, execution: Execution) -> None:
         """Not in a replay."""
 
     def monotonic_us(self) -> int:
-        """Time stands still."""
+        """Zero: time does not pass in a replay."""
         return 0
 
 
@@ -160,7 +160,7 @@ def find_divergence(
 def _describe(
     execution: Execution, recorded: RecordedRun, workflow: Workflow[..., Any]
 ) -> Divergence | None:
-    """Return the divergence of a replay that stands still, or None."""
+    """Return the divergence of a replay that has stopped, or None."""
     found = execution.divergence or _judge(recorded, execution)
     if found is None or _differs_in_form_only(recorded, execution, workflow):
         return None

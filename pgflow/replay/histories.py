@@ -62,14 +62,14 @@ class Verdict:
 
 
 def read_history(line: str, where: str = "the history") -> RecordedRun:
-    """A recorded run from its line.
+    """Return the recorded run of a line.
 
     Args:
         line: A JSON object, as exported.
         where: Name of the line for errors, as in ``runs.jsonl, line 3``.
 
     Raises:
-        InvalidArgument: It is no history, or one of a format that this version does not read.
+        InvalidArgument: The line is not a history, or has a format that this version cannot read.
     """
     try:
         data = json.loads(line)
@@ -78,7 +78,7 @@ def read_history(line: str, where: str = "the history") -> RecordedRun:
     except RecursionError:
         raise InvalidArgument(f"{where} {_TOO_DEEP}") from None
     if not isinstance(data, dict) or "pgflow_history" not in data:
-        raise InvalidArgument(f"{where} is no history of a run: `pgflow export` writes them")
+        raise InvalidArgument(f"{where} is not a history of a run: write one with `pgflow export`")
     if data["pgflow_history"] != FORMAT:
         raise InvalidArgument(
             f"{where} is of format {data['pgflow_history']}, this version reads format {FORMAT}: "
@@ -88,7 +88,7 @@ def read_history(line: str, where: str = "the history") -> RecordedRun:
         return _recorded(data)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"{where} is no whole history: {type(error).__name__}: {error}"
+            f"{where} is not a complete history: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -182,18 +182,18 @@ def _pages(connection: psycopg.Connection[Any], found: transfer.Exported) -> Ite
 
 
 def import_lines(connection: psycopg.Connection[Any], lines: Iterable[tuple[str, str]]) -> int:
-    """Inserts histories, all or none.
+    """Insert histories, all or none.
 
     Args:
         connection: Connection to the target, without an open transaction.
-        lines: Pairs of how an error names the line, and the line.
+        lines: Pairs of a name for errors and a line.
 
     Returns:
-        How many there were.
+        Number of histories.
 
     Raises:
-        KeyConflict: A run or its key is in the database already.
-        InvalidArgument: A line is no history, or the next generation of one is missing.
+        KeyConflict: The database already has a run or its key.
+        InvalidArgument: A line is not a history, or the next generation of one is missing.
     """
     count = 0
     unfinished: dict[tuple[str, int], str] = {}
@@ -224,10 +224,10 @@ def import_lines(connection: psycopg.Connection[Any], lines: Iterable[tuple[str,
 
 
 def history_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files named, and those in the folders named, in their order.
+    """Return the given files, and those in the given folders, in order.
 
     Raises:
-        InvalidArgument: There is no such file or folder, or no history in a folder.
+        InvalidArgument: A file or folder does not exist, or a folder has no history.
     """
     found: list[Path] = []
     for path in map(Path, paths):
@@ -238,7 +238,7 @@ def history_files(paths: Sequence[str | Path]) -> list[Path]:
                 "writes one"
             )
         if not files[0].exists():
-            raise InvalidArgument(f"there is no file {path}")
+            raise InvalidArgument(f"file {path} does not exist")
         found += files
     return found
 

@@ -143,7 +143,7 @@ _HAND_OVER_GRANTS = sql.SQL("""\
 select pg_catalog.set_config('pgflow.grants', {grants}, true);
 """)
 
-# Files that have been merged, cut or moved: without its row nobody takes one for applied.
+# Files that were merged, split or moved: without its row, none counts as applied.
 _FORGET_SOURCES = sql.SQL("""\
 delete from pgflow.source where name <> all ({names}::text[]);
 """)
@@ -195,22 +195,21 @@ def migrate_dsn(dsn: str, *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS)
 def migrate(
     conn: psycopg.Connection[Any], *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS
 ) -> MigrationReport:
-    """Installs the schema `pgflow` or brings it up to date, in one transaction. Safe to run at any
-    time, by several at once.
+    """Install or upgrade the schema `pgflow`, in one transaction. You may run it at any time, and
+    several times at once.
 
     Args:
         conn: A connection without an open transaction.
-        lock_timeout_seconds: Seconds to wait for another installer, and to try again while
-            transactions use what must change. Nobody else waits for the installer meanwhile for
-            longer than a moment.
+        lock_timeout_seconds: Seconds to wait for another installer, and to retry while transactions
+            use objects that must change. Meanwhile the installer blocks others for moments only.
 
     Returns:
-        What was done, and what is left for a database administrator.
+        A report of the changes, and of the work left for a database administrator.
 
     Raises:
-        ServerUnsupported, SchemaForeign, SchemaNewer: The database must not be touched.
-        SetupError: Another installer or a long transaction is in the way, or this role lacks a
-            right; the message says which.
+        ServerUnsupported, SchemaForeign, SchemaNewer: The database must not be changed. SetupError:
+        Another installer or a long transaction blocks this one, or the role lacks a right; the
+        message names it.
 
     Example:
         >>> with psycopg.connect(dsn) as conn:

@@ -1,22 +1,23 @@
-"""The locks of an upgrade: all of them before its first change, and no wait in which it holds one.
+"""The locks of an upgrade: take all of them before its first change, and never wait while holding
+one.
 
-Applications and workers go on while the schema is upgraded. A transaction of theirs may hold a
+Applications and workers continue while the schema is upgraded. One of their transactions may hold a
 lock on any of our tables and wait for another. So an upgrade that waits while it holds a lock can
-close a circle, and the server then ends whoever happens to look first. Therefore:
+cause a deadlock, which the server resolves by cancelling either side. Therefore:
 
-- what the coming files alter, drop or comment on is read off their text, and locked before any of
-  it is applied: later nothing has to be waited for;
-- comments conflict only with vacuum and with changes of tables. These locks come first, and are
-  waited for: longer than it takes until vacuum makes way;
-- of the locks that conflict with work, the first is waited for while none of them is held: a moment
-  only, because all later users wait behind it. The others are tried, again and again for a moment,
-  without ever waiting;
-- an attempt that fails gives everything back, pauses, and begins with the relation that it could
-  not have. So nobody waits behind the installer for longer than the two moments, until the attempt
-  that succeeds: then they wait for the rest of the upgrade.
+- relations that the new files alter, drop or comment on are found in their text and locked before
+  any file is applied, so there are no waits later;
+- comments conflict only with vacuum and with changes of tables. These locks come first, and the
+  wait for them is longer than vacuum takes to make way;
+- of the locks that conflict with work, the first is awaited while none of them is held, and only
+  for a moment, because all later users queue behind it. The others are tried repeatedly for a
+  moment, without ever waiting;
+- a failed attempt releases everything, pauses, and starts with the relation that it could not lock.
+  So the installer blocks others for two moments at most, until the attempt that succeeds: then they
+  wait for the rest of the upgrade.
 
-A view cannot be locked without the tables that it reads, except by changing it. So it is taken by
-naming its owner again, while no lock of anybody is seen on it, and with the shortest of waits.
+A view cannot be locked without the tables that it reads, except by changing it. So it is locked by
+setting its owner again, while no other lock is seen on it, and with the shortest of waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rights that a role lacks, said with the grant that helps."""
+"""Missing rights of a role: errors that name the grant."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def refusal(error: psycopg.Error, role: str | None) -> MissingGrant | None:
 
 @contextmanager
 def naming_refusals(connection: object) -> Iterator[None]:
-    """Has a right that the role of a connection lacks be said as :class:`MissingGrant`, with the
-    grant; not around code of others.
+    """Raise :class:`MissingGrant`, with the grant, if the role of a connection lacks a right. Do
+    not use it around code of the application.
 
     Args:
-        connection: Of psycopg, or of a library whose role is not known here; or a connection
-            string.
+        connection: A psycopg connection, a connection of another library, whose role is unknown
+            here, or a connection string.
     """
     try:
         yield

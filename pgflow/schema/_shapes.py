@@ -1,13 +1,13 @@
-"""Functions that are replaced stay the same ones, so that calls under way find them to their end.
+"""Keep the oids of replaced functions, so that calls in progress end normally.
 
-Whoever has planned a call of a function knows it by its oid, and so does a call that runs, which
-looks once more when it returns. Dropped and created anew the function has another, and the call
-fails (`cache lookup failed for function`): a worker would hold its run for that, a client lose its
-start. So the files say `create or replace`, and before an upgrade applies one, functions of its
-names that cannot be replaced make way - those with other arguments, another result or other names
-of parameters, which the server compares with empty functions of the coming shapes. So do those of
-names that no function has any more, each in a line ``--! gone NAME`` of a file. They are renamed to
-`former_<oid>`, which nobody may call, and dropped by an upgrade that comes an hour later.
+Planned and running calls refer to a function by its oid, and a running call looks it up again when
+it returns. A function that is dropped and created anew has another oid, and the call fails (`cache
+lookup failed for function`): a worker would put its run on hold, and a client would lose its start.
+So the files use `create or replace`. Before an upgrade applies one, functions of the same names
+that cannot be replaced make way: those with other arguments, another result or other parameter
+names. The server finds them by comparing with empty functions of the new shapes. Removed functions
+make way too, each named in a line ``--! gone NAME`` of a file. They are renamed to `former_<oid>`,
+which no role may execute, and dropped by an upgrade at least an hour later.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def judge_schema(row: Sequence[Any] | None) -> None:
         theirs = found.stamp
         is_copy = theirs is not None and theirs.age == ours.age
         raise SchemaOutdated(
-            f"{place_of(found)} was written by {theirs or 'nobody known'}, this is {ours}"
+            f"{place_of(found)} was written by {theirs or 'an unknown version'}, this is {ours}"
             + (", another copy of the same version" if is_copy else "")
             + ": run `pgflow migrate`"
         )
@@ -156,10 +156,10 @@ class Standing(StrEnum):
 
 
 def compare_stamp(comment: str | None) -> Standing:
-    """Compares the schema, by its comment, with this version.
+    """Compare the schema, by its comment, with this version.
 
     Args:
-        comment: The comment of the schema `pgflow`; None if it has none, or if there is no schema.
+        comment: The comment of the schema `pgflow`; None without a comment or a schema.
     """
     theirs, ours = Stamp.parse(comment), own_assets().stamp
     if theirs is None:

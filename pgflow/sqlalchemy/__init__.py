@@ -66,8 +66,8 @@ class _Executor:
 
 
 def socket_of(connection: Connection) -> int | None:
-    """The socket below a connection, where its driver tells it:
-    psycopg, psycopg2 and asyncpg do.
+    """Return the socket of a connection, or None if its driver does not expose it. psycopg,
+    psycopg2 and asyncpg do.
     """
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "fileno"):

@@ -1,14 +1,14 @@
 """Streams of runs for many readers: shared tails, and an endpoint for browsers.
 
-What a run emits is committed first and told then. A reader of a stream gets the committed units, in
-order, each with an id from which it goes on anywhere: after a restart, in another process, on
-another machine. Beside them it may get what bodies of steps emit while they run. That is flagged,
-has no id, and is gone once the step has ended: what was emitted durably comes again then, with an
-id, as a unit.
+Values that a run emits are committed first and announced then. A reader of a stream gets the
+committed units in order, each with an id from which it can continue anywhere: after a restart, in
+another process, on another machine. It may also get the values that bodies of steps emit while
+they run. Those are flagged, have no id, and disappear once the step has ended: its durable values
+then arrive as units.
 
-A process reads each stream once, however many follow it there: a tail hands its readers what it
-has. One connection listens for all tails, and is only a hint: what nobody tells is found by
-looking.
+A process reads each stream once for any number of readers: a tail passes on the values that it has
+read. One connection listens for all tails. A notification is only a hint; without one, polling
+finds the values.
 
 Example::
 

@@ -59,7 +59,7 @@ async def message(
     except RunStuck:
         end = {"type": "error", "errorText": "the run needs a person"}
     except (RunNotFound, InvalidArgument):
-        end = {"type": "error", "errorText": "there is no such run"}
+        end = {"type": "error", "errorText": "the run does not exist"}
     for chunk in [*made.close(), end]:
         yield _sent(chunk)
     yield "data: [DONE]\n\n"

@@ -32,7 +32,7 @@ KEPT = 1_000
 FIRST_LOOK_SECONDS = 0.02
 LONGEST_LOOK_SECONDS = 1.0
 UNTOLD_LOOK_SECONDS = 0.1
-"""Longest time between two looks where nobody is listened to."""
+"""Interval of polling without notifications."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def cursor_of(event_id: str) -> Cursor:
     found = re.fullmatch(r"([0-9]{1,19})-([0-9]{1,10})", event_id)
     run_id, seq = (int(found[1]), int(found[2])) if found else (-1, -1)
     if not (0 <= run_id < 2**63 and 0 <= seq < 2**31):
-        raise InvalidArgument(f"{event_id!r} is no id of an event of a stream")
+        raise InvalidArgument(f"{event_id!r} is not the id of an event of a stream")
     return run_id, seq
 
 
@@ -89,18 +89,18 @@ class Tails:
     async def read(
         self, run: str, stream: str, *, after: str | None = None, live: bool = False
     ) -> AsyncGenerator[Event, None]:
-        """Yields what a run emits to a stream, until the run closes it or has ended.
+        """Yield the values that a run emits to a stream, until the run closes it or ends.
 
         Args:
             run: Key of the run.
             stream: Name of the stream.
-            after: Id of the last event that was read; from the beginning if not given.
-            live: True to get what running steps emit, too, before it is durable.
+            after: Id of the last event that was read; by default, read from the beginning.
+            live: True to get values of running steps too, before they are durable.
 
         Raises:
-            RunNotFound: There is no such run, or its history was removed.
-            RunStuck: The run cannot go on without a person, and all that it emitted has been read.
-            InvalidArgument: The id is none of ours.
+            RunNotFound: The run does not exist, or its history was removed.
+            RunStuck: The run cannot go on without a person, and all its values have been read.
+            InvalidArgument: The id is not one of an event of a stream.
         """
         cursor = (0, 0) if after is None else cursor_of(after)
         seen: set[str] = set()
@@ -189,7 +189,7 @@ class Tails:
         return len(self._tails)
 
     async def close(self) -> None:
-        """Ends all tails; whoever still reads is cancelled."""
+        """Stop all tails and cancel their readers."""
         for tail in list(self._tails.values()):
             await tail.stop()
         if self._listener is not None:
@@ -249,9 +249,9 @@ class _Tail:
         return found
 
     def go_back(self, cursor: Cursor, last: Cursor) -> None:
-        """A reader has found nothing from there on, when the tail was further: a rewind has dropped
-        what was between, or the first reader has come with an id of nowhere. Nobody may miss what
-        comes there now.
+        """Go back to a cursor from which a reader found nothing although the tail was further: a
+        rewind dropped the values between, or the first reader came with an unknown id. So readers
+        do not miss later values there.
         """
         if self.last == last:
             self.base = self.last = cursor

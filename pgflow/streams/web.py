@@ -32,28 +32,27 @@ MAX_REASON_BYTES = 123
 
 
 def asgi(app: App | AsyncApp, *, may_read: MayRead, origins: Collection[str] = ()) -> Asgi:
-    """Returns an ASGI application that sends streams as server-sent events, or over a WebSocket to
-    who asks for one. Mount it anywhere: the last two parts of the path are the key of the run and
-    the name of the stream.
+    """Return an ASGI application that sends streams as server-sent events or over a WebSocket.
+    Mount it anywhere: the last two parts of the path are the key of the run and the name of the
+    stream.
 
-    A unit comes as an event ``unit`` with its id; who reconnects with ``Last-Event-ID``, as
-    browsers do, or ``?after=``, goes on behind it. With ``?live=1`` what running steps emit comes
-    as events ``draft``, without an id. The data of both is ``{"value": ..., "draft": ...}``: a unit
-    takes the place of the draft of the same name, and of those that were never to be kept. At the
-    end of the stream comes an event ``end``, and whoever asks again gets 204, at which browsers
-    stop.
+    A unit is an event ``unit`` with its id. A client that reconnects with ``Last-Event-ID``, as
+    browsers do, or with ``?after=``, continues after it. With ``?live=1``, values of running steps
+    are events ``draft``, without an id. The data of both is ``{"value": ..., "draft": ...}``: a
+    unit replaces the draft of the same name, and all drafts that were never meant to be kept. An
+    event ``end`` ends the stream. A later request gets 204, which stops browsers.
 
     A WebSocket gets the same as messages, each an object ``{"event": ..., "id": ..., "value": ...,
-    "draft": ...}``, and goes on behind ``?after=``. It is closed with 1000 after the end, with 1013
-    where the run is stuck, with 4404 where there is no such run, and with 4400 if the id is none.
+    "draft": ...}``, and continues after ``?after=``. It closes with 1000 after the end, with 1013
+    if the run is stuck, with 4404 if the run does not exist, and with 4400 if the id is not valid.
 
     Args:
-        app: The app, which is open while requests come.
-        may_read: Says of a request, by its ASGI scope, whether it may read a stream of a run. Keys
-            of runs are no secrets.
+        app: The app, which must be open while it serves.
+        may_read: Function that returns True if a request, given by its ASGI scope, may read a
+            stream of a run. Keys of runs are not secret.
         origins: Origins of web pages, such as ``https://example.org``, that may open a WebSocket
-            beside those of the host that is asked. A browser opens one for any page, with the
-            cookies of the user.
+            besides the requested host. A browser opens one for any page, with the cookies of the
+            user.
     """
     tails: dict[asyncio.AbstractEventLoop, Tails] = {}
 
@@ -64,9 +63,7 @@ def asgi(app: App | AsyncApp, *, may_read: MayRead, origins: Collection[str] = (
                 await one.close()
             return
         if scope["type"] not in ("http", "websocket"):
-            raise RuntimeError(
-                f"streams are asked for by HTTP or WebSocket, not by {scope['type']}"
-            )
+            raise RuntimeError(f"streams are served over HTTP or WebSocket, not {scope['type']}")
         loop = asyncio.get_running_loop()
         if loop not in tails:
             tails[loop] = Tails(app)
@@ -144,7 +141,7 @@ def _is_from(headers: dict[bytes, str], origins: Collection[str]) -> bool:
 async def _tell(
     tails: Tails, answer: _Response | _Socket, scope: Scope, receive: Receive, after: str
 ) -> None:
-    """Tells a reader what there is, until it is all or he has hung up."""
+    """Send a reader the events of a stream, until it ends or the reader disconnects."""
     query = urllib.parse.parse_qs(scope.get("query_string", b"").decode("latin-1"))
     after = after or query.get("after", [""])[0]
     live = query.get("live", ["0"])[0] == "1"
@@ -251,9 +248,7 @@ class _Response:
         await self.close()
 
     async def end(self, *, knew_all: bool) -> None:
-        """Says that nothing more comes. Who knew all of it is told by a status that stops a
-        browser.
-        """
+        """End the stream. A reader that already had all of it gets a status to stop a browser."""
         if knew_all and not self.has_begun:
             await self._send({"type": "http.response.start", "status": NO_CONTENT, "headers": []})
         else:

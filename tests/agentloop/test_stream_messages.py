@@ -74,7 +74,7 @@ async def test_a_run_is_one_message_and_each_reader_gets_it_from_the_beginning(
     assert MESSAGE_HEADERS["x-vercel-ai-ui-message-stream"] == "v1"
     assert (await chunks(tails, "nobody"))[1] == {
         "type": "error",
-        "errorText": "there is no such run",
+        "errorText": "the run does not exist",
     }
     await tails.close()
     if how == "fails":

@@ -188,7 +188,7 @@ async def test_what_cannot_be_said_of_a_taken_key_is_refused(
         match="if_taken= is 'match', 'reject', 'attach' or 'replace', not 'perhaps'",
     ):
         adds.options(if_taken="perhaps")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="if_taken='reject' is said of a key"):
+    with pytest.raises(InvalidArgument, match="if_taken='reject' requires options"):
         await app.start(adds.options(if_taken="reject"), 1)
     with pytest.raises(InvalidArgument, match="a batch cannot replace runs"):
         await app.start_many(adds.options(if_taken="replace"), [(1,)], keys=["a"])

@@ -280,7 +280,7 @@ def golden_with(**changes: Any) -> str:
 
 @pytest.mark.parametrize(("line", "said"), [
     ("{", "line 1 is not JSON"),
-    ('{"a": 1}', "is no history of a run"),
+    ('{"a": 1}', "is not a history of a run"),
     (golden_with(pgflow_history=2), "of format 2, this version reads format 1"),
     (golden_with(units=[[2, 1, "c", None, None, None, 0, None, 0, 1, None, None]]), "not numbered from 1"),
     (golden_with(units=[[1, 1, "?", None, None, None, 0, None, 0, 1, None, None]]), "kind '\\?', which this version does not know"),
@@ -328,7 +328,7 @@ def test_old_imports_are_removed_with_the_rest_of_the_history(
     (["export", "nobody"], "no run has the key 'nobody'"),
     (["export", "--all", "-o", "/nowhere/x"], "/nowhere/x cannot be written"),
     (["import", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
-    (["replay", "cli_jobs", "-f", "nowhere"], "there is no file nowhere"),
+    (["replay", "cli_jobs", "-f", "nowhere"], "file nowhere does not exist"),
     (["replay", "cli_jobs", "-f", str(GOLDENS), "--sample", "2"], "leave out options that choose"),
     (["replay", "cli_jobs", "-f", str(GOLDENS / "in_sequence.jsonl")], "none of a workflow of cli_jobs"),
 ])  # fmt: skip

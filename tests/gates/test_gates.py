@@ -348,7 +348,7 @@ async def test_the_app_says_which_roles_somebody_has(
     await aflow.until_idle()
     first, second = sorted(gate_of(conn, run.key) for run in asking)
     for gate in (gate_of(conn, for_bob.key), gate_of(conn, for_all.key)):
-        with pytest.raises(NotAllowed, match="'bob' may not answer gate .*: so says app.approvers"):
+        with pytest.raises(NotAllowed, match="'bob' may not answer gate .*: app.approvers refused"):
             await aflow.app.answer(gate, Approve(), by="bob")
     for nobody in ("bob", "dora"):
         with pytest.raises(NotAllowed):

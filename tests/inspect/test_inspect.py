@@ -244,10 +244,10 @@ def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
         RunFilter(status=["lost"])
     with pytest.raises(InvalidArgument, match="since: 2020-01-01 00:00:00 has no time zone"):
         RunFilter(since=datetime(2020, 1, 1))  # noqa: DTZ001
-    with pytest.raises(InvalidArgument, match="limit=0 leaves no row"):
+    with pytest.raises(InvalidArgument, match="limit=0 is too small"):
         inspect.list_runs(limit=0)
     for after in ("soon", "1~2", ""):
-        with pytest.raises(InvalidArgument, match=f"after='{after}' is no place in this list"):
+        with pytest.raises(InvalidArgument, match=f"after='{after}' is not a place in this list"):
             inspect.list_runs(after=after)
     with pytest.raises(
         InvalidArgument, match="state: what is owed is intended, .* or breached, not 'late'"

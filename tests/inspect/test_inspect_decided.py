@@ -76,7 +76,7 @@ async def trip() -> None:
 
 def test_nothing_is_read_of_no_runs(conn: psycopg.Connection[Any]) -> None:
     assert inspect.ask(conn, inspect.list_decided([])).items == []
-    with pytest.raises(InvalidArgument, match="no place in this list"):
+    with pytest.raises(InvalidArgument, match="not a place in this list"):
         inspect.list_decided([1], after=7)
 
 

@@ -273,7 +273,7 @@ def test_a_statement_leaves_nothing_behind(dsn: str, conn: psycopg.Connection) -
         ("grant pgflow_operator to {0}", "is a member of pgflow_operator"),
         ("grant pg_read_server_files to {0}", "is a member of pg_read_server_files"),
         ("grant {1} to {0}; grant pg_execute_server_program to {1}", "is a member of"),
-        ("revoke pgflow_auditor from {0}", "is no member of pgflow_auditor"),
+        ("revoke pgflow_auditor from {0}", "is not a member of pgflow_auditor"),
     ],
 )
 def test_a_login_that_could_be_more_is_refused(

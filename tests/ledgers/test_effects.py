@@ -779,7 +779,7 @@ async def test_the_policy_says_what_needs_a_gate(
         return said
 
     aflow.include(both)
-    refused = "effect {} has no leave: ann said no: too much; nothing was done"
+    refused = "effect {} was not approved: ann rejected it: too much; it did not run"
     first, second = await aflow.start(both, 600), await aflow.start(both, 9)
     await aflow.answer("policy/charge", pgflow.Reject("too much"), by="ann")
     await aflow.answer("policy/wire", pgflow.Reject("too much"), by="ann")

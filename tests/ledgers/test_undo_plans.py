@@ -509,8 +509,8 @@ async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_bac
     ((key, detail),) = shop.execute(
         "select effect, detail from pgflow.obligations where state = 'unknown'"
     ).fetchall()
-    assert "step 2 of the plan, return_seat, has no leave" in detail["why"]
-    assert "ann said no: not yet" in detail["why"]
+    assert "step 2 of the plan, return_seat, was not approved" in detail["why"]
+    assert "ann rejected it: not yet" in detail["why"]
     assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
     await aflow.app.settle_effect(key, "confirmed", why="by hand", by="ada")
     await end_failed(run)
@@ -573,7 +573,7 @@ async def test_a_step_that_a_person_took_over_is_not_run(
 
 
 NONSENSE = [
-    ([], "proposes nothing"), (None, "proposes nothing"), ("undo it", "invalid plan"), (7, "invalid plan"), ({"call": "tell"}, "invalid plan"),
+    ([], "empty plan"), (None, "empty plan"), ("undo it", "invalid plan"), (7, "invalid plan"), ({"call": "tell"}, "invalid plan"),
     ([["tell"]], "invalid plan: step 1"), ([{"call": "tell", "sql": "x"}], "invalid plan: step 1"), ([{"call": 1}], "invalid plan: step 1"),
     ([{"call": "tell", "arguments": "x"}], "invalid plan: step 1"), ([{"call": "tell", "eval": "x"}], "invalid plan: step 1"), ([{"sql": None}], "invalid plan: step 1"),
     ([{"sql": GIVE_BACK}] * 51, "at most 50 steps"),
@@ -591,7 +591,7 @@ async def test_a_planner_that_fails_leaves_the_debt_open(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
     for proposed, trouble, why in (
-        ([], None, "the planner proposes nothing"),
+        ([], None, "the planner returned an empty plan"),
         ("cancel the seat", None, "the planner returned an invalid plan"),
         ([], ValueError("overloaded"), "the planner propose failed: overloaded"),
         (no_choice, None, "the planner propose failed: decision propose must return"),

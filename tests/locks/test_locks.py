@@ -380,7 +380,7 @@ async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_m
     await aflow.skip(HOUR + timedelta(minutes=1))
     assert await second.result(SOON) == 2
     await first.send(go, "on")
-    assert await first.result(SOON) == "its time was over"
+    assert await first.result(SOON) == "its ttl expired"
     assert ("step_completed", "note") in events(conn, first.key)
     assert [name for kind, name in events(conn, first.key) if kind == "step_completed"] == ["note"]
 

@@ -243,7 +243,7 @@ def test_what_no_trigger_can_be_is_refused(table: str, options: dict[str, Any], 
 
 
 def test_on_stands_above_a_workflow_of_one_parameter() -> None:
-    with pytest.raises(DefinitionError, match="stands above"):
+    with pytest.raises(DefinitionError, match="must be above"):
         pgflow.on("orders")(len)  # type: ignore[type-var]
 
     @workflow

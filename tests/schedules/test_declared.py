@@ -235,7 +235,7 @@ def test_declarations_that_cannot_be_kept_are_refused_at_once() -> None:
         @workflow
         async def two(a: int, b: int) -> None: ...
 
-    with pytest.raises(DefinitionError, match="stands above @workflow"):
+    with pytest.raises(DefinitionError, match="must be above @workflow"):
 
         @workflow
         @schedule("0 * * * *")  # type: ignore[call-overload]

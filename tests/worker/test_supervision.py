@@ -569,7 +569,7 @@ def test_looks_for_results_that_are_cancelled_leave_nobody_waiting(dsn: str) -> 
         waiter._task.get_loop().call_soon_threadsafe(waiter._task.cancel)
         waiting.join(HANG_SECONDS)
         assert outcome == [
-            "WorkerFailed: the looks for results have failed: CancelledError: they were cancelled"
+            "WorkerFailed: polling for results failed: CancelledError: the polling task was cancelled"
         ]
         assert app.start(quick).result(SOON) == 5
 

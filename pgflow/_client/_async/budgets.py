@@ -1,4 +1,4 @@
-"""Pools that runs draw on: setting them, granting more, and revoking them."""
+"""Client methods for pools: set, grant and revoke."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pgflow._model.budgets import Amount, Pool, amounts_of
 
 
 class AsyncBudgets(AsyncRewinds):
-    """The part of a client that looks after budgets."""
+    """Budget methods of a client."""
 
     async def set_pool(self, pool: Pool, *, why: str | None = None, by: str | None = None) -> None:
-        """Makes a pool, or sets its limits anew: for pools that are not known when the code is
-        written, such as one for each user.
+        """Create a pool, or set the limits of an existing one. Use it for pools that you do not
+        know when you write the code, such as one for each user.
 
         Args:
             pool: The pool.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
             RunNotFound: No pool has the name of its parent.
@@ -35,16 +35,16 @@ class AsyncBudgets(AsyncRewinds):
         why: str | None = None,
         by: str | None = None,
     ) -> None:
-        """Allows more of a pool in its current period.
+        """Raise the limits of a pool for its current period.
 
         Args:
             pool: Its name.
             amounts: Amounts by unit, such as ``{"usd": 10}``, beyond its limits.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
-            RunNotFound: There is no such pool.
+            RunNotFound: The pool does not exist.
             InvalidArgument: It has no limit of a unit.
         """
         given = amounts_of(amounts, "grant_budget()")
@@ -53,16 +53,16 @@ class AsyncBudgets(AsyncRewinds):
     async def revoke_pool(
         self, pool: str, *, why: str | None = None, by: str | None = None, restore: bool = False
     ) -> None:
-        """Has a pool, and every pool that draws on it, admit nothing from now on; what is under way
-        goes on.
+        """Stop a pool, and every pool that draws on it, from admitting calls. Calls in progress
+        continue.
 
         Args:
             pool: Its name.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
-            restore: True to let it admit again.
+            by: Name of the person or service that asks.
+            restore: True to admit calls again.
 
         Raises:
-            RunNotFound: There is no such pool.
+            RunNotFound: The pool does not exist.
         """
         await self._ask(budgets.revoke_pool(pool, why, by, restore=restore))

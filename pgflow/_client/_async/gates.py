@@ -13,7 +13,7 @@ from pgflow._model.gates import Answer
 
 
 class AsyncGates(AsyncMailbox):
-    """The part of a client that answers gates."""
+    """Gate methods of a client."""
 
     _mapping: Mapping
 
@@ -27,27 +27,28 @@ class AsyncGates(AsyncMailbox):
         valid_until: datetime | None = None,
         acting_as: Sequence[str] | None = None,
     ) -> None:
-        """Answers a gate: the first answer that closes it counts.
+        """Answer a gate. The first answer that closes it counts.
 
         Args:
             gate: Key of the gate, as ``pgflow.gates`` shows it.
             answer: ``Approve()``, perhaps with an edit, ``Reject(reason)``, ``Escalate(to)`` or
                 ``TakeOver(result)``.
-            by: Name of whoever answers; ``app.approvers`` says what that one may.
-            payload_hash: Hash of the request that was shown; the answer counts for that one only.
-            valid_until: Time from which it does not count, on the database's clock; as a link says.
-            acting_as: Roles of that one, where the app has no function ``approvers`` that says it.
+            by: Name of the approver; ``app.approvers`` decides on their roles.
+            payload_hash: Hash of the request that the approver saw. The answer counts for that
+                request only.
+            valid_until: Expiry of the answer, by the database's clock. Links set it.
+            acting_as: Roles of the approver, if the app has no ``approvers`` function.
 
         Raises:
-            GateClosed: Somebody answered before, or the time is over; the error says who, when and
-                what.
-            NotAllowed: The gate asks others, ``app.approvers`` said no, or ``valid_until`` has
+            GateClosed: The gate was answered before, or has expired. The error names the approver,
+                the time and the answer.
+            NotAllowed: The gate asks others, ``app.approvers`` refused, or ``valid_until`` has
                 passed.
-            PayloadChanged: The gate asks something else than was shown.
+            PayloadChanged: The request has changed since the approver saw it.
             InvalidArgument: The edit does not fit what the gate asks for; the gate stays open.
-            WrongState: The same person has approved before.
+            WrongState: The same person has already approved.
             RunNotFound: No open gate has the key.
-            DefinitionError: ``app.approvers`` answered something else than it may.
+            DefinitionError: ``app.approvers`` returned an invalid value.
         """
         roles = await self._roles(gate, by)
         if self._mapping.hook is None and acting_as is not None:
@@ -56,25 +57,25 @@ class AsyncGates(AsyncMailbox):
         await self._ask(query, wakes=True)
 
     async def delegate_gate(self, gate: str, to: str, *, by: str, why: str = "") -> None:
-        """Lets another answer a gate in place of one who may.
+        """Delegate a gate: let another approver answer in place of ``by``.
 
         Args:
             gate: Key of the gate.
-            to: Name or role of the other.
-            by: Name or role that the gate asks, in whose place the other stands.
+            to: Name or role of the new approver.
+            by: Name or role of the approver who delegates.
             why: The reason, kept with the answers.
 
         Raises:
-            NotAllowed: The gate does not ask that one.
-            GateClosed: It takes no more answers.
-            WrongState: Anybody may answer it, or the other may already, or ``by`` has approved.
+            NotAllowed: The gate does not ask ``by``.
+            GateClosed: The gate is closed.
+            WrongState: Anybody may answer the gate, ``to`` may already, or ``by`` has approved.
             RunNotFound: No open gate has the key.
         """
         await self._ask(gates.delegate_gate(gate, by, to, why), wakes=True)
 
     async def _roles(self, gate: str, by: str) -> list[str] | None:
-        """Ask the app which roles somebody has at a gate; None if it says nothing of that, or the
-        gate takes no answers: the database tells why.
+        """Ask the app for the roles of an approver at a gate. Return None if the app has no such
+        function, or if the gate is closed: the database then raises the error.
         """
         if self._mapping.hook is None:
             return None

@@ -10,7 +10,7 @@ from pgflow._model.queues import Backlog, QueueRules, rules_json
 
 
 class AsyncQueues(AsyncRelays):
-    """The part of a client that looks after queues."""
+    """Queue methods of a client."""
 
     async def set_queue(
         self,
@@ -20,48 +20,48 @@ class AsyncQueues(AsyncRelays):
         by: str | None = None,
         **rules: Unpack[QueueRules],
     ) -> dict[str, Any]:
-        """Sets rules of a queue, from the next claim on: limits, rates and order.
+        """Set rules of a queue: limits, rates and order. They apply from the next claim on.
 
-        A rule that is not named stays as it is, and None takes it away. What runs goes on.
+        Rules that you do not name stay unchanged, and None removes a rule. Running work continues.
 
         Args:
             queue: Name of the queue.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
             **rules: See :class:`pgflow.QueueRules`.
 
         Returns:
-            All rules that the queue has now, by name.
+            All rules of the queue, by name.
 
         Raises:
-            InvalidArgument: No queue can have such a rule, or they do not go together.
+            InvalidArgument: A rule is not valid, or the rules contradict each other.
         """
         return await self._ask(queues.set_queue(queue, rules_json(rules), why, by))
 
     async def pause_queue(
         self, queue: str, *, why: str | None = None, by: str | None = None
     ) -> None:
-        """Stops claims from a queue; what runs goes on. A queue that is paused stays so.
+        """Stop claims from a queue. Running work continues.
 
         Args:
-            queue: Name of the queue; one that is not there yet is made.
+            queue: Name of the queue, which is created if it does not exist.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
-            InvalidArgument: No queue can have this name.
+            InvalidArgument: The name is not valid for a queue.
         """
         await self._ask(lane.pause_queue(queue, why, by))
 
     async def resume_queue(
         self, queue: str, *, why: str | None = None, by: str | None = None
     ) -> None:
-        """Lets claims from a paused queue go on. It does nothing to one that is not paused.
+        """Resume claims from a paused queue. It has no effect on a queue that is not paused.
 
         Args:
             queue: Name of the queue.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
         """
         await self._ask(lane.resume_queue(queue, why, by))
 
@@ -85,18 +85,19 @@ class AsyncQueues(AsyncRelays):
         why: str | None = None,
         by: str | None = None,
     ) -> int:
-        """Cancels the runs of a queue that have not begun, in batches.
+        """Cancel the runs of a queue that have not begun, in batches.
 
-        What began since it was counted goes on, and what was started since stays.
+        Only runs that ``backlog`` counted are cancelled. Runs that began or were started since then
+        continue.
 
         Args:
             queue: Name of the queue.
-            backlog: Answer of :meth:`count_backlog`: the runs that are meant.
+            backlog: Answer of :meth:`count_backlog`: the runs to cancel.
             why: The reason, kept with each run and with the queue.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Returns:
-            Number of runs that are cancelled.
+            Number of runs cancelled.
         """
         told = 0
         while backlog.newest is not None:

@@ -1,4 +1,4 @@
-"""Relays of the outbox: pausing and replaying one, and trying its dead events again."""
+"""Client methods for relays of the outbox: pause, resume, replay and redeliver."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from pgflow._db.calls import outbox
 
 
 class AsyncRelays(AsyncRewinds):
-    """The part of a client that looks after relays."""
+    """Relay methods of a client."""
 
     async def pause_relay(
         self, name: str, *, why: str | None = None, by: str | None = None
     ) -> None:
-        """Has a relay take no more events until it is resumed; those under way are delivered.
+        """Pause a relay: it takes no events until you resume it. Events in progress are delivered.
 
         Args:
             name: Its name.
-            why: The reason, kept with the order.
-            by: Name of whoever says so.
+            why: The reason, kept with the change.
+            by: Name of the person or service that asks.
 
         Raises:
-            RunNotFound: There is no such relay.
+            RunNotFound: The relay does not exist.
         """
         await self._ask(outbox.pause_relay(name, why, by))
 
     async def resume_relay(
         self, name: str, *, why: str | None = None, by: str | None = None
     ) -> None:
-        """Lets a relay go on that is paused, or whose target had failed too often.
+        """Resume a relay that is paused, or that stopped because its target failed too often.
 
         Args:
             name: Its name.
-            why: The reason, kept with the order.
-            by: Name of whoever says so.
+            why: The reason, kept with the change.
+            by: Name of the person or service that asks.
 
         Raises:
-            RunNotFound: There is no such relay.
+            RunNotFound: The relay does not exist.
         """
         await self._ask(outbox.resume_relay(name, why, by))
 
     async def replay_relay(
         self, name: str, from_event: int, *, why: str | None = None, by: str | None = None
     ) -> int:
-        """Has a relay go on from an event, backwards or forwards: what it has delivered since comes
-        again, under the same numbers.
+        """Replay a relay from an event, backwards or forwards. Events that it delivered since then
+        are delivered again, under the same numbers.
 
         Args:
             name: Its name.
             from_event: Number of the first event.
-            why: The reason, kept with the order.
-            by: Name of whoever says so.
+            why: The reason, kept with the change.
+            by: Name of the person or service that asks.
 
         Returns:
-            Number of events that come.
+            Number of events to deliver.
 
         Raises:
-            RunNotFound: There is no such relay.
+            RunNotFound: The relay does not exist.
             InvalidArgument: No event has such a number.
         """
         return await self._ask(outbox.replay_relay(name, from_event, why, by))
@@ -68,18 +68,18 @@ class AsyncRelays(AsyncRewinds):
         why: str | None = None,
         by: str | None = None,
     ) -> int:
-        """Has a relay try its dead events again, or one of them.
+        """Retry the dead events of a relay, or one of them.
 
         Args:
             name: Its name.
-            event: Number of the event; all dead ones if not given.
-            why: The reason, kept with the order.
-            by: Name of whoever says so.
+            event: Number of the event; all dead events by default.
+            why: The reason, kept with the change.
+            by: Name of the person or service that asks.
 
         Returns:
-            Number of events that are tried again.
+            Number of events retried.
 
         Raises:
-            RunNotFound: There is no such relay.
+            RunNotFound: The relay does not exist.
         """
         return await self._ask(outbox.redeliver_events(name, event, why, by))

@@ -1,4 +1,4 @@
-"""Schedules, as people and programs set them: making, pausing, triggering and backfilling one."""
+"""Client methods for schedules: set, pause, trigger and backfill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgflow._model.schedules import MOST_LATE, read_spec, slots_between
 
 
 class AsyncSchedules(AsyncBudgets):
-    """The part of a client that looks after schedules."""
+    """Schedule methods of a client."""
 
     async def set_schedule(
         self,
@@ -27,8 +27,8 @@ class AsyncSchedules(AsyncBudgets):
         by: str | None = None,
         **kwargs: Any,
     ) -> bool:
-        """Makes a schedule, or sets it anew: for schedules that are not known when the code is
-        written, such as one for each customer.
+        """Create a schedule, or replace an existing one. Use it for schedules that you do not know
+        when you write the code, such as one for each customer.
 
         Args:
             name: Its name, at most 90 characters: the first part of the keys of its runs.
@@ -36,11 +36,11 @@ class AsyncSchedules(AsyncBudgets):
             workflow: Workflow of its runs; with ``options()`` for queue, priority and timeout.
             *args: Arguments of its runs. A parameter of type :class:`pgflow.Slot` gets the slot.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
             **kwargs: Arguments by name.
 
         Returns:
-            True if that has changed anything.
+            True if the schedule changed.
 
         Raises:
             TypeError: The arguments do not fit the workflow.
@@ -53,53 +53,54 @@ class AsyncSchedules(AsyncBudgets):
     async def remove_schedule(
         self, name: str, *, why: str | None = None, by: str | None = None
     ) -> None:
-        """Removes a schedule. Its runs stay.
+        """Remove a schedule. Its runs stay.
 
-        One that code declares comes back with the next worker: remove it from the code first.
+        The next worker restores a schedule that code declares, so remove it from the code first.
 
         Args:
             name: Its name.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
-            RunNotFound: There is no such schedule.
+            RunNotFound: The schedule does not exist.
         """
         await self._ask(schedules.remove_schedule(name, why, by), once=True)
 
     async def pause_schedule(
         self, name: str, *, why: str | None = None, by: str | None = None
     ) -> bool:
-        """Has a schedule start nothing until it is resumed. Slots that pass meanwhile start no run.
+        """Pause a schedule: it starts no runs until you resume it. Slots that pass meanwhile are
+        skipped.
 
         Args:
             name: Its name.
             why: The reason, shown with the schedule.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Returns:
-            False if it is paused already.
+            False if it was already paused.
 
         Raises:
-            RunNotFound: There is no such schedule.
+            RunNotFound: The schedule does not exist.
         """
         return await self._ask(schedules.pause_schedule(name, why, by))
 
     async def resume_schedule(
         self, name: str, *, why: str | None = None, by: str | None = None
     ) -> bool:
-        """Has a paused schedule go on with the slots to come.
+        """Resume a paused schedule from its next slot on.
 
         Args:
             name: Its name.
             why: The reason, kept with the change.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Returns:
-            False if it is not paused.
+            False if it was not paused.
 
         Raises:
-            RunNotFound: There is no such schedule.
+            RunNotFound: The schedule does not exist.
         """
         return await self._ask(schedules.resume_schedule(name, why, by))
 
@@ -111,20 +112,20 @@ class AsyncSchedules(AsyncBudgets):
         why: str | None = None,
         by: str | None = None,
     ) -> str:
-        """Starts a run of a schedule now, paused or not, whatever runs of it are open.
+        """Start a run of a schedule now, even if it is paused or has open runs.
 
         Args:
             name: Its name.
-            slot_at: The slot that it is of; a second call with it finds the same run. The present
-                time on the database's clock if not given.
+            slot_at: Slot of the run, by default the present time of the database's clock. A second
+                call with the same slot finds the same run.
             why: The reason, kept with the run's key.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Returns:
             The key of the run.
 
         Raises:
-            RunNotFound: There is no such schedule.
+            RunNotFound: The schedule does not exist.
         """
         started = await self._ask(schedules.trigger_schedule(name, why, by, slot_at), wakes=True)
         return started.run_key
@@ -139,8 +140,7 @@ class AsyncSchedules(AsyncBudgets):
         why: str | None = None,
         by: str | None = None,
     ) -> list[BackfilledSlot]:
-        """Has the slots of a range in the past start their runs. A slot that has a run gets no
-        second one.
+        """Start runs for the past slots of a range. Slots that already have a run are skipped.
 
         Args:
             name: Name of the schedule.
@@ -148,15 +148,16 @@ class AsyncSchedules(AsyncBudgets):
             last: End of the range, as ``first``.
             overlap: ``buffer_all``: one run after the other. ``allow``: all at once.
             why: The reason, kept with the range.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Returns:
-            What became of each slot: ``started``, ``buffered``, or ``there`` if it had a run.
+            The outcome of each slot: ``started``, ``buffered``, or ``there`` if it already had a
+            run.
 
         Raises:
-            RunNotFound: There is no such schedule.
-            InvalidArgument: There are more than 1,000 slots in the range, some are in the future,
-                or a time has no zone.
+            RunNotFound: The schedule does not exist.
+            InvalidArgument: The range has more than 1,000 slots, or slots in the future, or a time
+                without a zone.
         """
         spec = read_spec(await self._ask(schedules.read_schedule_spec(name)))
         slots = slots_between(spec, first, last, MOST_LATE)

@@ -1,7 +1,7 @@
 # Made by tools/colours.py from pgflow/_client/_async/client.py; edit that one.
-"""Clients: starting runs, and saying something to them.
+"""Clients: start runs, and send them messages.
 
-What a call says to the database is written in ``pgflow/_db/calls``; what a run came to is read in
+Calls to the database are built in ``pgflow/_db/calls``. Results of runs are read in
 ``pgflow/_client/handles``.
 """
 
@@ -51,8 +51,8 @@ class Client(Obligations, Gates, Schedules, Batches):
         raise NotImplementedError
 
     def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
-        """Runs statements in one transaction; not again, if that was lost and they must run once.
-        They are told when the server cuts them off, in milliseconds.
+        """Run statements in one transaction. With ``once``, do not repeat them if the transaction
+        is lost. ``make`` gets the server's idle timeout in milliseconds.
         """
         raise NotImplementedError
 
@@ -99,20 +99,20 @@ class Client(Obligations, Gates, Schedules, Batches):
         idempotency_key: str | None = None,
         by: str | None = None,
     ) -> Delivery:
-        """Sends a signal to a run.
+        """Send a signal to a run.
 
         Args:
             key: Key of the run.
             signal: The signal.
             value: Its payload.
-            idempotency_key: The same key to the same run is one message, however late it is sent
-                again: for as long as the history of the run is kept. In a step,
-                ``pgflow.idempotency_key()`` is one.
-            by: Name of whoever sends it; the role of the database if not given.
+            idempotency_key: Key that deduplicates the message. Sending it to the same run again has
+                no effect, for as long as the run's history is kept. In a step, use
+                ``pgflow.idempotency_key()``.
+            by: Name of the sender; the database role by default.
 
         Returns:
-            What became of it: it is in the mailbox of the run,
-            or the run had ended and will not take it.
+            The delivery: the signal is in the run's mailbox, or the run had already ended and will
+            not take it.
 
         Raises:
             RunNotFound: No run has the key.
@@ -149,7 +149,7 @@ class Client(Obligations, Gates, Schedules, Batches):
         starting = start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
 
         def steps(idle_timeout_ms: int) -> Steps[start.Started]:
-            del idle_timeout_ms  # nobody waits for what is locked here
+            del idle_timeout_ms  # no other session waits for these locks
             started: start.Started = yield starting
             yield update_query(self._run_handle(started.key, workflow)._outcome, update)
             return started
@@ -233,20 +233,20 @@ class Client(Obligations, Gates, Schedules, Batches):
         why: str = "",
         by: str | None = None,
     ) -> None:
-        """Says what became of an effect whose outcome is unknown, or that was accepted.
+        """Settle an effect whose outcome is unknown, or that was accepted.
 
         Args:
             effect_key: Its idempotency key, as ``pgflow.obligations`` shows it.
-            verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried
-                again. Of an effect that a run ended by force has left ``uncompensated``:
-                ``taken_back`` by other means, or ``stands``.
-            value: The result, where it is confirmed: anything JSON that its annotation reads.
+            verdict: ``confirmed``, ``failed``, or ``absent`` if nothing was done and the effect may
+                be retried. For an effect left ``uncompensated`` by a forced end: ``taken_back`` if
+                you undid it by other means, or ``stands`` to keep it.
+            value: The result of a confirmed effect, as JSON that fits its annotation.
             why: Reason for the verdict.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
             RunNotFound: No open effect has the key.
-            WrongState: It is under way; or the verdict is none on an effect in its state.
+            WrongState: The effect is in progress, or its state does not allow the verdict.
         """
         text = stored_value(self._envelopes, value, "the result of an effect")
         self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
@@ -261,14 +261,14 @@ class Client(Obligations, Gates, Schedules, Batches):
         what: RedactedPart = "unit",
         generation: int | None = None,
     ) -> str:
-        """Replaces a value of a run that has ended by its hash, for good. The seals of the run stay
-        valid, and a unit of its journal says who did it and why.
+        """Replace a value of a finished run by its hash, permanently. The seals of the run stay
+        valid, and a unit of its journal records who did it and why.
 
         Args:
             key: Key of the run.
             seq: Place of the unit in its journal; None with another ``what``.
             why: Reason; kept in the journal.
-            by: Name of whoever wants it.
+            by: Name of the person or service that asks.
             what: ``unit``, ``input``, or ``result``: what the run returned or raised.
             generation: Generation of the run; None for the newest.
 
@@ -277,29 +277,29 @@ class Client(Obligations, Gates, Schedules, Batches):
 
         Raises:
             RunNotFound: No run has the key, or not this generation.
-            InvalidArgument: There is no such value, or nobody says why.
-            WrongState: The run, or one that began with its journal, is open; or the value is
-                redacted already.
+            InvalidArgument: The value does not exist, or ``why`` is empty.
+            WrongState: The run, or a run that began with its journal, is open; or the value is
+                already redacted.
         """
         return self._ask(seals.redact(key, seq, why, by, what, generation))
 
     def redact_update(self, key: str, update_id: str, *, why: str, by: str | None = None) -> int:
-        """Replaces all values of an update by their hashes, for good: its arguments, and its value
-        or error, also of one that was rejected or that nobody took.
+        """Replace all values of an update by their hashes, permanently: its arguments, and its
+        value or error. This includes updates that were rejected or never taken.
 
         Args:
             key: Key of the run, which has ended.
             update_id: Id of the update.
             why: Reason; kept in the journal.
-            by: Name of whoever wants it.
+            by: Name of the person or service that asks.
 
         Returns:
-            How many values were replaced.
+            Number of values replaced.
 
         Raises:
             RunNotFound: No run has the key, or the run no update of this id.
-            InvalidArgument: Nobody says why.
-            WrongState: The run is open; or all are redacted already.
+            InvalidArgument: The reason is empty.
+            WrongState: The run is open, or all values are already redacted.
         """
         return self._ask(seals.redact_update(key, update_id, why, by))
 
@@ -312,39 +312,39 @@ class Client(Obligations, Gates, Schedules, Batches):
         why: str = "",
         by: str | None = None,
     ) -> None:
-        """Says what became of the effect that was accepted under a reference:
-        for the handler of a webhook, or the consumer of a queue.
+        """Settle the effect that was accepted under a reference. Call it from the handler of a
+        webhook or the consumer of a queue.
 
-        Channels deliver more than once. The same said again is no error, also when the run has
-        ended: the first word counts, with its value.
+        You may call it more than once with the same verdict, even after the run has ended: the
+        first call counts, with its value.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref)``.
             verdict: ``confirmed`` or ``failed``.
             value: Answer of the counterparty; anything JSON.
             why: Reason for the verdict.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
-            RunNotFound: No effect was accepted under the reference, or not yet: have the
-                counterparty send again.
-            WrongState: The other verdict was given before.
+            RunNotFound: No effect was accepted under the reference yet. Have the counterparty send
+                it again.
+            WrongState: The effect already has the other verdict.
         """
         text = stored_value(self._envelopes, value, "the confirmation of an effect")
         self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
 
     def beat_effect(self, ref: str, details: Any = None) -> None:
-        """Says that the effect which was accepted under a reference goes on:
-        for whoever does the work outside.
+        """Record a heartbeat of the effect that was accepted under a reference. The service that
+        does the work outside calls it.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref, heartbeat_timeout=...)``.
-            details: Progress; anything JSON, at most 64 KiB. None leaves that of the last beat.
+            details: Progress, as JSON of at most 64 KiB. None keeps the details of the last beat.
 
         Raises:
             RunNotFound: No effect was accepted under the reference, or it is closed.
-            WrongState: No beat came in time, so its outcome is unknown; or it was accepted without
-                ``heartbeat_timeout``.
+            WrongState: The last beat is too long ago, so the outcome is unknown; or the effect was
+                accepted without ``heartbeat_timeout``.
             InvalidArgument: The details are too long.
         """
         text = (

@@ -33,19 +33,19 @@ class Run(Handle[Session, R_co]):
     """
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        """Waits for the run to end and returns its value.
+        """Wait for the run to end and return its value.
 
         Args:
             timeout: Longest time to wait.
 
         Raises:
-            RunFailed: The workflow raised; its error is the ``__cause__``.
+            RunFailed: The workflow raised an error, which is the ``__cause__``.
             RunCancelled: The run was cancelled.
             RunStuck: The run cannot go on without a person.
-            RunNotFound: There is no such run: its start was rolled back or lost by a fail-over, or
-                its history was removed meanwhile.
-            CodecError: Its result was encoded with a key that this app does not know.
-            TimeoutError: It has not ended in time.
+            RunNotFound: The run does not exist: its start was rolled back or lost in a failover, or
+                its history was removed.
+            CodecError: The app lacks the key that encoded its result.
+            TimeoutError: The run did not end within ``timeout``.
         """
         chain_id = self._chain_id
         if chain_id is None:
@@ -60,11 +60,11 @@ class Run(Handle[Session, R_co]):
         return delivery_of(self._session.ask(query, wakes=True))
 
     def cancel(self, *, why: str = "cancelled", by: str | None = None) -> None:
-        """Cancels the run: its code may clean up.
+        """Cancel the run. Its code may clean up.
 
         Args:
-            why: Reason, which is recorded.
-            by: Name of whoever cancels it; the role of the session is recorded with it.
+            why: Reason, kept with the run.
+            by: Name of the person or service that asks; the session's role is recorded too.
         """
         self._session.ask(mail.cancel_run(self.key, why, sent_by=by), wakes=True)
 
@@ -77,16 +77,16 @@ class Run(Handle[Session, R_co]):
         return self._opened(self._session.ask(result.run_state(self.key)))
 
     def query(self, name: str, type: type[T] | None = None) -> T:  # noqa: A002 - as Signal has it
-        """Return the value that the run last published under a name, with ``set_state``: it is read
-        from the database, and the run is not woken.
+        """Return the value that the run last published under a name with ``set_state``. It reads
+        the database without waking the run.
 
         Args:
             name: Name of the value.
-            type: Class of it; None to return it as JSON has it.
+            type: Class of it; None to return the decoded JSON.
 
         Raises:
-            RunNotFound: There is no such run.
-            InvalidArgument: It has published nothing under the name.
+            RunNotFound: The run does not exist.
+            InvalidArgument: The run has published no value under the name.
             NotStorable: The value is not of the type.
         """
         text = self._session.ask(updates.query(self.key, name))
@@ -95,7 +95,7 @@ class Run(Handle[Session, R_co]):
     def execute_update(
         self, update: UpdateHandler[P, V], /, *args: P.args, **kwargs: P.kwargs
     ) -> V:
-        """Sends an update to the run and waits for the answer.
+        """Send an update to the run and wait for the answer.
 
         Args:
             update: The handler, perhaps with ``.options(update_id=)``.
@@ -103,11 +103,11 @@ class Run(Handle[Session, R_co]):
             **kwargs: The same by name.
 
         Raises:
-            UpdateFailed: The handler raised; its error is the ``__cause__``.
-            UpdateRejected: The validator raised, or there is no such handler: nothing was done.
-            UpdateRefused: The run ended before it was answered.
-            KeyConflict: The id is of another update of this run.
-            RunNotFound: There is no such run.
+            UpdateFailed: The handler raised an error, which is the ``__cause__``.
+            UpdateRejected: The validator raised, or the handler does not exist. Nothing was done.
+            UpdateRefused: The run ended before it answered.
+            KeyConflict: Another update of this run has the id.
+            RunNotFound: The run does not exist.
             RunStuck: The run cannot go on without a person.
             NotStorable: An argument does not fit its annotation.
         """
@@ -116,7 +116,8 @@ class Run(Handle[Session, R_co]):
     def start_update(
         self, update: UpdateHandler[P, V], /, *args: P.args, **kwargs: P.kwargs
     ) -> SentUpdate[V]:
-        """Sends an update to the run, and waits for nothing: it is in the mailbox then.
+        """Send an update to the run without waiting for the answer. On return, it is in the run's
+        mailbox.
 
         Args:
             update: The handler, perhaps with ``.options(update_id=)``.
@@ -127,8 +128,8 @@ class Run(Handle[Session, R_co]):
             A handle, whose ``result()`` waits for the answer.
 
         Raises:
-            KeyConflict: The id is of another update of this run.
-            RunNotFound: There is no such run.
+            KeyConflict: Another update of this run has the id.
+            RunNotFound: The run does not exist.
             NotStorable: An argument does not fit its annotation.
         """
         sent = bound(update, args, kwargs)
@@ -136,22 +137,22 @@ class Run(Handle[Session, R_co]):
         return SentUpdate(self._session, self._outcome, sent)
 
     def stream(self, name: str, *, offset: int = 0, live: bool = False) -> Iterator[Any]:
-        """Yields what the run emits to a stream, from an offset,
-        until the run closes it or has ended.
+        """Yield the values that the run emits to a stream, from an offset, until the run closes the
+        stream or ends.
 
-        What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the
-        new generation emits.
+        Values dropped by a rewind are skipped. A reader that is ahead of the rewind continues with
+        the values of the new generation.
 
         Args:
             name: The stream.
             offset: Number of values to skip.
-            live: True to yield what the bodies of running steps emit before their steps have
-                completed. If a try then fails, its values are void, and those of the next try come
-                after them: each value that counts comes at least once.
+            live: True to yield values of running steps before the steps complete. If an attempt
+                fails, its values are void and those of the next attempt follow, so each valid value
+                is yielded at least once.
 
         Raises:
-            RunStuck: The run cannot go on without a person, and all that it emitted has been read.
-            RunNotFound: There is no such run, or its history was removed meanwhile.
+            RunStuck: The run cannot go on without a person, and all its values have been read.
+            RunNotFound: The run does not exist, or its history was removed.
         """
         position = Position(self.key, name, offset, self._outcome.envelopes)
         while True:

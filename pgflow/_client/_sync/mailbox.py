@@ -1,5 +1,5 @@
 # Made by tools/colours.py from pgflow/_client/_async/mailbox.py; edit that one.
-"""Messages that a run has not taken: listing them, and mending what its code could not take."""
+"""Client methods for messages that a run has not taken: list, drop, replace and requeue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgflow._model.messages import Message
 
 
 class Mailbox(Rewinds):
-    """The part of a client that looks after messages."""
+    """Mailbox methods of a client."""
 
     def messages(self, key: str | None = None) -> list[Message]:
         """Lists the messages that wait in mailboxes, and those that no run took.
@@ -28,36 +28,36 @@ class Mailbox(Rewinds):
     def drop_message(
         self, key: str, message: int, *, why: str = "dropped", by: str | None = None
     ) -> None:
-        """Takes a message out of the mailbox of a run; a run that is stuck for want of it goes on.
+        """Remove a message from the mailbox of a run. A run that is stuck on the message continues.
 
         Args:
             key: The run.
-            message: The number of the message, as :meth:`messages` shows it.
+            message: Number of the message, from :meth:`messages`.
             why: The reason, kept with the message.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
             RunNotFound: The run has no such message.
-            WrongState: A worker holds the run, or the message was put aside.
+            WrongState: A worker holds the run, or the message was set aside.
         """
         self._ask(messages.drop_message(key, message, why, sent_by=by), wakes=True)
 
     def replace_message(
         self, key: str, message: int, payload: Any, *, why: str = "replaced", by: str | None = None
     ) -> None:
-        """Gives a message in the mailbox of a run another payload;
-        a run that is stuck for want of it goes on.
+        """Replace the payload of a message in the mailbox of a run. A run that is stuck on the
+        message continues.
 
         Args:
             key: The run.
-            message: The number of the message, as :meth:`messages` shows it.
+            message: Number of the message, from :meth:`messages`.
             payload: New payload: anything JSON that the type of its signal reads.
-            why: The reason, kept with the message as it was.
-            by: Name of whoever says so.
+            why: The reason, kept with the original message.
+            by: Name of the person or service that asks.
 
         Raises:
             RunNotFound: The run has no such message.
-            WrongState: A worker holds the run, or the message was put aside.
+            WrongState: A worker holds the run, or the message was set aside.
         """
         stored = stored_value(self._envelopes, payload, "the payload of a signal")
         self._ask(messages.replace_message(key, message, stored, why, sent_by=by), wakes=True)
@@ -71,22 +71,22 @@ class Mailbox(Rewinds):
         why: str = "requeued",
         by: str | None = None,
     ) -> int:
-        """Sends a message again, behind the others of its name;
-        a run that is stuck for want of it goes on.
+        """Send a message again, behind the others of its name. A run that is stuck on the message
+        continues.
 
         Args:
             key: The run that it was for.
-            message: The number of the message, as :meth:`messages` shows it.
-            to: Key of the run that is to have it now; None for the same.
+            message: Number of the message, from :meth:`messages`.
+            to: Key of the run to send it to; None for the same run.
             why: The reason, kept in the run's history.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Returns:
-            The number that it has now.
+            The new number of the message.
 
         Raises:
             RunNotFound: The run has no such message.
-            WrongState: A worker holds the run, or the run that is to have it has ended.
+            WrongState: A worker holds the run, or the receiving run has ended.
         """
         sent = self._ask(messages.requeue_message(key, message, to, why, sent_by=by), wakes=True)
         return sent.message_id

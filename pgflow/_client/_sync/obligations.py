@@ -1,5 +1,5 @@
 # Made by tools/colours.py from pgflow/_client/_async/obligations.py; edit that one.
-"""Word of clients on obligations, whether their runs go on or have ended."""
+"""Client methods for obligations of open and finished runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Obligations(Mailbox):
     def discharge(
         self, obligation: Obligation | str, evidence: Any = None, *, by: str | None = None
     ) -> None:
-        """Closes an obligation: it was done. Also the debt of an effect that a run ended by force
-        has left uncompensated: somebody has taken it back.
+        """Close an obligation as done. This also closes the debt of an effect that a forced end
+        left uncompensated, once it was undone by hand.
 
         Args:
             obligation: The obligation, or its key.
             evidence: Proof that it was done; anything JSON.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
-            RunNotFound: Nothing that is owed has the key.
-            WrongState: It is the key of an effect that is to be settled.
+            RunNotFound: No open obligation or debt has the key.
+            WrongState: The key belongs to an effect: settle it instead.
         """
         text = (
             None
@@ -39,27 +39,28 @@ class Obligations(Mailbox):
     def transfer(
         self, obligation: Obligation | str, to: str, *, why: str = "", by: str | None = None
     ) -> None:
-        """Hands an obligation to somebody outside: it stays owed, and its run need not wait for it.
+        """Transfer an obligation to a person or party outside. It stays owed, but its run no longer
+        waits for it.
 
         Args:
             obligation: The obligation, or its key.
-            to: Name of who holds it from now on.
+            to: Name of the new holder.
             why: Reason for it.
-            by: Name of whoever says so.
+            by: Name of the person or service that asks.
 
         Raises:
             RunNotFound: No open obligation has the key.
-            InvalidArgument: Nobody is named.
+            InvalidArgument: ``to`` is empty.
         """
         query = obligations.transfer_obligation(key_of(obligation), to, why or None, by)
         self._ask(query, wakes=True)
 
     def waive(self, obligation: Obligation | str, *, by: str, why: str) -> None:
-        """Closes an obligation that need not be done.
+        """Close an obligation without discharging it.
 
         Args:
             obligation: The obligation, or its key.
-            by: Name of who says so.
+            by: Name of the person or service that asks.
             why: Reason for it.
 
         Raises:

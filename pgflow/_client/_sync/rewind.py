@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Rewinds:
-    """The part of a client that does runs again."""
+    """Rewind methods of a client."""
 
     _envelopes: Envelopes | None
 
@@ -30,7 +30,7 @@ class Rewinds:
         raise NotImplementedError
 
     def _started(self, started: start.Started) -> None:
-        """A run was started: whoever could work on it should hear of it once it is committed."""
+        """Note the start of a run, to notify its workers after the commit."""
         raise NotImplementedError
 
     def retry(
@@ -43,18 +43,18 @@ class Rewinds:
         effects: DroppedEffects | None = None,
         by: str | None = None,
     ) -> None:
-        """Lets a stuck run go on with a fresh budget,
-        or does a failed one again from the step that failed. Of a run of a workflow file, all that
-        failed is done again, also in the runs that it has called.
+        """Retry a run: a stuck run continues with a fresh attempt budget, and a failed run repeats
+        the step that failed. In a run of a workflow file, every failed step is repeated, including
+        those of the runs that it called.
 
         Args:
             key: The run.
             why: The reason, kept in the history.
-            from_step: Goes back to just before this step's last call, of a run that does not run
-                now; its key stays the same.
-            attempts: Most tries of each step from there on, whatever it declares.
-            effects: Treatment of the work of later steps; see :meth:`rewind`.
-            by: Name of whoever says so.
+            from_step: Step to go back to, just before its last call. The run must not be running;
+                its key stays the same.
+            attempts: Maximum attempts of each step from there on, in place of the declared one.
+            effects: Treatment of the effects of later steps; see :meth:`rewind`.
+            by: Name of the person or service that asks.
 
         Raises:
             WrongState: There is nothing to retry, or a worker holds the run.
@@ -76,26 +76,26 @@ class Rewinds:
         edit: Any = UNCHANGED,
         **options: Unpack[PlaceOptions],
     ) -> None:
-        """Takes a run back to a unit of its journal; it goes on from there as the next generation
-        of the same key.
+        """Take a run back to a unit of its journal. The run continues from there as the next
+        generation of the same key.
 
         Args:
-            key: The run: it has ended, waits, is queued, paused or stuck.
+            key: The run, which may have ended, or be waiting, queued, paused or stuck.
             to: The last unit to keep, as ``pgflow timeline`` numbers them.
-            from_step: In place of it: to just before this step's last call.
-            edit: Another result for that last unit, which must be that of a step or a decision.
+            from_step: Step to go back to, just before its last call, in place of ``to``.
+            edit: New result for the last unit, which must be one of a step or a decision.
             **options: ``effects``, ``children``, ``attempts``, ``timeout``, ``why``, ``by``; see
                 :class:`pgflow._db.calls.fork.PlaceOptions`.
 
         Raises:
             RunNotFound: No run has the key.
-            WrongState: A worker holds the run: pause it first. Or a child is open, the parent has
-                the result, an effect that should be reused is not closed, or the run is still
-                taking back what was dropped before.
-            HasActed: The dropped part has acted, and ``effects`` is not given.
-            InvalidArgument: There is no such unit or step.
-            psycopg.Error: The connection was lost. It may have happened, and is not asked for
-                again: see the run's generation.
+            WrongState: A worker holds the run (pause it first), a child is open, the parent already
+                has the result, an effect to reuse is not closed, or the run is still compensating
+                an earlier rewind.
+            HasActed: The dropped part has effects, and ``effects`` is not given.
+            InvalidArgument: The unit or step does not exist.
+            psycopg.Error: The connection was lost. The rewind may have happened and is not
+                repeated: check the run's generation.
         """
         self._started(
             self._ask(
@@ -125,13 +125,13 @@ class Rewinds:
         )
 
     def fork(self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]) -> str:
-        """Starts a run that begins with the journal of another and goes on by itself;
-        the other is not touched.
+        """Start a run that begins with the journal of another run and continues on its own. The
+        other run is unchanged.
 
         Args:
-            key: The other run, whatever it is doing.
-            new_key: Key of the fork; one is made up if not given. The same key with the same
-                arguments is the same fork.
+            key: The other run, in any state.
+            new_key: Key of the fork; pgflow makes one by default. The same key with the same
+                arguments returns the same fork.
             **options: ``at`` or ``from_step``, ``edit``, ``input``, ``effects``, ``with_mail``,
                 ``generation``, ``labels``, ``attempts``, ``timeout``, ``why``, ``by``; see
                 :class:`pgflow._db.calls.fork.ForkOptions`.
@@ -142,9 +142,9 @@ class Rewinds:
         Raises:
             RunNotFound: No run has the key.
             KeyConflict: The new key names another run.
-            HasActed: The part left out has acted, and ``effects`` is not given.
-            InvalidArgument: There is no such unit, step or generation; or ``effects="compensate"``
-                is asked for: what the other run has done is its own to take back.
+            HasActed: The part left out has effects, and ``effects`` is not given.
+            InvalidArgument: The unit, step or generation does not exist; or
+                ``effects="compensate"`` is given, which only the other run itself may do.
         """
         started = self._ask(fork_query(self._envelopes, key, new_key, options))
         if started.is_new:

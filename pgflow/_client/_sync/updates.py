@@ -1,5 +1,5 @@
 # Made by tools/colours.py from pgflow/_client/_async/updates.py; edit that one.
-"""Updates that were sent to a run, for whoever waits for the answer."""
+"""Handles of updates that were sent to a run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class SentUpdate(Reply[R]):
         self._session = session
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Waits for the answer, and returns what the handler returned.
+        """Wait for the answer and return the handler's value.
 
         Args:
-            timeout: Longest time to wait. The update stays where it is.
+            timeout: Longest time to wait. The update itself is not affected.
 
         Raises:
-            UpdateFailed: The handler raised; its error is the ``__cause__``.
-            UpdateRejected: The validator raised, or there is no such handler: nothing was done.
-            UpdateRefused: The run ended before it was answered.
+            UpdateFailed: The handler raised an error, which is the ``__cause__``.
+            UpdateRejected: The validator raised, or the handler does not exist. Nothing was done.
+            UpdateRefused: The run ended before it answered.
             RunStuck: The run cannot go on without a person.
-            RunNotFound: There is no such run or update.
-            TimeoutError: There is no answer in time.
+            RunNotFound: The run or the update does not exist.
+            TimeoutError: No answer arrived within ``timeout``.
         """
         key = self._outcome.key
         reply = self._session.ask(self._query())

@@ -21,7 +21,7 @@ def set_pool(pool: Pool, why: str | None, sent_by: str | None) -> Query[None]:
 
 
 def declare_pools(pools: Sequence[Pool]) -> Query[int]:
-    """Sets the pools that an app declares, where a declaration has changed; answers how many."""
+    """Set the pools that an app declares, if a declaration has changed; return their number."""
     told = f"[{', '.join(pool.declaration() for pool in pools)}]"
     return Query("select pgflow.declare_pools(%s::jsonb)", (told,), lambda rows: int(rows[0][0]))
 

@@ -10,12 +10,12 @@ from pgflow._model.queues import Queue
 
 
 def undeclared(declared: str) -> Query[list[str]]:
-    """Names of what this JSON declares and nobody has set yet."""
+    """Return the names that this JSON declares and that are not set yet."""
     return Query("select pgflow.undeclared(%s::jsonb)", (declared,), lambda rows: list(rows[0][0]))
 
 
 def declare_app(declared: str) -> Query[list[str]]:
-    """Sets what this JSON declares and nobody has set yet; answers the names."""
+    """Set the declarations of this JSON that are not set yet; return their names."""
     return Query("select pgflow.declare_app(%s::jsonb)", (declared,), lambda rows: list(rows[0][0]))
 
 

@@ -30,7 +30,7 @@ def confirm_effect(
 
 
 def beat_effect(ref: str, details: str | None) -> Query[None]:
-    """Says that an accepted effect goes on, by the counterparty's reference; nobody is woken."""
+    """Record a heartbeat of an accepted effect, by the counterparty's reference. Wakes no run."""
     return Query(
         "select pgflow.beat_effect(%s::text, %s::json)", (ref, details), lambda _rows: None
     )

@@ -20,7 +20,7 @@ class Opened(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """An entity as somebody reads it."""
+    """An entity as it is stored."""
 
     version: int
     state: str | None
@@ -95,7 +95,7 @@ def read_entity(name: str, key: str) -> Query[Stored | None]:
 
 
 def has_updates(names: list[str]) -> Query[bool]:
-    """Asks if somebody wants an update by mail."""
+    """Ask if an update waits in the mail."""
     return Query("select pgflow.has_updates(%s::text[])", (names,), lambda rows: bool(rows[0][0]))
 
 

@@ -17,15 +17,14 @@ class AgainOptions(TypedDict, total=False):
     """Options that a rewind, a restart and a fork share.
 
     Attributes:
-        effects: Of steps, transactions, effects and children that the dropped part has completed:
-            ``"reuse"`` hands their results to the new run where it asks for the same with the same
-            arguments, ``"repeat"`` does them again under new keys, ``"compensate"`` takes the
-            effects back, the last one first, before the run goes on; not for a fork.
-        attempts: Most tries of each step from here on, whatever it declares.
-        timeout: A new deadline, from now;
-            without it the old one holds as long as it has not passed.
+        effects: Treatment of the steps, transactions, effects and children that the dropped part
+            completed: ``"reuse"`` hands their results to the new run where it makes the same call
+            with the same arguments, ``"repeat"`` does them again under new keys, ``"compensate"``
+            compensates the effects, the last first, before the run continues; not for a fork.
+        attempts: Maximum attempts of each step from here on, in place of the declared one.
+        timeout: A new deadline, from now; by default the old one, unless it has passed.
         why: The reason, kept in the history.
-        by: Name of whoever asks for it, kept beside the reason; the database role if not given.
+        by: Name of the person or service that asks; the database role by default.
     """
 
     effects: DroppedEffects | None

@@ -42,12 +42,12 @@ def leave_lock(key: str, holder: str, secret: str) -> Query[None]:
 
 
 def sweep_locks() -> Query[Woken]:
-    """Lets in whoever waits for a lock that was given back."""
+    """Pass released locks on to the waiting runs."""
     sql = "select lanes, mail, ended, busy from pgflow.sweep_locks()"
     return Query(sql, (), lambda rows: Woken(*rows[0]))
 
 
 def break_lock(key: str, why: str, sent_by: str | None) -> Query[int]:
-    """Takes a lock from whoever holds it; the number of those who did."""
+    """Take a lock away from its holders; return their number."""
     sql = "select pgflow.break_lock(%s::text, %s::text, %s::text)"
     return Query(sql, (key, why, sent_by), lambda rows: int(rows[0][0]))

@@ -10,15 +10,16 @@ from pgflow._db.query import Query
 
 
 class Loss(NamedTuple):
-    """Loss that a worker has noticed: acknowledged work that the new primary has not.
+    """Loss noticed by a worker: acknowledged work that the new primary lacks.
 
     Attributes:
-        old_timeline: Of the server that is gone.
-        new_timeline: Of the one at hand.
-        acknowledged: Position up to which the log of the former was known to be durable.
-        kept: Position in it up to which the latter has come.
-        age_seconds: Seconds since the former was known.
-        runs: Key, seq and whether the end was told, for each run of which something is missing.
+        old_timeline: Timeline of the lost server.
+        new_timeline: Timeline of the present server.
+        acknowledged: Position up to which the log of the lost server was known to be durable.
+        kept: Position in that log up to which the present server has it.
+        age_seconds: Seconds since the former position was known.
+        runs: Key, last acknowledged seq and a mark of an acknowledged end, for each run that lost
+            units.
     """
 
     old_timeline: int

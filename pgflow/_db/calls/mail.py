@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
     @property
     def lanes(self) -> list[int]:
-        """Lanes to tell workers of."""
+        """Lanes whose workers to notify."""
         return [] if self.lane_id is None else [self.lane_id]
 
 

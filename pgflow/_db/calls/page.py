@@ -1,4 +1,4 @@
-"""``sql/ops/page.sql``: what only a person can bring on, and who has been told."""
+"""``sql/ops/page.sql``: pages about work that only a person can do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgflow._db.query import Query, Row
 
 
 class ClaimedPage(NamedTuple):
-    """Something that a person is to be told now."""
+    """A page to send now."""
 
     page_id: str
     run_id: int
@@ -34,9 +34,7 @@ def _nothing(_rows: list[Row]) -> None:
 
 
 def claim_pages(count: int, lease_seconds: float) -> Query[list[ClaimedPage]]:
-    """Claim up to `count` pages that a person has yet to hear of;
-    nobody else gets them within the lease.
-    """
+    """Claim up to `count` pages that are due, exclusively for the lease."""
     sql = """
       select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why,
         effect, tries, leased_until, reason, detail
@@ -46,7 +44,7 @@ def claim_pages(count: int, lease_seconds: float) -> Query[list[ClaimedPage]]:
 
 
 def page_sent(page: ClaimedPage, again_seconds: float | None) -> Query[None]:
-    """A person has been told; counts while the claim does."""
+    """Record a sent page, if the claim still holds."""
     sql = "select pgflow.page_sent(%s::bigint, %s::int, %s::text, %s::timestamptz, %s::float8)"
     return Query(
         sql, (page.run_id, page.call, page.kind, page.leased_until, again_seconds), _nothing
@@ -54,6 +52,6 @@ def page_sent(page: ClaimedPage, again_seconds: float | None) -> Query[None]:
 
 
 def page_failed(page: ClaimedPage, error: str) -> Query[None]:
-    """Nobody could be told; counts while the claim does."""
+    """Record a failed page, if the claim still holds."""
     sql = "select pgflow.page_failed(%s::bigint, %s::int, %s::text, %s::timestamptz, %s::text)"
     return Query(sql, (page.run_id, page.call, page.kind, page.leased_until, error), _nothing)

@@ -1,4 +1,4 @@
-"""``sql/ledgers/policy.sql``: which effects need somebody's leave."""
+"""``sql/ledgers/policy.sql``: the effects that need approval."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ def set_queue(
 
 
 class Purged(NamedTuple):
-    """Runs that were counted, or told that they are cancelled."""
+    """Runs that were counted or cancelled."""
 
     runs: int
     newest: int | None
     chains: list[int]
     """Chains to wake."""
     lanes: tuple[int, ...] = ()
-    """None: nobody is made ready."""
+    """Always empty: no run is made ready."""
 
 
 def purge_queue(

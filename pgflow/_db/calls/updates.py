@@ -21,7 +21,7 @@ class Sent(NamedTuple):
 
     @property
     def lanes(self) -> list[int]:
-        """Lanes to tell workers of."""
+        """Lanes whose workers to notify: none."""
         return []
 
 

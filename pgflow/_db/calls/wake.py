@@ -29,7 +29,7 @@ class Polled(NamedTuple):
 
 
 def wake(chains: Sequence[int], *, tell: bool) -> Query[Woken]:
-    """Looks at the runs of these chains; ``tell``: notifies the workers of what there is to do."""
+    """Look at the runs of these chains; with ``tell``, notify the workers of the work found."""
     sql = "select lanes, mail, ended, busy from pgflow.wake(%s::bigint[], tell => %s::boolean)"
     return Query(sql, (list(chains), tell), lambda rows: Woken(*rows[0]))
 

@@ -155,8 +155,8 @@ def shrink_journal() -> Query[list[Shrunk]]:
 
 
 def notify(channel: str, payload: str) -> Query[None]:
-    """Tells whoever listens. A notification needs no disk, though its transaction has a number and
-    so would wait for one.
+    """Send a notification. It needs no disk, but its transaction has a number, so it would wait for
+    one without the setting.
     """
     return Query(
         "select pg_notify(%s::text, %s::text), set_config('synchronous_commit', 'off', true)",

@@ -1,7 +1,7 @@
-"""Budgets: what a body or a workflow has spent.
+"""Budgets: charges of steps and workflows.
 
-What a call may spend is said where it is called, by ``options(admit=...)``, and decided by the
-database before its body starts.
+A call declares what it may spend with ``options(admit=...)``. The database decides before the body
+starts.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ def charge(
     model: str | None = None,
     **units: Amount,
 ) -> None:
-    """Records what was spent, on the pool that admitted the step, else on the pool of the run.
+    """Charge an amount to the pool that admitted the step, else to the pool of the run.
 
-    In the body of a step it is recorded with what the try comes to, a failed one too. It is never
-    refused: the money is gone. What exceeds the reservation is drawn from the pool, and what
-    exceeds that is an overrun, which keeps the pool from admitting anything more.
+    In the body of a step, the charge is recorded with the outcome of the attempt, even a failed
+    one. It is never refused: the money is gone. An amount above the reservation is drawn from the
+    pool, and an amount above that is an overrun, after which the pool admits no more calls.
 
     Args:
         usd: Dollars.
         tokens: Tokens.
-        calls: Calls; of an admitted step each try counts as one if its body does not say.
-        seconds: Seconds; of an admitted step each try counts as long as it takes.
+        calls: Calls; by default 1 for each attempt of an admitted step.
+        seconds: Seconds; by default the duration of each attempt of an admitted step.
         model: Model that was paid, for ``pgflow.charges``.
         **units: Amounts of other units, by name.
 
     Raises:
-        InvalidArgument: An amount is negative, or no number.
-        NotInRunError: Neither a workflow nor a step calls it.
+        InvalidArgument: An amount is negative or not a number.
+        NotInRunError: The caller is neither a workflow nor a step.
 
     Example::
 

@@ -1,9 +1,9 @@
-"""Gates: the code asks somebody, and waits for the verdict.
+"""Gates: the code asks for approval, and waits for the verdict.
 
-The database says who may answer, in which order answers come, and when the time is over
-(``sql/ledgers/gates.sql``). Here it is only asked. Whoever is told of a gate (``notify``) is told
-by a step, licensed by the commit that asks: so nobody is told of a gate that is not there, and each
-gate is told of under one idempotency key.
+The database decides on approvers, the order of answers and the timeout (``sql/ledgers/gates.sql``);
+this module only asks. A step (``notify``) notifies the approvers, licensed by the commit that opens
+the gate. So approvers hear only of gates that exist, and each gate is announced under one
+idempotency key.
 """
 
 from __future__ import annotations
@@ -93,27 +93,27 @@ def gate(
     notify: Step[[GateRequest], Any] | None = None,
     verify: Step[[Any], bool] | None = None,
 ) -> Coroutine[Any, Any, Any]:
-    """Asks somebody, and waits for an authorised answer: for weeks, over crashes and deploys.
+    """Ask for approval and wait for an authorised answer: for weeks, across crashes and deploys.
 
     Args:
         name: Name of the gate.
-        request: Exactly what is asked; its class is that of an edit, too.
-        answer: Class of the value that an approval must bring, if it is another than the request's.
-        approvers: Names or roles of whoever may answer; none for anybody.
-        quorum: Number of people who must approve; one who rejects is enough.
-        timeout: Time that each of those have who are asked one after the other.
-        on_timeout: Verdict once it is over: ``expire``, ``reject``, ``escalate`` or ``approve``.
-        escalate: Those who are asked next, one after the other, each alone.
-        notify: Step or effect that tells the approvers, once a gate.
-        verify: Step that looks, after an approval, whether it still holds.
+        request: Exact value to approve. An edit has the same class.
+        answer: Class of the value that an approval must bring, if it is not the request's.
+        approvers: Names or roles that may answer; empty for anybody.
+        quorum: Number of people who must approve. One rejection is enough to reject.
+        timeout: Time to answer, for the first approvers and for each escalation.
+        on_timeout: Verdict after the timeout: ``expire``, ``reject``, ``escalate`` or ``approve``.
+        escalate: Names or roles to ask next, one after the other.
+        notify: Step or effect that notifies the approvers, once for each gate.
+        verify: Step that checks, after an approval, that it still holds.
 
     Returns:
         :class:`Approved`, :class:`Rejected`, :class:`Escalated`, :class:`Expired`, or
-        :class:`TakenOver` if a person has done it themselves.
+        :class:`TakenOver` if a person did the work themselves.
 
     Raises:
-        Stale: It was approved, and ``verify`` said that it does not hold any more.
-        InvalidArgument: The gate can never be asked like this.
+        Stale: The gate was approved, but ``verify`` found that the approval no longer holds.
+        InvalidArgument: The arguments do not make a valid gate.
 
     Example::
 
@@ -181,7 +181,7 @@ def give_up(scope: WorkflowScope, call: GateCall, error: BaseException) -> None:
 
 
 def notice_of(scope: WorkflowScope, call: GateCall, asked: Asked) -> GateRequest:
-    """Return what the approvers are told."""
+    """Return the request that the approvers get."""
     return GateRequest(call.key, asked.name, scope.claim.key, asked.value, call.payload_hash)
 
 

@@ -1,9 +1,9 @@
-"""Leave by policy: an effect that the policy lets through only with somebody's leave asks for it.
+"""Approval by policy: ask for it if the policy lets an effect through only with approval.
 
-The effect is refused first, which is recorded as its outcome. Then the run asks at a gate named
-``policy/<effect>``, whose request is the arguments, and calls the effect again under the same
+The effect is refused first, and the refusal is recorded as its outcome. Then the run asks at a gate
+named ``policy/<effect>``, whose request is the arguments, and calls the effect again under the same
 idempotency key. The database lets it through if that gate was approved with exactly these arguments
-(``sql/ledgers/effects.sql``). If a person has done it instead, that is what it records.
+(``sql/ledgers/effects.sql``). If a person did the work instead, the effect records their result.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class Granted(NamedTuple):
 
 
 def can_ask(refused: BaseException) -> bool:
-    """Return True for a refusal after which somebody is asked: not for what runs met before that
-    was possible.
-    """
+    """Return True if a refusal leads to a gate. False for those recorded before gates existed."""
     return (
         isinstance(refused, NeedsGate)
         and not isinstance(refused, GateRejected)
@@ -96,14 +94,14 @@ def granted(call: EffectCall, gate: GateCall, verdict: Any, bind: Bind) -> Grant
 
 
 def leave_given(name: str, verdict: Any) -> bool:
-    """Return True if whoever gave leave for a step has done it themselves.
+    """Return True if the approver of a step did its work themselves.
 
     Args:
         name: Name of the step.
         verdict: The verdict of its gate.
 
     Raises:
-        GateRejected: It gives no leave.
+        GateRejected: The verdict does not approve the step.
     """
     if isinstance(verdict, (Approved, TakenOver)):
         return isinstance(verdict, TakenOver)
@@ -112,12 +110,12 @@ def leave_given(name: str, verdict: Any) -> bool:
     if isinstance(verdict, Rejected):
         said, reason, by = Said.REJECT, verdict.reason, verdict.by
         who = ", ".join(by)
-        why = f"{who} said no" if who else "nobody answered in time"
+        why = f"{who} rejected it" if who else "no answer in time"
         why += f": {reason}" if reason and who else ""
     elif isinstance(verdict, Escalated):
         said, why = Said.ESCALATE, f"{verdict.to} must decide"
     else:
-        said, why = Said.EXPIRE, "nobody answered in time"
-    refusal = GateRejected(f"effect {name} has no leave: {why}; nothing was done")
+        said, why = Said.EXPIRE, "no answer in time"
+    refusal = GateRejected(f"effect {name} was not approved: {why}; it did not run")
     refusal.verdict, refusal.reason, refusal.by = said, reason, by
     raise refusal

@@ -1,6 +1,6 @@
-"""Obligations: promises that a run must keep, or that somebody must take over.
+"""Obligations: promises that a run must keep or hand over.
 
-They are plain calls in both colours: none of them waits.
+The functions are the same for async and sync code: none of them waits.
 """
 
 from __future__ import annotations
@@ -39,29 +39,30 @@ def owe(
     outlives: bool = False,
     detail: Any = None,
 ) -> Obligation:
-    """Opens an obligation: something that this run owes from now on.
+    """Open an obligation: a debt of this run.
 
-    The run does not complete before it is closed: it waits, reason ``owes``, until somebody
-    discharges, transfers or waives it, here or by a client. A run that fails or is cancelled ends,
-    and a person is told of what it owed.
+    The run does not complete until the obligation is closed: it waits, reason ``owes``, until the
+    code or a client discharges, transfers or waives it. If the run fails or is cancelled, it ends,
+    and a person is notified of its debts.
 
     Args:
-        what: Name of what is owed, as ``refund``.
-        to: To whom.
-        due: Time by which it must be discharged, or a duration from now; by the database's clock.
-        on_breach: Act that follows then, once: a signal to this run and a workflow get the
-            obligation, and ``"page"`` has the app's pager tell a person. The workflow starts under
-            the key of the obligation with ``/breach`` behind it, and draws on the pool of this run
-            unless it names another. It stays owed in any case.
-        outlives: Let the run complete all the same. The obligation lives on under its key.
-        detail: Facts for whoever discharges it; anything JSON, at most 64 KiB.
+        what: Name of the debt, such as ``refund``.
+        to: Name of the creditor.
+        due: Time by which it must be discharged, or a duration from now, by the database's clock.
+        on_breach: Action once it is overdue. A signal to this run or a workflow gets the
+            obligation; ``"page"`` has the app's pager notify a person. The workflow starts under
+            the obligation's key plus ``/breach``, and draws on the pool of this run unless it names
+            another. The obligation stays owed in any case.
+        outlives: Let the run complete while the obligation is open.
+        detail: Facts for the person who discharges it, as JSON of at most 64 KiB.
 
     Returns:
-        The obligation. Its ``key`` is all that anybody needs to close it.
+        The obligation. Its ``key`` is enough to close it.
 
     Raises:
-        InvalidArgument: An argument is none that can be recorded.
-        NotStorable: The detail is not JSON; or the signal or workflow takes no obligation.
+        InvalidArgument: An argument is not valid.
+        NotStorable: The detail is not JSON, or the signal or workflow does not accept an
+            obligation.
 
     Example::
 
@@ -98,17 +99,17 @@ def owe(
 
 
 def discharge(obligation: Obligation | str, evidence: Any = None) -> None:
-    """Closes an obligation of this run: it was done.
+    """Close an obligation of this run as done.
 
-    Closing what is closed already has no effect, whoever was first.
+    Closing a closed obligation has no effect.
 
     Args:
         obligation: The obligation, or its key.
         evidence: Proof that it was done; anything JSON.
 
     Raises:
-        InvalidArgument: This run has not opened it. Another run's is closed in a step, by the
-            client's ``discharge``.
+        InvalidArgument: This run has not opened it. To close one of another run, call the client's
+            ``discharge`` in a step.
     """
     scope = workflow_scope("pgflow.discharge()")
     text = None if evidence is None else encode_plain(evidence, "the evidence of a discharge")
@@ -116,40 +117,40 @@ def discharge(obligation: Obligation | str, evidence: Any = None) -> None:
 
 
 def transfer(obligation: Obligation | str, to: str, *, why: str = "") -> None:
-    """Hands an obligation of this run to somebody outside: it stays owed, and the run need not wait
-    for it.
+    """Transfer an obligation of this run to a person or party outside. It stays owed, but the run
+    no longer waits for it.
 
     Args:
         obligation: The obligation, or its key.
-        to: Name of who holds it from now on.
+        to: Name of the new holder.
         why: Reason for it.
 
     Raises:
-        InvalidArgument: This run has not opened it, or nobody is named.
+        InvalidArgument: This run has not opened it, or ``to`` is empty.
     """
     scope = workflow_scope("pgflow.transfer()")
     if not is_name(to):
         raise InvalidArgument(
-            f"who holds an obligation must be a text of 1 to 255 bytes without NUL, not {to!r}"
+            f"to of transfer() must be a text of 1 to 255 bytes without NUL, not {to!r}"
         )
     said = {"to": to, "why": clean(why, MAX_WHY_CHARS)} if why else {"to": to}
     scope.execution.obligations.close(key_of(obligation), Closing.TRANSFERRED, said)
 
 
 def waive(obligation: Obligation | str, *, by: str, why: str) -> None:
-    """Closes an obligation of this run that need not be done.
+    """Close an obligation of this run without discharging it.
 
     Args:
         obligation: The obligation, or its key.
-        by: Name of who says so.
+        by: Name of the person or service that asks.
         why: Reason for it.
 
     Raises:
-        InvalidArgument: This run has not opened it; or nobody is named, or no reason given.
+        InvalidArgument: This run has not opened it, or ``by`` or ``why`` is empty.
     """
     scope = workflow_scope("pgflow.waive()")
     if not by or not why:
-        raise InvalidArgument("an obligation is waived by somebody, for a reason: say by= and why=")
+        raise InvalidArgument("waive() needs a name and a reason: pass by= and why=")
     scope.execution.obligations.close(
         key_of(obligation),
         Closing.WAIVED,

@@ -171,8 +171,7 @@ class EffectStep(Step[P, R_co]):
         """
         if retries is not None:
             raise DefinitionError(
-                f"effect {self.name} is not retried: what settle_retries= says of it stands where "
-                "it is declared"
+                f"effect {self.name} is not retried: set settle_retries= where it is declared"
             )
         # The same step, so that the engine need not learn it anew for each call.
         is_same_step = timeout is None and admit is None
@@ -296,7 +295,7 @@ class EffectStep(Step[P, R_co]):
         kwargs: dict[str, Any],
         leave: Leave | None = None,
     ) -> EffectCall:
-        """Asks the engine to do it, perhaps with leave that somebody gave."""
+        """Issue the call, with an approval if one was given."""
         if self.expected is not None and self.declared.observer is None:
             raise DefinitionError(
                 f"effect {self.name} is called with expect=, and it has no observer: declare "
@@ -349,7 +348,7 @@ class EffectStep(Step[P, R_co]):
                     takes_back=_awaited(effect),
                 )
             except (TypeError, InvalidArgument):
-                # What it would have to be called with cannot be recorded: nobody but a person can.
+                # Its arguments cannot be recorded, so only a person can do it.
                 pass
         return self.issue_by_hand(scope, effect)
 
@@ -436,13 +435,13 @@ class EffectStep(Step[P, R_co]):
             ) from error
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
-        """Return the entry of an effect that was done, for whoever has to take it back."""
+        """Return the saga entry of a completed effect, from which it is compensated."""
         if isinstance(effect.value, Accepted):
             return SagaEntry(self.name, effect.key, "", effect.request, None, effect.value.ref)
         what = f"the result of effect {self.name}"
         try:
             result = self.spec(scope.app_errors).result.encode(effect.value, what)
-        except NotStorable:  # what a person said of it may be anything
+        except NotStorable:  # a person may have settled it with any value
             result = encode_plain(effect.value, what)
         return SagaEntry(self.name, effect.key, "", effect.request, result, None)
 

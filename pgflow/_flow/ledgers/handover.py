@@ -34,8 +34,8 @@ def declare(effect: EffectStep[..., Any]) -> None:
 
 
 def find_effect(name: str, code: str) -> EffectStep[..., Any] | None:
-    """The effect of a name, or that had it before; where several have it, the one that stands where
-    it stood, or in that module.
+    """Return the effect with a name or alias. Of several, return the one at the same place, else in
+    the same module.
     """
     there = _declared.get((code, name))
     if there is not None:

@@ -57,7 +57,7 @@ class Block:
 _innermost: ContextVar[Block | None] = ContextVar("pgflow_saga", default=None)
 
 _ROOM_BYTES = 1024
-"""For what stands beside the effects of a child where its parent records that it has ended."""
+"""Bytes reserved for the rest of a unit in which a parent records the effects of a child."""
 
 _NOT_AN_END = (Unwind, GeneratorExit, ContinueAsNew)
 """Exceptions that leave code which goes on elsewhere."""
@@ -90,8 +90,8 @@ def _planning() -> Planning | None:
 
 
 def enlister(scope: WorkflowScope) -> Callable[[list[Enlisted]], None]:
-    """Remembers, later, effects that belong where the code stands now: those of a child, once it
-    has completed.
+    """Return a function that enlists effects in the innermost open block of this call, for the
+    effects of a child that completes later.
     """
     begun_in = _innermost.get()
 
@@ -123,7 +123,7 @@ async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
             # How it ended; its parent is being cancelled already.
             await asyncio.shield(waiter)
     if waiter is not None and not waiter.cancelled():
-        waiter.exception()  # nobody else asks for it
+        waiter.exception()  # marks it as retrieved
 
 
 def give_up_child_sync(scope: WorkflowScope, call: ChildCall) -> None:
@@ -164,28 +164,27 @@ def saga(
     steps: Sequence[Step[..., Any]] = (),
     inherits: bool = False,
 ) -> AbstractAsyncContextManager[None]:
-    """A block whose effects are taken back, the last first, when an exception leaves it.
+    """Return a block that compensates its effects, the last first, when an exception leaves it.
 
-    Effects that are not known yet are settled first, and those that were accepted are waited for
-    until they are confirmed or rejected. An effect without a ``compensate`` makes the run stuck
-    until a person has said that it is taken back, unless the block has a planner. Leaving the block
-    in peace hands its effects on to the block around it, and at last to the run, which takes back
-    what can be taken back when it fails or is cancelled. A block that
-    :func:`pgflow.continue_as_new` leaves goes on in the next generation, without its planner.
+    Effects with an unknown outcome are settled first, and accepted ones are awaited until they are
+    confirmed or rejected. An effect without a ``compensate`` makes the run stuck until a person has
+    undone it, unless the block has a planner. A block that ends normally hands its effects to the
+    block around it, and at last to the run, which compensates them if it fails or is cancelled. A
+    block that :func:`pgflow.continue_as_new` leaves continues in the next generation, without its
+    planner.
 
     Args:
         goal: Purpose of the block, in words, for the planner.
         planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect
             without a ``compensate`` and chooses a list of :class:`~pgflow.PlannedCall` and
-            :class:`~pgflow.PlannedSql`. It counts for the blocks inside that have none. A plan is
-            run if all of it may be; else, and if a step fails,
-            the run is stuck as without a planner.
+            :class:`~pgflow.PlannedSql`. Inner blocks without a planner use it too. If a step of the
+            plan is refused or fails, the run is stuck as without a planner.
         steps: The steps that a plan may call by their names.
-        inherits: True to take over what earlier generations have handed on: it is taken back with
-            the block then, and not only if the run fails. The run must end after that.
+        inherits: True to take over the effects of earlier generations: they are then compensated
+            with the block, not only if the run fails. The run must end after that.
 
     Raises:
-        DefinitionError: The planner is no decision, or a step cannot be called by a plan.
+        DefinitionError: The planner is not a decision, or a plan cannot call one of the steps.
 
     Example::
 
@@ -382,8 +381,8 @@ def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iter
 
 
 def _watch(scope: WorkflowScope, call: Call) -> Any:
-    """Return a waiter for the end of a call: an effect ends when it is closed, even if nobody waits
-    for it any more.
+    """Return a waiter for the end of a call. An effect ends when it is closed, even if its waiter
+    is cancelled.
     """
     return scope.execution.ledger.watch(call) if isinstance(call, EffectCall) else call.waiter
 
@@ -396,7 +395,7 @@ async def _closed(scope: WorkflowScope, call: Call) -> asyncio.CancelledError | 
             await asyncio.shield(waiter)
         except asyncio.CancelledError as error:
             cancelled = error
-        except Exception:  # noqa: BLE001 - it is over; whoever asked for it reads how
+        except Exception:  # noqa: BLE001 - the caller reads its outcome
             break
     return cancelled
 

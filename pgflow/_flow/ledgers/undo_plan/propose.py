@@ -1,10 +1,9 @@
-"""Plans: how an effect is taken back for which nobody wrote an inverse, because nobody knew that it
-would be done.
+"""Plans: undo effects that have no ``compensate``.
 
-A *planner* is a ``@decision`` that is told what was done, why, and what it was for, and proposes
-steps. What it proposes is data: names are looked up among the steps that the saga allows, SQL is
-read before it runs (:mod:`pgflow._flow.ledgers.undo_plan.statements`), and what cannot be undone in
-its turn is not done at all. A plan with one step that is refused is refused as a whole.
+A *planner* is a ``@decision`` that gets the effect, its reason and the goal of the saga, and
+proposes steps. The proposal is data: names are looked up among the steps that the saga allows, and
+SQL is parsed before it runs (:mod:`pgflow._flow.ledgers.undo_plan.statements`). Steps that cannot
+be undone in turn are refused. One refused step refuses the whole plan.
 :mod:`pgflow._flow.ledgers.undo_plan.run` carries it out.
 """
 
@@ -160,7 +159,7 @@ def planning_of(
     """Check the plan options of a saga and return them.
 
     Raises:
-        DefinitionError: The planner is no decision, or a step is none that a plan could call.
+        DefinitionError: The planner is not a decision, or a plan cannot call one of the steps.
     """
     if not isinstance(planner, Step) or planner.effect != StepKind.DECISION:
         raise DefinitionError(f"the planner of a saga must be a @decision, not {planner!r}")
@@ -208,7 +207,7 @@ def _parameters_of(step: Step[..., Any]) -> list[inspect.Parameter]:
 
 
 class _Default:
-    """Stands for a default, which may be something that a planner must not be told."""
+    """Placeholder for a default, which may be a value that the planner must not see."""
 
     def __repr__(self) -> str:
         return "..."
@@ -232,18 +231,18 @@ class PlanRefused(Exception):
 
 
 def read_plan(value: Any) -> list[PlannedCall | PlannedSql]:
-    """A plan from what a planner chose: a list of :class:`PlannedCall` and :class:`PlannedSql`, or
-    of such objects as JSON.
+    """Return the plan from a planner's choice: a list of :class:`PlannedCall` and
+    :class:`PlannedSql`, or of such objects as JSON.
 
     Raises:
-        PlanRefused: It is no plan, or proposes nothing.
+        PlanRefused: The choice is not a plan, or is empty.
     """
     try:
         steps = json.loads(encode_loosely(value, "the plan"))
     except NotStorable as error:
         raise PlanRefused(f"the planner returned an invalid plan: {error}") from None
     if steps is None or steps == []:
-        raise PlanRefused("the planner proposes nothing")
+        raise PlanRefused("the planner returned an empty plan")
     if not isinstance(steps, list) or len(steps) > MAX_STEPS:
         raise PlanRefused(
             f"the planner returned an invalid plan: it must be a list of at most {MAX_STEPS} steps"
@@ -307,15 +306,15 @@ def _judge_sql(step: PlannedSql, tables: frozenset[Table]) -> Judged:
 
 
 def _risk_of(step: Step[..., Any]) -> str:
-    """A step or a transaction that may be called says nothing of its risk: whoever allows it has it
-    taken back by hand if need be.
+    """Return the risk of a step. A step or transaction declares none and counts as compensable: the
+    author of the saga allowed it.
     """
     terms = getattr(step, "terms", None)
     return "compensable" if terms is None else str(terms.risk)
 
 
 def _sum_up(judged: list[Judged]) -> Review:
-    """One step that is refused refuses them all: half a plan is nobody's plan."""
+    """Return the review of a plan: one refused step refuses all."""
     for number, one in enumerate(judged, 1):
         if one.refused is not None:
             return Review(
@@ -373,7 +372,7 @@ async def _review(
     judged = []
     for step in steps:
         judged.append(judge(step, allowed, writable))
-        await asyncio.sleep(0)  # so that a long plan holds up nobody else, and can be cancelled
+        await asyncio.sleep(0)  # a long plan lets others run, and can be cancelled
     is_sealed = _is_sealed()
     acts = [_act_of(one.step, allowed, is_sealed=is_sealed) for one in judged]
     gated = await run_async(conn, calls.judge_plan(acts))

@@ -1,12 +1,11 @@
-"""Planned compensation: the planner is asked, its plan is judged, and its steps are run in turn.
+"""Planned compensation: ask the planner, judge its plan, and run the steps in turn.
 
-Choice, verdict and each step are units of the journal, so a crash goes on where it was and never
-asks the planner again. The verdict is a transaction's (``pgflow.review``), so no other code judges
-it again. Leave that the policy wants for a step is asked for at a gate, before any of them is run.
-Each step has a key that names the decision. Only when every step is confirmed is the
-effect said to be taken back. In any other case - the planner fails, proposes nothing or nonsense, a
-step is refused or fails - it stays owed, with the plan beside it, until a person has said that it
-is taken back.
+Choice, verdict and each step are units of the journal, so after a crash the plan continues without
+asking the planner again. The verdict comes from a transaction (``pgflow.review``), so other code
+never judges it again. If the policy requires approval for a step, a gate asks for it before any
+step runs. The key of each step contains the decision. The effect counts as taken back only when
+every step is confirmed. In any other case - the planner fails or returns an invalid plan, or a step
+is refused or fails - the effect stays owed, with the plan beside it, until a person has undone it.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Reversible(Protocol):
         """Refuses one of these effects whose arguments could not be read back from its request."""
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
-        """Return the entry of an effect that was done, for whoever has to take it back."""
+        """Return the saga entry of a completed effect, from which it is compensated."""
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
         """Asks for one of these effects to be taken back; if nothing is declared, by a person."""
@@ -110,16 +109,16 @@ class Planned:
         return self._effect.entry_of(scope, effect)
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
-        """Asks a person to take back one that was accepted and is not confirmed: there is no reply
-        yet to make a plan of.
+        """Ask a person to take back an accepted effect that is not confirmed: a plan needs its
+        result.
         """
         return self._effect.issue_compensation(scope, effect)
 
     def undo(self, scope: WorkflowScope, done: EffectCall) -> Iterator[Call]:
-        """Takes an effect back by a plan, or asks a person to.
+        """Take an effect back by a plan, or ask a person to.
 
         Yields:
-            Each call as it is asked for; whoever drives this goes on once it has an outcome.
+            Each issued call. The driver resumes once it has an outcome.
         """
         attempt = Attempt(scope, self._effect, self._planning, done)
         try:
@@ -250,7 +249,7 @@ class Attempt:
             try:
                 verdict = leave_given(name, outcome_of(gate))
             except GateRejected as error:
-                raise _Failed(f"{what} has no leave", error) from None
+                raise _Failed(f"{what} was not approved", error) from None
             self._leave[number] = Leave(gate.key, None, gate.edit or gate.request, verdict)
             if gate.edit:
                 edit = json.loads(gate.edit)
@@ -258,7 +257,7 @@ class Attempt:
                 self._steps[number - 1] = replace(one, step=step)
                 edited = True
         if edited:
-            # An edit is a step like others, which nobody has looked at yet.
+            # An edited step has not been reviewed yet.
             yield from self._review([one.step for one in self._steps])
 
     def _asked_of(self, step: dict[str, Any]) -> tuple[str, Any, Codec[Any]]:

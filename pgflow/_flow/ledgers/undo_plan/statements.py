@@ -1,15 +1,15 @@
-"""Lineage: the tables that one SQL statement reads and writes, told from its text before it runs.
+"""Lineage: the tables that one SQL statement reads and writes, derived from its text before it
+runs.
 
-It is made for statements that nobody has reviewed. So it knows what may stand in one, not what may
-not: a statement is refused for any part that is not listed here, for any function that is not known
-to be free of side effects, and for any table without its schema, since a search path could give
-that name to another. What is run is not the text that came in but the one that was understood,
-written out again with every name in quotes; the two are the same to this parser, and leave the
-server nothing to guess. Since a parser may change a value while it reads it, both texts must also
-hold the same strings and numbers.
+It is made for statements that no person has reviewed, so it lists what is allowed. A statement is
+refused for any part that is not listed here, for any function that is not known to be free of side
+effects, and for any table without its schema, since a search path could resolve the name elsewhere.
+The text that runs is not the input but the parsed statement, written out again with every name in
+quotes. This parser reads both alike, and the server has nothing to guess. Since a parser may change
+a value while it reads it, both texts must also hold the same strings and numbers.
 
-What no text shows - triggers, cascades, views, partitions, inheritance - is found where the
-statement runs, by the locks that it takes: ``sql/ledgers/plan.sql``.
+Triggers, cascades, views, partitions and inheritance do not show in the text. They are found where
+the statement runs, by the locks that it takes: ``sql/ledgers/plan.sql``.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def _folded(name: str) -> str:
 
 
 def table_named(text: str) -> Table:
-    """A table from the way SQL writes it, as in ``shop.orders`` or ``shop."Orders"``.
+    """Return a table from its SQL name, such as ``shop.orders`` or ``shop."Orders"``.
 
     Raises:
-        ValueError: It lacks its schema, or is no name that the server would take as it is.
+        ValueError: The name lacks its schema, or the server would not take it unchanged.
     """
     found = _TABLE.match(text) if isinstance(text, str) else None
     if found is None:
-        raise ValueError(f"a table is written with its schema, as in shop.orders, not {text!r}")
+        raise ValueError(f"a table needs its schema, as in shop.orders, not {text!r}")
     schema, name = (
         part[1:-1].replace('""', '"') if part[0] == '"' else _folded(part)
         for part in found.groups()
@@ -237,9 +237,7 @@ def _type_words() -> tuple[frozenset[str], frozenset[str]]:
 def _check_depth(tokens: list[Any]) -> None:
     """Refuses what takes the parser exponential time, and names that run into a number."""
     kinds, words = _type_words()
-    is_type: list[
-        bool
-    ] = []  # of the brackets that are open, whether the name of a type stands before each
+    is_type: list[bool] = []  # for each open bracket: True if a type name precedes it
     before: Any = None
     for token in tokens:
         kind = _kind(token)

@@ -45,7 +45,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, database: str | None, arguments: list[str], **__: Any) -> None:
         """Ends with the exit code of pgflow's command."""
-        # Named, not imported: the command line stands above the integrations.
+        # Imported by name: the command line is a layer above the integrations.
         command_line = importlib.import_module("pgflow_cli.commands")  # noqa: TID251 - a constant
         with _as_named(database_dsn(database)):
             code = command_line.run(_arguments(arguments, command_line.needs_target))
@@ -64,7 +64,7 @@ def _arguments(typed: list[str], needs_target: Callable[[list[str]], bool]) -> l
 
 @contextmanager
 def _as_named(dsn: str) -> Iterator[None]:
-    """The database in the environment, where nobody who lists processes sees the password."""
+    """Put the database in the environment, where lists of processes do not show its password."""
     before = os.environ.get("PGFLOW_DSN")
     os.environ["PGFLOW_DSN"] = dsn
     try:
