@@ -22,8 +22,8 @@ from pgflow_cli.look.help import PLAIN, Command, Group
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Begin": {
         "demo": ("demo:demo", "Kills workers, and proves that the books still balance."),
-        "init": ("ops.schema:init", "Begins a project: installs the schema, writes flows.py."),
-        "doctor": ("ops.doctor:doctor", "Examines a database, and says what to do."),
+        "init": ("ops.schema:init", "Sets up a project: installs the schema, writes flows.py."),
+        "doctor": ("ops.doctor:doctor", "Checks a database, and shows how to fix what it finds."),
         "bench": ("ops.bench:bench", "Measures pgflow on a database, and says what limits it."),
         "install-skill": (
             "skill:install_skill",
@@ -37,7 +37,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tick": ("ops.tick:tick", "Drains queues once, for cron: ends when nothing is ready."),
     },
     "Write": {
-        "check": ("files.checking:check", "Finds what a replay would not repeat in workflow code."),
+        "check": (
+            "files.checking:check",
+            "Finds code in workflows that a replay would not repeat.",
+        ),
     },
     "Workflows in SQL": {
         "apply": (
@@ -52,9 +55,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Declared workflows": {
         "validate": (
             "files.validating:validate",
-            "Says everything that is wrong with workflow files.",
+            "Lists all errors in workflow files.",
         ),
-        "dry-run": ("files.dryrun:dry_run", "Tells what a run would do; nothing is run."),
+        "dry-run": ("files.dryrun:dry_run", "Shows what a run would do, without running it."),
         "compile": (
             "files.compiling:compile_workflow",
             "Prints the graph of a workflow, or draws it.",
@@ -66,21 +69,21 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "reset-sessions": (
             "runs.sessions:reset_sessions",
-            "Has agents forget what they keep from run to run.",
+            "Forgets the sessions that agents keep between runs.",
         ),
     },
     "Look": {
-        "web": ("ops.web:web", "Serves the console: pages where people see, decide and mend."),
-        "top": ("top.command:top", "Watches all work live in the terminal, and takes orders."),
+        "web": ("ops.web:web", "Serves the web console."),
+        "top": ("top.command:top", "Opens the live console in the terminal."),
         "list": ("runs.listing:list_runs", "Lists runs, the newest first."),
         "show": ("runs.showing:show", "Shows a run: where it is and why, input, result, calls."),
-        "wait": ("runs.waiting:wait", "Waits until runs have ended, or are stuck."),
+        "wait": ("runs.waiting:wait", "Waits until runs end or get stuck."),
         "result": ("runs.waiting:result", "Waits for a run, and prints its result as JSON."),
-        "logs": ("runs.following:logs", "Tells what happened to a run, line by line."),
+        "logs": ("runs.following:logs", "Prints the history of a run, line by line."),
         "query": ("runs.updates:query", "Prints what a run has published."),
         "timeline": ("runs.timeline:timeline", "Draws what a run did and waited for."),
         "gates": ("ledgers.gates:gates", "Lists the gates that wait for an answer."),
-        "policy": ("ledgers.policy:policy", "Says what the policy would ask of an act."),
+        "policy": ("ledgers.policy:policy", "Shows what the policy requires of an effect."),
         "owed": ("ledgers.owing:owed", "Lists what is owed: effects and obligations."),
         "budgets": (
             "ledgers.budgets:budgets",
@@ -88,80 +91,86 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "audit": (
             "ledgers.seals:audit",
-            "Tells the story of a run, or proves that it is unchanged.",
+            "Shows a run's audit trail, or proves that it is unchanged.",
         ),
-        "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and sets rules of one."),
-        "mcp": ("ops.mcp:mcp", "Serves tools to an assistant that started it."),
+        "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes or configures one."),
+        "mcp": ("ops.mcp:mcp", "Serves MCP tools over standard input and output."),
         "batches": ("runs.batches:batches", "Lists batches, or counts the runs of one."),
         "schedules": (
             "ops.schedules:schedules",
-            "Shows what starts by itself, or sets it.",
+            "Shows schedules, or changes one.",
         ),
-        "locks": ("ops.locks:locks", "Shows who holds which lock, or takes one away."),
-        "entities": ("ops.entities:entities", "Lists entities, or what was done to one."),
+        "locks": ("ops.locks:locks", "Shows locks and their holders, or releases one."),
+        "entities": ("ops.entities:entities", "Lists entities, or the updates of one."),
         "outbox": (
             "ops.outbox:outbox",
-            "Shows relays and their lag, or replays and mends one.",
+            "Shows relays and their lag, or replays or repairs one.",
         ),
         "triggers": (
             "ops.triggers:triggers",
             "Lists triggers that start runs, or prints their statements.",
         ),
-        "sql": ("ops.reading:sql", "Asks the database a question; it can change nothing."),
+        "sql": ("ops.reading:sql", "Runs a read-only query against the database."),
     },
     "Change code": {
-        "replay": ("ops.replaying:replay", "Replays recorded runs against the code at hand."),
+        "replay": ("ops.replaying:replay", "Replays recorded runs against the current code."),
         "versions": (
             "ops.versions:versions",
             "Shows which versions open runs need, and who serves them.",
         ),
-        "patches": ("ops.versions:patches", "Shows patches, and whether their old sides may go."),
+        "patches": (
+            "ops.versions:patches",
+            "Shows patches, and whether their old code can be removed.",
+        ),
         "export": ("ops.transfer:export", "Writes runs with their journals as JSON Lines."),
         "import": (
             "ops.transfer:import_runs",
-            "Inserts exported runs as history that nothing can run.",
+            "Imports exported runs as read-only history.",
         ),
     },
     "Act": {
         "signal": ("runs.signals:signal", "Sends a signal to a run."),
-        "request": ("runs.stages:request", "Asks a run for a stage that it would leave out."),
-        "update": ("runs.updates:update", "Asks a run for an update, and waits for the answer."),
+        "request": ("runs.stages:request", "Requests a stage that a run would skip."),
+        "update": ("runs.updates:update", "Sends an update to a run, and waits for the answer."),
         "messages": (
             "runs.messages:messages",
-            "Lists signals that no run has taken, or mends one.",
+            "Lists undelivered signals, or repairs one.",
         ),
         "approve": ("ledgers.gates:approve", "Approves what a gate asks."),
-        "edit": ("ledgers.gates:edit", "Approves something else than a gate asks."),
+        "edit": ("ledgers.gates:edit", "Approves an edited version of the request."),
         "reject": ("ledgers.gates:reject", "Rejects what a gate asks."),
-        "respond": ("ledgers.gates:respond", "Takes one of the decisions that a gate offers."),
-        "escalate": ("ledgers.gates:escalate", "Says of a gate that somebody else must decide."),
+        "respond": ("ledgers.gates:respond", "Answers a gate with one of the decisions it offers."),
+        "escalate": ("ledgers.gates:escalate", "Escalates a gate to another person."),
         "take-over": (
             "ledgers.gates:take_over",
-            "Says that you have done what a gate asks about.",
+            "Closes a gate whose request you did yourself.",
         ),
-        "delegate": ("ledgers.gates:delegate", "Lets another answer a gate."),
+        "delegate": ("ledgers.gates:delegate", "Delegates a gate to another person."),
         "settle": (
             "ledgers.owing:settle",
-            "Says what became of an effect whose outcome is unknown.",
+            "Records the outcome of an effect that is unknown.",
         ),
         "discharge": ("ledgers.owing:discharge", "Closes an obligation: it was done."),
-        "transfer": ("ledgers.owing:transfer", "Hands an obligation to somebody outside."),
-        "waive": ("ledgers.owing:waive", "Closes an obligation that need not be done."),
-        "redact": ("ledgers.seals:redact", "Replaces a value of a run by its hash, for good."),
+        "transfer": ("ledgers.owing:transfer", "Hands an obligation to an outside party."),
+        "waive": ("ledgers.owing:waive", "Waives an obligation."),
+        "redact": ("ledgers.seals:redact", "Replaces a value of a run by its hash, permanently."),
         "cancel": ("runs.orders:cancel", "Cancels runs: their code may clean up first."),
         "pause": ("runs.orders:pause", "Holds runs until they are resumed."),
-        "resume": ("runs.orders:resume", "Lets paused or stuck runs go on."),
-        "retry": ("runs.orders:retry", "Lets stuck or failed runs try again."),
+        "resume": ("runs.orders:resume", "Resumes paused or stuck runs."),
+        "retry": ("runs.orders:retry", "Retries stuck or failed runs."),
         "rewind": ("runs.rewinding:rewind", "Takes a run back to an earlier point."),
-        "restart": ("runs.rewinding:restart", "Begins a run anew, with its key."),
-        "fork": ("runs.rewinding:fork", "Starts a run that begins with another's journal."),
+        "restart": (
+            "runs.rewinding:restart",
+            "Restarts a run from the beginning, with the same key.",
+        ),
+        "fork": ("runs.rewinding:fork", "Starts a run from a copy of another's journal."),
     },
     "Database": {
         "migrate": ("ops.schema:migrate", "Installs the schema, or brings it up to date."),
         "prune": ("ops.pruning:prune", "Removes runs that ended long ago."),
         "cleanup": (
             "ops.cleaning:cleanup",
-            "Removes what ended runs of files have left in a folder.",
+            "Removes what ended runs of files left in a folder.",
         ),
         "pg": ("ops.embedded:pg", "The embedded Postgres server, for development."),
     },
@@ -289,7 +298,7 @@ app = typer.Typer(
 def _main(
     *,
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Say which version this is."
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     """Durable execution with nothing but Postgres."""

@@ -41,7 +41,7 @@ def demo(
         int, typer.Option(min=0, max=50, help="Workers to kill while they hold runs.")
     ] = 3,
     seed: Annotated[
-        int, typer.Option(help="Of the made-up flows, and of which of the bank's answers are lost.")
+        int, typer.Option(help="Of the made-up flows, and of the lost answers of the bank.")
     ] = 2024,
     prove: Annotated[
         bool,

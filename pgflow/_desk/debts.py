@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EFFECT_STATES = {
-    "unknown": "Nobody knows whether it was done.",
+    "unknown": "Its outcome is unknown: it may or may not have been done.",
     "uncompensated": "It was done, and its run was ended by force before taking it back.",
     "absent": "It was not done, and will be tried again.",
     "accepted": "The other side has taken it on, and will confirm it.",
@@ -23,8 +23,8 @@ VERDICTS = {
 """Verdicts that an effect takes in each state."""
 SAYS = {
     "confirmed": "It was done. The run goes on with this result.",
-    "failed": "It was not done, and will not be. The run is told.",
+    "failed": "It was not done, and will not be. The run continues with this failure.",
     "absent": "It was not done, and may be tried again.",
-    "taken_back": "Somebody has taken it back by other means.",
+    "taken_back": "It was taken back by other means.",
     "stands": "It was done, and need not be taken back.",
 }

@@ -156,8 +156,8 @@ async def _breached(desk: Desk) -> list[Need]:
 async def _unknown(desk: Desk) -> list[Need]:
     needs = []
     for state, what in (
-        ("unknown", "Nobody knows whether it was done."),
-        ("uncompensated", "It was done, and nobody takes it back."),
+        ("unknown", "Its outcome is unknown: it may or may not have been done."),
+        ("uncompensated", "It was done, and pgflow will not take it back."),
     ):
         found = await desk.ask(
             list_obligations(state=state, kind="effect", tenant=desk.tenant, limit=MOST_ROWS + 1)
@@ -381,7 +381,9 @@ async def _relays(desk: Desk) -> list[Need]:
     needs = []
     for relay in await desk.ask(list_relays()):
         if relay.dead:
-            what = f"{many(relay.dead, 'event')} could not be delivered, and nobody tries again."
+            what = (
+                f"{many(relay.dead, 'event')} could not be delivered, and will not be tried again."
+            )
             level, since = "bad", None
         elif relay.state == "open":
             what, level, since = f"Its target fails: {relay.error}", "bad", relay.oldest_at
@@ -435,7 +437,7 @@ async def _messages(desk: Desk) -> list[Need]:
             "signal",
             "look",
             many(left.messages, "signal"),
-            f"Nobody took them: {words[left.state]} One is for {left.example}.",
+            f"They were not received: {words[left.state]} One is for {left.example}.",
             None,
             "Look at that run",
             "run",

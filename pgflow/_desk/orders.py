@@ -41,21 +41,21 @@ ORDERS = {
             "A stuck run goes on with a fresh budget. A failed one goes back to the step that "
             "failed, which runs again under the same idempotency key; one of a workflow file to "
             "all that failed.",
-            "It is told to try again.",
+            "The run will try again.",
         ),
         Order(
             "resume",
             "Resume",
             ("paused", "stuck"),
-            "The run goes on where it stands.",
-            "It is told to go on.",
+            "The run continues where it stopped.",
+            "The run will continue.",
         ),
         Order(
             "pause",
             "Pause",
             ("queued", "running", "waiting"),
             "Steps that are running finish, and nothing new starts until it is resumed.",
-            "It is told to pause.",
+            "The run will pause.",
         ),
         Order(
             "signal",
@@ -69,7 +69,7 @@ ORDERS = {
             "Cancel",
             OPEN,
             "Its code may clean up first, and take back what it has done. Cancelled is final.",
-            "It is told to end, once its code has cleaned up.",
+            "The run will end once its code has cleaned up.",
             is_grave=True,
         ),
     )

@@ -12,7 +12,7 @@ ORDERS = {
             "resume",
             "Resume",
             ("paused", "open"),
-            "It takes events again, from where it stands.",
+            "It takes events again, from where it stopped.",
             "It takes events again.",
         ),
         Order(

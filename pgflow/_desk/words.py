@@ -145,14 +145,14 @@ def literal(text: str) -> str:
 # ---------------------------------------------------------------- what to do
 
 WHY_IT_WAITS = {
-    "gate": "Somebody must answer its gate.",
+    "gate": "It waits for an answer to its gate.",
     "signal": "It waits for a signal from outside.",
-    "effect": "It waits until an effect is settled.",
-    "owes": "It owes something that is not discharged.",
+    "effect": "It waits for an effect to be settled.",
+    "owes": "It has an obligation that is still open.",
     "lock": "Another run or process holds the lock that it wants.",
     "child": "It waits for a child.",
     "update": "It waits for an update.",
-    "timer": "It sleeps until its time has come.",
+    "timer": "It sleeps until its timer fires.",
     "replacement": "It begins when the run that it replaces has ended.",
     "batch": "It begins when the runs of its batch have ended.",
 }
@@ -176,7 +176,7 @@ def why(run: RunRow | RunDetail) -> str:
         return WHY_NOBODY_TAKES_IT.get(code or "", "It is next: a worker will take it.")
     return {
         "running": "A worker holds it and runs its code.",
-        "paused": "Somebody paused it.",
+        "paused": "It was paused.",
         "stuck": "It cannot go on without a person.",
         "completed": f"It has completed{_after(run)}.",
         "failed": "Its code raised an error, and it has ended.",
@@ -194,17 +194,15 @@ def advice(run: RunRow | RunDetail) -> str:
     """Return what a person may do about a run; empty for nothing."""
     code = getattr(run, "reason_code", None)
     if run.status in ("stuck", "waiting") and code == "effect":
-        return "Find out what became of the effect at the other side, and say so."
+        return "Find out whether the other side did the effect, then settle it."
     if run.status == "stuck":
-        return "Mend the cause, then retry it. It goes on from its journal with a fresh budget."
+        return "Fix the cause, then retry it. It continues from its journal with a fresh budget."
     if run.status == "failed":
-        return (
-            "Mend the cause, then retry it: the step that failed runs again, those before do not."
-        )
+        return "Fix the cause, then retry it: the step that failed runs again, those before do not."
     if run.status == "paused":
         return "Resume it when it may go on."
     if run.status == "waiting" and code == "gate":
-        return "Look at what it asks, and answer."
+        return "Open the gate and answer it."
     if run.status == "waiting" and code == "signal":
-        return "Whoever should send the signal has not. You can send it in their place."
+        return "The signal has not arrived. You can send it yourself."
     return ""

@@ -2,9 +2,8 @@
 
 The name decides: ``.yaml`` and ``.yml`` are DAGs, ``.sop.md`` and ``.script.md`` are Agent SOPs, a
 directory with stages is an ICM workspace, and so is the ``workflow.yaml`` inside one. Any other
-directory stands for everything found in it. Nothing here raises for what stands in a file, or for a
-path that is not there: both are problems of a verdict, so that a thousand files can be gone through
-one by one.
+directory means everything found in it. Bad content and missing paths do not raise: both are
+problems of a verdict, so that you can go through a thousand files one by one.
 
 A family's modules are imported when the first file of it is read.
 """
@@ -143,7 +142,7 @@ def _searched(named: Iterable[PathLike]) -> tuple[str, ...]:
 
 
 def _read(path: str, search: tuple[str, ...]) -> Iterator[Verdict]:
-    """The verdicts that a path stands for: at least one."""
+    """Yield the verdicts of a path: at least one."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - a NUL in a path is a ValueError here, and nothing later
     except (OSError, ValueError) as error:

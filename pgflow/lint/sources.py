@@ -143,14 +143,14 @@ def _files_of(target: str) -> list[Path]:
     if path.is_file():
         return [path]
     if target.endswith((".py", ".pyi")) or os.sep in target:
-        raise UnknownTarget(f"there is no file or folder {target}")
+        raise UnknownTarget(f"file or folder {target} does not exist")
     return _of_module(target)
 
 
 def _in_folder(folder: Path) -> list[Path]:
     found = sorted(_python_files(folder))
     if not found:
-        raise UnknownTarget(f"there is no Python file in {folder}")
+        raise UnknownTarget(f"{folder} has no Python files")
     return found
 
 
@@ -180,7 +180,7 @@ def _of_module(name: str) -> list[Path]:
         raise UnknownTarget(f"{name} is neither a file, nor a folder, nor the name of a module")
     spec = _find_spec(name)
     if spec is None:
-        raise UnknownTarget(f"there is no file, folder or module {name} here")
+        raise UnknownTarget(f"file, folder or module {name} does not exist")
     if spec.submodule_search_locations is not None:
         return [
             path for folder in spec.submodule_search_locations for path in _in_folder(Path(folder))

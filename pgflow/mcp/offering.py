@@ -128,7 +128,7 @@ class Offering:
             **found,
             "needs": "a person",
             "gates": plain(asked),
-            "next": f"tell the user that a person is needed; call {WAIT} once they answered",
+            "next": f"ask the user for a person's answer; call {WAIT} once it is given",
         }
 
 

@@ -55,24 +55,24 @@ class Ordering:
     async def pause(self, key: str, why: str) -> str:
         """Pause a run: steps that are running finish, and nothing new starts."""
         await self._app.pause(key, why=why, by=self._by)
-        return shown(done=f"run {key} is told to pause")
+        return shown(done=f"run {key} will pause")
 
     async def resume(self, key: str, why: str) -> str:
         """Let a paused or stuck run go on."""
         await self._app.resume(key, why=why, by=self._by)
-        return shown(done=f"run {key} is told to go on")
+        return shown(done=f"run {key} will continue")
 
     async def retry(self, key: str, why: str) -> str:
         """Let a stuck run go on with a fresh budget, or do a failed one again from the step that
         failed.
         """
         await self._app.retry(key, why=why, by=self._by)
-        return shown(done=f"run {key} is told to try again")
+        return shown(done=f"run {key} will try again")
 
     async def cancel(self, key: str, why: str) -> str:
         """Cancel a run. Its code may clean up first. Nothing takes this back."""
         await self._app.cancel(key, why=why, by=self._by)
-        return shown(done=f"run {key} is told to end")
+        return shown(done=f"run {key} will end")
 
     async def settle(
         self,

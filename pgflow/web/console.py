@@ -192,7 +192,7 @@ def asgi(
     proxies = read_proxies(behind_proxy)
     if proxies and isinstance(auth, Local):
         raise InvalidArgument(
-            "behind a proxy nobody sits at this machine: say who may by Tokens or Oidc"
+            "Local cannot log people in behind a proxy: pass Tokens or Oidc as auth="
         )
     if hosts is None and isinstance(auth, Local):
         hosts = LOCAL_HOSTS
@@ -320,7 +320,9 @@ def _trouble(status: int, title: str, text: str) -> Page:
 async def _no_page(request: Request, error: Exception) -> Response:
     del request
     status: int = getattr(error, "status_code", 404)
-    return refusal(status, "There is no such page." if status == 404 else "This page is not sent.")
+    return refusal(
+        status, "This page does not exist." if status == 404 else "This page cannot be shown."
+    )
 
 
 async def _file(path: Path, kind: str, request: Request) -> Response:

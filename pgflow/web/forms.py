@@ -253,7 +253,7 @@ def _read_text(made: Field) -> str:
     if most is not None and len(made.text.strip()) > most:
         raise ValueError(f"This has {len(made.text.strip())} characters, and may have {most}.")
     if made.slot.shape.get("what") == "time" and not any(char.isdigit() for char in made.text):
-        raise ValueError(f"{_quoted(made.text)} is no time: write it as 2026-01-31T09:30:00Z.")
+        raise ValueError(f"{_quoted(made.text)} is not a time: write it as 2026-01-31T09:30:00Z.")
     return made.text
 
 
@@ -262,9 +262,9 @@ def _read_number(made: Field) -> Any:
     shape, text = made.slot.shape, made.text.strip()
     number = _number_of(text)
     if number is None:
-        raise ValueError(f"{_quoted(made.text)} is no number.")
+        raise ValueError(f"{_quoted(made.text)} is not a number.")
     if shape.get("whole") and number % 1:
-        raise ValueError(f"{_quoted(text)} is no whole number.")
+        raise ValueError(f"{_quoted(text)} is not a whole number.")
     tests: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
         ("ge", lambda least: number < least, "small", "at least"),
         ("gt", lambda least: number <= least, "small", "more than"),
@@ -305,7 +305,7 @@ def _read_choice(made: Field) -> Any:
 
 def _read_date(made: Field) -> str:
     if not is_date(made.text.strip()):
-        raise ValueError(f"{_quoted(made.text)} is no date: write it as 2026-01-31.")
+        raise ValueError(f"{_quoted(made.text)} is not a date: write it as 2026-01-31.")
     return made.text.strip()
 
 
@@ -313,7 +313,7 @@ def _read_json(made: Field) -> Any:
     try:
         return json.loads(made.text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"This is no JSON: {error}. A text stands in quotation marks.") from None
+        raise ValueError(f"This is not JSON: {error}. Put a text in quotation marks.") from None
 
 
 _READERS: dict[str, Callable[[Field], Any]] = {

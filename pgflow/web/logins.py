@@ -99,7 +99,7 @@ class _ByToken:
         except TooManyTokens:
             return _page(request, "Too many wrong tokens. Wait a minute.", 429)
         if found is None:
-            return _page(request, "Nobody has this token.", 401)
+            return _page(request, "This token is unknown.", 401)
         return _leave_for(
             request,
             _back(request),

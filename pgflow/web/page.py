@@ -90,7 +90,7 @@ async def read_form(request: Request) -> dict[str, str]:
             text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"
         )
     except ValueError:
-        raise InvalidArgument("this is no form of this console") from None
+        raise InvalidArgument("this form is not from this console") from None
     fields = dict(pairs)
     if not has_mark(request, fields.get("mark", "")):
         raise NotAllowed(
@@ -110,7 +110,7 @@ def read_json(text: str, what: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(
-            f"{what} is no JSON: {error}. A text stands in quotation marks"
+            f"{what} is not JSON: {error}. Put a text in quotation marks"
         ) from None
 
 

@@ -193,7 +193,7 @@ def _whoever() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return "somebody"
+        return "unknown"
 
 
 class Tokens(Login):
@@ -213,10 +213,10 @@ class Tokens(Login):
 
     def __init__(self, tokens: Mapping[str, Principal]) -> None:
         if not tokens:
-            raise InvalidArgument("there is no token: nobody could look")
+            raise InvalidArgument("no tokens: add one for each person who may log in")
         if any(len(token) < MIN_TOKEN_CHARS for token in tokens):
             raise InvalidArgument(
-                f"a token has at least {MIN_TOKEN_CHARS} characters, such as "
+                f"a token needs at least {MIN_TOKEN_CHARS} characters, such as "
                 '`python -c "import secrets; print(secrets.token_urlsafe())"` makes'
             )
         self._principals = {_digest(token): principal for token, principal in tokens.items()}

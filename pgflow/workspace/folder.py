@@ -285,7 +285,7 @@ class Workspace:
     def _read(self, commit: str) -> Snapshot:
         found = next(self._log(commit, "-1"), None)
         if found is None:
-            raise WorkspaceError(f"{commit} is no snapshot of a run")
+            raise WorkspaceError(f"{commit} is not a snapshot of a run")
         return found
 
     def _snapshots(self) -> Iterator[Snapshot]:
@@ -351,7 +351,7 @@ class Workspace:
         """Puts aside what a change has left that came to no end."""
         tip = self._tip()
         if tip is None or tip.commit != begun.commit:
-            raise Moved(f"somebody else works in {self.path} for run {self.run}")
+            raise Moved(f"another process works in {self.path} for run {self.run}")
         left = self._look()
         if left == self.git.tree_of(begun.commit):
             return self._add(Snapshot("", "back", key=begun.key, of=begun.of), left, begun)

@@ -313,7 +313,7 @@ class Git:
         )
         if done.returncode != 0:
             raise Moved(
-                f"{reference} is not at {expected or 'its beginning'} any more: somebody else has "
+                f"{reference} is no longer at {expected or 'its beginning'}: another process has "
                 "worked here for the same run"
             )
 
@@ -417,7 +417,7 @@ def find_git() -> str:
     if _program is None:
         found = shutil.which("git")
         if found is None:
-            raise WorkspaceError("there is no git on the PATH: a workspace needs it")
+            raise WorkspaceError("git is not on the PATH: a workspace needs it")
         said = subprocess.run(  # noqa: S603 - see above
             [found, "--version"], capture_output=True, text=True, check=True
         ).stdout

@@ -51,7 +51,7 @@ async def test_a_result_that_cannot_be_stored_fails_at_once_and_names_its_step(
 ) -> None:
     aflow.include(use)
     for name, said in (
-        ("odd", r"call_tool:odd is no JSON: .*<class 'object'>"),
+        ("odd", r"call_tool:odd is not JSON: .*<class 'object'>"),
         ("large", "call_tool:large is 4,000,155 bytes of JSON; the limit is 1 MiB"),
         ("draw", r"draw__model.request is 4,\d*,\d* bytes of JSON; the limit is 1 MiB"),
     ):

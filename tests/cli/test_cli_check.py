@@ -116,9 +116,9 @@ def test_rules_are_chosen(folder):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     ([], "nothing to check: name files, folders or modules, as in `pgflow check flows.py`"),
-    (["nothing.py"], "there is no file or folder nothing.py"),
-    (["nothing_here"], "there is no file, folder or module nothing_here here"),
-    (["empty"], "there is no Python file in empty"),
+    (["nothing.py"], "file or folder nothing.py does not exist"),
+    (["nothing_here"], "file, folder or module nothing_here does not exist"),
+    (["empty"], "empty has no Python files"),
     (["bad.py:flow"], "bad.py:flow is neither a file, nor a folder, nor the name of a module"),
     ([".", "--select", "PF3044"], ("no rule is called PF3044 (did you mean PF304?): `pgflow check "
                                   "--rules` lists them")),

@@ -107,7 +107,7 @@ def test_a_sound_file_that_includes_what_is_not_there_is_ok_with_a_note(folder):
     answer = pgflow(None, "validate", "outer.yaml", tty=True)
     assert answer.code == 0
     assert re.match(r"outer.yaml:\d+:\d+: note: .*elsewhere", answer.out)
-    assert "outer.yaml: ok, but there is no graph of it here" in answer.out
+    assert "outer.yaml: ok, but this command has no graph of it" in answer.out
     answer = pgflow(None, "compile", "outer.yaml")
     assert (answer.code, answer.out) == (1, "")
     assert "elsewhere" in answer.err
@@ -219,7 +219,7 @@ def test_workflows_are_found_in_folders_that_are_named(folder):
     answer = pgflow(None, "compile", "own/main.yaml", "--path", "essays", "--path", "lib")
     assert answer.data["nodes"][0]["id"] == "part__a"
     answer = pgflow(None, "validate", "own/main.yaml", "--path", "nowhere")
-    assert (answer.code, answer.err.strip()) == (2, "pgflow: --path nowhere is no folder")
+    assert (answer.code, answer.err.strip()) == (2, "pgflow: --path nowhere is not a folder")
 
 
 # dry-run
@@ -271,7 +271,7 @@ def test_nodes_without_a_stub_and_stubs_without_a_node_are_named(folder):
     answer = dry("--input", "team=core", tty=True)
     assert answer.code == 0, "the dry run was played; how the run would end is its answer"
     assert "The run would end as failed" in answer.out
-    assert answer.err == "no stub for quick\nstubs that nobody asked for: nobody\n"
+    assert answer.err == "no stub for quick\nunused stubs: nobody\n"
 
 
 def test_inputs_are_texts_or_json(folder):
@@ -300,7 +300,7 @@ def test_stubs_may_be_yaml_or_come_from_standard_input(folder):
         ("{", "stubs.json is not JSON: Expecting property name"),
         ("[]", "stubs.json holds no stubs: they are an object"),
         ("[" * 100_000, "stubs.json is not JSON: it is nested too deeply"),
-        ('{"plan": NaN}', "stubs.json is not JSON: NaN is no number in JSON"),
+        ('{"plan": NaN}', "stubs.json is not JSON: NaN is not a number in JSON"),
         (b"\xff\xfe", "stubs.json cannot be read: 'utf-8' codec can't decode"),
         (None, "stubs.json cannot be read: No such file or directory"),
     ],
@@ -435,8 +435,8 @@ def test_a_rejection_can_be_played(deployed):
     ("more", "why"),
     [
         (["--reject", "size"], "has no approval 'size': it has ask"),
-        (["--cwd", "."], "pass --exec-code too"),
-        (["--exec-code", "--cwd", "nowhere"], "is no folder"),
+        (["--cwd", "."], "require --exec-code"),
+        (["--exec-code", "--cwd", "nowhere"], "is not a folder"),
         (["--stubs-init", "x.json", "--default-stubs"], "pass it alone"),
         (["--stubs-init", "deploy.yaml/x.json"], "cannot be written"),
     ],
@@ -576,7 +576,7 @@ def test_icm_init_refuses_what_is_no_workspace(folder):
     answer = pgflow(None, "icm", "init", "plain", tty=True)
     assert answer.code == 1
     assert "plain: error: " in answer.err
-    assert answer.err.endswith("nothing was written: mend the errors first\n")
+    assert answer.err.endswith("nothing was written: fix the errors first\n")
     assert contents(folder / "plain") == {}
 
 

@@ -92,7 +92,7 @@ def test_there_is_nothing_to_prove_before_the_first_demo(dsn):
     answer = pgflow(dsn, "demo", "--prove")
     assert (answer.code, answer.err) == (
         2,
-        "pgflow: there is no treasury in this database: run a quarter first\n",
+        "pgflow: this database has no treasury: run a quarter first\n",
     )
 
 

@@ -71,7 +71,7 @@ def test_a_function_planted_beside_ours_is_named_with_the_remedy(dsn, conn):
     _, said, remedy = wrong["schema drift"][0]
     assert "check(text) is not pgflow's, and calls of check may find it" in said.replace('"', "")
     assert remedy.startswith("drop function pgflow.")
-    assert "is not unique: somebody has put another function" in wrong["invariants"][0][1]
+    assert "is not unique: the search path has another function" in wrong["invariants"][0][1]
 
 
 @pytest.mark.full

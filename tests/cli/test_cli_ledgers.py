@@ -122,7 +122,7 @@ def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connectio
         (
             [],
             (
-                "pgflow: say what became of it: pass one of --confirmed JSON, --failed, --absent, "
+                "pgflow: name the outcome: pass one of --confirmed JSON, --failed, --absent, "
                 "--taken-back and --stands\n"
             ),
             2,
@@ -130,7 +130,7 @@ def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connectio
         (
             ["--failed", "--absent"],
             (
-                "pgflow: say what became of it: pass one of --confirmed JSON, --failed, --absent, "
+                "pgflow: name the outcome: pass one of --confirmed JSON, --failed, --absent, "
                 "--taken-back and --stands\n"
             ),
             2,
@@ -155,7 +155,7 @@ def test_a_run_stuck_on_an_effect_shows_the_command_that_settles_it(
     said = pgflow(stuck, "show", "order-7", tty=True, width=400).out
     assert (
         f"`pgflow settle {effect_key(conn)}` with `--confirmed JSON`, `--failed` or `--absent` "
-        "says what became of it" in said
+        "records its outcome" in said
     )
     assert "pgflow retry" not in said
     assert said.splitlines()[-1] == "More: pgflow timeline order-7, pgflow owed"

@@ -137,9 +137,9 @@ def test_an_empty_list_says_what_to_do(dsn):
 def test_a_queue_that_there_is_not_is_named(dsn):
     assert (
         pgflow(dsn, "list", "--queue", "mial", tty=True).err
-        == "No run is like that: there is no queue 'mial'.\n"
+        == "No runs match: queue 'mial' does not exist.\n"
     )
-    assert pgflow(dsn, "list", "--key", "k", tty=True).err == "No run is like that.\n"
+    assert pgflow(dsn, "list", "--key", "k", tty=True).err == "No runs match.\n"
 
 
 @pytest.mark.full
@@ -354,7 +354,7 @@ def test_a_queue_is_paused_limited_and_resumed(dsn, conn):
     assert limited["max_running"] is None
     assert (
         pgflow(dsn, "queues", "pause", "male").err
-        == "pgflow: there is no queue 'male': there are mail\n"
+        == "pgflow: queue 'male' does not exist: there are mail\n"
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def test_roles_are_given_only_to_who_may_answer_gates(dsn: str) -> None:
     refused = cli(dsn, "mcp", "--as", "ops")
     assert refused.code == 2
-    assert "--as is for gates: say --answer too" in refused.err
+    assert "--as requires --answer" in refused.err
 
 
 def test_a_workflow_that_cannot_be_offered_is_refused_before_anybody_talks(

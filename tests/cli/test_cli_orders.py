@@ -87,7 +87,7 @@ def test_where_there_is_nobody_to_ask_nothing_is_done(runs, conn):
     assert (answer.code, answer.err) == (
         2,
         (
-            "pgflow: 5 runs would be cancelled, and there is nobody to ask: pass --yes, or look with "
+            "pgflow: 5 runs would be cancelled, and there is no terminal to ask at: pass --yes, or look with "
             "--dry-run\n"
         ),
     )
@@ -151,7 +151,7 @@ def test_all_takes_only_those_it_can_be_done_to(runs):
                 "done"
             ),
         ),
-        (["cancel", "--status", "runing"], "there is no status 'runing'. Did you mean running?"),
+        (["cancel", "--status", "runing"], "unknown status 'runing'. Did you mean running?"),
     ],
 )
 def test_mistakes_do_nothing(runs, conn, arguments, line):

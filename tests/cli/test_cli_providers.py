@@ -62,7 +62,7 @@ def test_words_of_a_file_are_mapped_to_providers(dsn: str) -> None:
     path = write(Path(), SEVERAL, "returns: c")
     refused = pgflow(dsn, "run", str(path), "--map", "codex=cmd:cat")
     assert refused.code == 2
-    assert "a, c: nobody takes the turns of agents" in refused.err
+    assert "a, c: no provider for these agents" in refused.err
     mapped = ("--map", "pi=cmd:echo three", "--map", "typo=cmd:cat")
     said = pgflow(dsn, "run", str(path), "--provider", "cmd:cat", *mapped, "--json")
     assert (said.code, said.data["output"]["output"]) == (0, "three\n"), said

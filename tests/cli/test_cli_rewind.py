@@ -179,7 +179,7 @@ def test_a_run_that_is_completed_is_retried_from_a_step_that_is_named(
     [
         (
             ["rewind", "order-1"],
-            "where to? Say --to UNIT or --from-step STEP; `pgflow restart` begins anew",
+            "where to? Pass --to UNIT or --from-step STEP; `pgflow restart` begins anew",
         ),
         (["rewind", "nobody", "--to", "0"], "no run has the key 'nobody'"),
         (
@@ -225,7 +225,7 @@ def test_a_run_that_is_completed_is_retried_from_a_step_that_is_named(
         ),
         (
             ["retry", "--status", "failed", "--attempts", "3"],
-            "--attempts and --effects are said of runs named by key, or with --from-step",
+            "--attempts and --effects require run keys or --from-step",
         ),
     ],
 )

@@ -200,13 +200,13 @@ def missing_slots(conn: psycopg.Connection[Any]) -> list[datetime]:
     ("text", "complaint"),
     [
         ("", "has no triggers"),
-        ("[a", "is no TOML"),
+        ("[a", "is not TOML"),
         ("a = 1", "[a] is a table with run and one of cron"),
-        ('["a b"]\nrun = "x"', "is no name"),
+        ('["a b"]\nrun = "x"', "is not a valid name"),
         ('[a]\nrun = "x"', "it has none"),
         ('[a]\nrun = "x"\ntopic = "t"\nfiles = "*"', "it has topic and files"),
         ('[a]\ntopic = "t"', "run is a text"),
-        ('[a]\nrun = "x"\ntopic = "t"\nsecret = "S"', "'secret', which nothing reads"),
+        ('[a]\nrun = "x"\ntopic = "t"\nsecret = "S"', "'secret', which is unknown"),
         ('[a]\nrun = "x"\ncron = "61 * * * *"', "61"),
         ('[a]\nrun = "x"\nevery = "soon"', "90s"),
         ('[a]\nrun = "x"\nwebhook = "gitlab"', "one of github, stripe, standard"),
@@ -235,12 +235,12 @@ def test_what_cannot_run_is_refused_before_it_serves(
     triggers = folder / "triggers.toml"
     refused = pgflow(dsn, "serve", "--files", str(folder), "--port", "0")
     assert refused.code == 2
-    assert "no variable HOOK_SECRET" in refused.err
+    assert "variable HOOK_SECRET is not set" in refused.err
     monkeypatch.setenv("HOOK_SECRET", SECRET)
     for said, complaint in (
-        ('run = "lost"\ntopic = "t"', "there is no workflow 'lost'"),
+        ('run = "lost"\ntopic = "t"', "has no workflow 'lost'"),
         ('run = "echo"\ntopic = "t"\ninputs = {what = 1}', "has no input 'what'"),
-        ('run = "think.yaml"\ntopic = "t"', "nobody takes the turns of agents"),
+        ('run = "think.yaml"\ntopic = "t"', "no provider for these agents"),
     ):
         (folder / "think.yaml").write_text(
             "name: think\ndescription: d\nnodes: [{id: a, prompt: think}]"

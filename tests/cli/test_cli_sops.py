@@ -69,7 +69,7 @@ def test_parameters_are_asked_for_at_a_terminal(dsn: str) -> None:
     [
         ((*RUN, "-i", "colour=red"), "has no input 'colour': it has topic"),
         (("run", "looking"), "pass --provider"),
-        (("run", "treasury:pay", "--chain"), "--chain is said of a file"),
+        (("run", "treasury:pay", "--chain"), "--chain requires a file"),
     ],
 )
 def test_a_mistake_is_said_before_there_is_a_run(

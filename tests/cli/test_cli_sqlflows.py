@@ -46,4 +46,4 @@ def test_a_workflow_is_shown_with_its_text(dsn: str, tmp_path: Path) -> None:
         in pgflow(dsn, "flow", "greet", "--table").out
     )
     assert json.loads(pgflow(dsn, "flow", "--json").out)[0]["workflow"] == "greet"
-    assert "there is no workflow 'x' in SQL" in pgflow(dsn, "flow", "x").err
+    assert "no workflow in SQL is named 'x'" in pgflow(dsn, "flow", "x").err

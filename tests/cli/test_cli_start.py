@@ -73,7 +73,7 @@ def test_a_run_that_is_started_by_name_is_pinned_to_the_version_that_is_said(dsn
     assert not pgflow(dsn, "start", "invoice", "n:=1", *more).data["new"]
     assert one(conn, "select version from pgflow.runs") == "2"
     for target, version, says in (
-        ("cli_jobs:greet", "2", "the code of cli_jobs:greet says whether its runs are pinned"),
+        ("cli_jobs:greet", "2", "the code of cli_jobs:greet decides whether its runs are pinned"),
         ("invoice", "", "--version is empty"),
         ("invoice", "v" * 256, "255 bytes"),
     ):
@@ -175,8 +175,8 @@ def test_running_out_of_time_is_exit_code_three(dsn, conn):
         ("cli_jobs:greet -i @nowhere.json", "--input cannot be read: "),
         ("cli_jobs:great", "module cli_jobs has no workflow 'great': did you mean greet?"),
         ("cli_jobs", "which workflow? cli_jobs has "),
-        ("nowhere:greet", "there is no module 'nowhere' here"),
-        ("nowhere.py:greet", "there is no file nowhere.py"),
+        ("nowhere:greet", "no module named 'nowhere'"),
+        ("nowhere.py:greet", "file nowhere.py does not exist"),
         ("json:dumps", "module json holds no @workflow"),
     ],
     ids=lambda text: text[:40],

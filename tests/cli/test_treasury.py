@@ -707,7 +707,7 @@ def test_without_books_there_is_nothing_to_prove(dsn: str) -> None:
     ran = treasury("--dsn", dsn, "--prove-only")
     assert (ran.returncode, ran.stderr) == (
         2,
-        "treasury: there is no treasury in this database: run a quarter first\n",
+        "treasury: this database has no treasury: run a quarter first\n",
     )
 
 

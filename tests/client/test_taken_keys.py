@@ -371,7 +371,7 @@ def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn: str, conn:
     assert (json.loads(replaced.out)["new"], json.loads(replaced.out)["replaced"]) == (True, True)
     assert rows(conn, "select status from pgflow.runs order by run_id") == ["cancelled", "waiting"]
     missing = cli(dsn, "start", "demo", "--if-taken", "reject")
-    assert (missing.code, "--if-taken reject is said of a key: pass --key too" in missing.err) == (
+    assert (missing.code, "--if-taken reject requires --key" in missing.err) == (
         2,
         True,
     )

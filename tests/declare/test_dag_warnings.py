@@ -82,8 +82,8 @@ WORKFLOWS = {
     "tags: x": "Invalid 'tags' block ignored: expected a list of texts",
     "requires: [gitlab]": "Invalid 'requires' entry ignored: expected 'github'",
     "requires: github": "Invalid 'requires' block ignored: expected a list",
-    "inputs: [a]": "Invalid 'inputs' block ignored: expected names with what is said of each",
-    "inputs: {1a: {}}": "Input '1a' ignored: its name is no identifier",
+    "inputs: [a]": "Invalid 'inputs' block ignored: expected a mapping of names to definitions",
+    "inputs: {1a: {}}": "Input '1a' ignored: its name is not an identifier",
     "inputs: {a: {required: 1}}": "Input 'a' ignored: 'required': Invalid input: expected boolean, "
     "received number",
     "inputs: {a: {required: true, default: 1}}": "Input 'a' ignored: it is required and has a "

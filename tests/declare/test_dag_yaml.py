@@ -121,7 +121,7 @@ def test_aliases_count_as_what_they_stand_for():
 
 def test_an_alias_inside_what_it_refers_to_is_refused():
     error = wrong("a: &x [*x]")
-    assert "stands inside what it refers to" in error.hint
+    assert "is inside the value that it refers to" in error.hint
 
 
 def test_a_text_of_ten_megabytes_is_refused(tmp_path):

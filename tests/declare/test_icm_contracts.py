@@ -292,7 +292,7 @@ def test_a_table_that_is_none_to_markdown_is_read_all_the_same():
     assert entries(contract.inputs) == [("A", "a.md", "", "x")]
     assert said == [
         (
-            "2: table is no table to Markdown: its second line must have one `---` for each column; "
+            "2: table is not a Markdown table: its second line must have one `---` for each column; "
             "its rows are read all the same"
         )
     ]

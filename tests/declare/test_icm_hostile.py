@@ -65,7 +65,7 @@ def test_a_location_that_leads_out_is_an_error(tmp_path, location):
 def test_a_location_with_a_nul_is_refused_as_any_such_text_is(tmp_path):
     root = workspace(tmp_path, {"01-a": CONTRACT}, FLOW.format(location='"a/\\0b"'))
     problem = the_error(root)
-    assert (problem.message, problem.line) == ("workflow.yaml: A NUL stands in a text", 3)
+    assert (problem.message, problem.line) == ("workflow.yaml: A NUL in a text", 3)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"# A\0B\n", "has a NUL character and is no text"),
+        (b"# A\0B\n", "has a NUL character, so it is not text"),
         (b"# A\xff\n", "is not UTF-8 text (byte 3)"),
         ("# A\n".encode("utf-16"), "is not UTF-8 text (byte 0)"),
         (b"x" * (MAX_BYTES + 1), "is larger than 256 KiB"),

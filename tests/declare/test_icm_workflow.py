@@ -170,10 +170,10 @@ def test_a_schema_may_be_a_json_schema():
             "side_effects: [{ system: a, idempotency_key: requests.kind }]",
             "the state has no entry 'requests'; did you mean 'request'?",
         ),
-        ("side_effects: [{ system: a, idempotency_key: '.kind' }]", "is no path into the state"),
+        ("side_effects: [{ system: a, idempotency_key: '.kind' }]", "is not a path into the state"),
         (
             "side_effects: [{ system: a, idempotency_key: 'request kind' }]",
-            "is no path into the state",
+            "is not a path into the state",
         ),
         (
             "side_effects: [{ system: a, idempotency_key: request.kind.deeper }]",
@@ -183,7 +183,7 @@ def test_a_schema_may_be_a_json_schema():
             "side_effects: [{ system: a, idempotency_key: plan, compensation: undo }]",
             "compensation 'undo' is not declared",
         ),
-        ("next: 09-nowhere", "stage '01-plan': next '09-nowhere' is no stage"),
+        ("next: 09-nowhere", "stage '01-plan': next '09-nowhere' is not a stage"),
     ],
 )
 def test_a_wrong_field_is_one_clear_error_where_it_stands(stage, message):
@@ -223,7 +223,7 @@ def test_reading_what_is_written_later_is_warned_of():
         ),
         (
             STATE.replace("written_by: 01-plan", "written_by: 01-plane"),
-            "state entry 'plan' is written by '01-plane', which is no stage",
+            "state entry 'plan' is written by '01-plane', which is not a stage",
         ),
         (
             STATE.replace("pages: integer", "pages: number of pages"),
@@ -401,7 +401,7 @@ def test_stages_on_request_one_after_the_other_are_both_passed_over():
         ),
         (
             "- { id: 01-plan, next: { 02-video: else } }\n- { id: 02-video, next: END }",
-            "stage '01-plan': else needs one or more branches",
+            "stage '01-plan': use else once",
         ),
         (
             "- { id: 01-plan, next: { 02-video: 'plan.kind is video' } }\n- { id: 02-video }",
@@ -468,15 +468,15 @@ def test_frontmatter_goes_before_workflow_yaml_and_the_difference_is_said(tmp_pa
     assert [(p.message, p.line) for p in verdict.warnings] == [
         (
             (
-                "stages/01-a/CONTEXT.md: reads of stage '01-a' differs from workflow.yaml; what stands "
-                "here holds"
+                "stages/01-a/CONTEXT.md: reads of stage '01-a' differs from workflow.yaml; this one "
+                "is used"
             ),
             3,
         ),
         (
             (
-                "stages/01-a/CONTEXT.md: timeout of stage '01-a' differs from workflow.yaml; what "
-                "stands here holds"
+                "stages/01-a/CONTEXT.md: timeout of stage '01-a' differs from workflow.yaml; this one "
+                "is used"
             ),
             4,
         ),

@@ -264,7 +264,7 @@ def test_a_step_that_slipped_behind_another_section_is_still_a_step():
     verdict = read_file(CORPUS / "history/pdd-code-task-generator.script.md")
     last = verdict.graph.nodes[-1]
     assert (last.id, last.position.line) == ("step-6-report-results", 191)
-    assert "Step 6 stands in section 'Code Task Format Specification'" in {
+    assert "Step 6 is in section 'Code Task Format Specification'" in {
         problem.message for problem in verdict.warnings
     }
     assert "## Code Task Format Specification" in prompts(verdict.graph)[0]

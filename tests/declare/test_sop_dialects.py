@@ -627,7 +627,7 @@ def test_a_name_that_two_files_have_and_a_file_that_is_not_there_are_reported():
     )
     assert mentioned("Run `audit.sop.md`.") == (
         ["audit.sop.md"],
-        ["There is no SOP 'audit' in the same directory"],
+        ["SOP 'audit' is not in the same directory"],
     )
 
 

@@ -1282,13 +1282,13 @@ def test_modules_are_found_by_name_and_nothing_is_run(folder):
 
 
 @pytest.mark.parametrize(("target", "said"), [
-    ("nothing.py", "there is no file or folder nothing.py"),
-    ("no/thing", "there is no file or folder no/thing"),
-    ("nothing_of_that_name", "there is no file, folder or module nothing_of_that_name here"),
-    ("json.nothing.more", "there is no file, folder or module json.nothing.more here"),
+    ("nothing.py", "file or folder nothing.py does not exist"),
+    ("no/thing", "file or folder no/thing does not exist"),
+    ("nothing_of_that_name", "file, folder or module nothing_of_that_name does not exist"),
+    ("json.nothing.more", "file, folder or module json.nothing.more does not exist"),
     ("sys", "module sys has no source in Python"),
     ("flows:checkout", "flows:checkout is neither a file, nor a folder, nor the name of a module"),
-    ("empty", "there is no Python file in empty"),
+    ("empty", "empty has no Python files"),
 ])  # fmt: skip
 def test_what_is_not_there_is_said(folder, target, said):
     (folder / "empty").mkdir()

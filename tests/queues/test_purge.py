@@ -153,5 +153,5 @@ def test_queues_are_closed_and_purged_on_the_command_line(dsn: str, conn: Conn) 
     said = cli(dsn, "queues", "purge", "default", "--yes", "--why", "a mistake")
     assert said.data == {"queue": "default", "found": 2, "purged": 2}
     assert rows(conn, "select status from pgflow.runs") == ["cancelled", "cancelled"]
-    assert "there is no queue 'no'" in cli(dsn, "queues", "purge", "no", "--yes").err
+    assert "queue 'no' does not exist" in cli(dsn, "queues", "purge", "no", "--yes").err
     assert "closed=yes" in cli(dsn, "queues", "history", tty=True).out

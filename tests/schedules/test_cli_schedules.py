@@ -103,7 +103,7 @@ def test_one_is_removed(dsn: str, conn: psycopg.Connection, hourly: None) -> Non
         conn,
         "select said_by <> '' and why = 'no more' from pgflow.schedule_changes where what = 'removed'",
     )
-    assert "there is no schedule" in ask(dsn, "show", "s", code=2).err
+    assert "does not exist: `pgflow schedules` lists them" in ask(dsn, "show", "s", code=2).err
 
 
 def test_what_is_buffered_while_it_is_paused_is_said_to_wait(
@@ -133,7 +133,7 @@ def test_bounds_are_times_in_the_zone_of_the_schedule(dsn: str, conn: psycopg.Co
     (("set", "t", "work", "--cron", "61 * * * *"), "Bad minute"), (("set", "t", "work"), "either"),
     (("set", "t", "work", "--every", "often"), "--every"), (("set", "t", "work", "--every", "5m", "--overlap", "never"), "overlap"),
     (("set", "t", "work", "--cron", "0 0 * * *", "--tz", "Mars/Phobos"), "time zone"),
-    (("pause", "nobody", "--why", "x"), "no schedule"), (("backfill", "s", "yesterday", "today"), "FIRST"),
+    (("pause", "nobody", "--why", "x"), "does not exist"), (("backfill", "s", "yesterday", "today"), "FIRST"),
     (("backfill", "s", "2027-01-01", "2027-03-01", "--overlap", "skip"), "--overlap"), (("backfill", "s", "2026-01-01", "2027-03-01"), "more than 1000"),
     (("trigger", "s", "--slot", "noon"), "--slot"),
 ])  # fmt: skip

@@ -159,7 +159,7 @@ async def test_a_person_mends_what_the_screen_shows(
         type_into(top, "edit", '{"sku": "boots", "qty": ')
         type_into(top, "why", "too many")
         await pilot.press("ctrl+s")
-        await sees(top, pilot, "the edit is no JSON")
+        await sees(top, pilot, "the edit is not JSON")
         type_into(top, "edit", '{"sku": "boots", "qty": 2}')
         await sees(top, pilot, "$ pgflow edit", "answer_gate(", "the word of ann")
         await pilot.press("ctrl+s")
@@ -181,7 +181,7 @@ async def test_a_person_mends_what_the_screen_shows(
         await pilot.press("t")
         await until(pilot, is_at(top, Ask))
         await pilot.press("ctrl+s")
-        await sees(top, pilot, "It is told to try again.")
+        await sees(top, pilot, "The run will try again.")
     await aflow.until_idle()
     assert "'qty': 2" in await asked.result(SOON)
     assert await waits.result(SOON) == "{'cents': 7}"
@@ -247,7 +247,7 @@ async def test_an_effect_of_unknown_outcome_is_settled_by_its_key(aflow: AsyncHa
     run = await aflow.start(ship.options(key="ship-1"), "dhl")
     await aflow.until_idle()
     async with screen(aflow.app, size=(200, 50)) as (top, pilot):
-        await sees(top, pilot, "book", "Nobody knows whether it was done.", "Settle it")
+        await sees(top, pilot, "book", "Its outcome is unknown", "Settle it")
         await pilot.press("enter")
         await sees(top, pilot, "c Settle: confirmed", "1 run ship-1", '"carrier": "dhl"')
         await pilot.press("1")
@@ -256,10 +256,10 @@ async def test_an_effect_of_unknown_outcome_is_settled_by_its_key(aflow: AsyncHa
         await until(pilot, is_at(top, Ask))
         type_into(top, "value", '"booked"')
         await pilot.press("ctrl+s")
-        await sees(top, pilot, "say this first: How do you know")
+        await sees(top, pilot, "fill in first: How do you know")
         type_into(top, "why", "their desk says so")
         await pilot.press("ctrl+s")
-        await sees(top, pilot, "Your word on the effect is recorded.")
+        await sees(top, pilot, "Your verdict on the effect is recorded.")
     await aflow.until_idle()
     assert await run.result(SOON) == "booked"
 

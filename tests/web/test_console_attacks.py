@@ -378,7 +378,7 @@ async def test_a_proxy_on_this_machine_lets_in_nobody(
         answer = await browser.client.get(path, headers=stranger)
         assert answer.status_code in (303, 401), path
         assert "ann" not in answer.text
-    with pytest.raises(InvalidArgument, match="nobody sits at this machine"):
+    with pytest.raises(InvalidArgument, match="pass Tokens or Oidc"):
         asgi(aflow.app, auth=auth, behind_proxy=["127.0.0.1"])
 
 

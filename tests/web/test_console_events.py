@@ -174,7 +174,7 @@ async def test_home_names_schedules_that_start_nothing_and_relays_in_trouble(
     refuse(conn, "mailer", "503")
     page = await Browser(aflow.app, ANN).get("/")
     seen_in(page, "odd", "A slot has been due for 5 m, and no worker fires it.")
-    seen_in(page, "mailer 1 event could not be delivered, and nobody tries again.")
+    seen_in(page, "mailer 1 event could not be delivered, and will not be tried again.")
 
 
 # ---------------------------------------------------------------- the outbox

@@ -246,7 +246,7 @@ async def test_a_gate_is_answered_in_fields_and_shows_again_what_was_written(
     page = Reader(answer.text)
     assert answer.status_code == 400
     assert "2 fields cannot be as written. Nothing was answered." in page.words
-    assert "many is no number." in page.words
+    assert "many is not a number." in page.words
     assert "100 is too large: at most 99." in page.words
     assert {"#f/total", "#f/lines/0/qty"} <= set(page.links)
     form = next(one for one in page.forms if one.fields.get("verdict") == "edit")

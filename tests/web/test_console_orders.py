@@ -74,7 +74,7 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     assert "select pgflow.pause_run('invoice 1', why => 'WHY', sent_by => 'bob');" in page.words
     answer = await browser.submit(order_to("invoice 1", "pause"), {}, why="finance asks")
     assert answer.headers["location"] == "/run?key=invoice+1&done=pause"
-    assert "It is told to pause." in (await browser.get(answer.headers["location"])).words
+    assert "The run will pause." in (await browser.get(answer.headers["location"])).words
     await aflow.until_idle()
     assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
         "paused",
@@ -200,7 +200,7 @@ async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
     assert conn.execute(by).fetchall() == [("bob (postgres)", 14)]
     assert run_row(conn, "i-new", "status") == ("waiting",)
     page = await browser.get("/runs/order", verb="retry", key="i-*")
-    assert "No run that this search finds can be told so." in page.words
+    assert "No run that this search finds takes this order." in page.words
     assert await browser.status("/runs/order", verb="retry") == 400
     assert await browser.status("/runs/order", verb="signal", key="i-*") == 400
     for keys in ("", "[]", "{}", "[1]", "no", str(["x"] * 501).replace("'", '"')):
@@ -346,7 +346,7 @@ async def test_an_unknown_effect_is_settled_with_how_one_knows(
     page = await browser.get("/effects")
     path = next(link for link in page.links if link.startswith("/debt?"))
     page = await browser.get(path)
-    for word in ("Unknown.", "Idempotency key", '"carrier": "lost"', "How do you know?"):
+    for word in ("Unknown.", "Idempotency key", '"carrier": "lost"', "How is this known?"):
         assert word in page.words, word
     answer = await browser.submit(path, {"verb": "settle"}, verdict="confirmed", value='"b 7"')
     assert answer.status_code == 400

@@ -147,10 +147,10 @@ async def test_an_empty_database_says_what_to_do_next(aflow: AsyncHarness) -> No
         assert is_harmless(page) == []
     seen_in(await browser.get("/"), "Nothing needs you.", "pgflow init")
     seen_in(await browser.get("/runs"), "There are no runs yet.")
-    seen_in(await browser.get("/runs", key="order-*"), "No run is like that.")
+    seen_in(await browser.get("/runs", key="order-*"), "No runs match.")
     seen_in(await browser.get("/gates"), "No gate waits for an answer.")
     seen_in(await browser.get("/effects"), "Nothing is owed.")
-    seen_in(await browser.get("/workers"), "No worker is there.")
+    seen_in(await browser.get("/workers"), "No worker is running.")
     seen_in(await browser.get("/schedules"), "Nothing starts by itself.")
     seen_in(await browser.get("/outbox"), "There are no relays yet.")
 
@@ -173,9 +173,9 @@ async def test_home_names_each_need_with_its_one_next_action(
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/")
     assert is_harmless(page) == []
-    seen_in(page, "Needs mending", "Waits for an answer", "Worth a look")
+    seen_in(page, "Needs repair", "Waits for an answer", "Worth a look")
     seen_in(page, "send-invoice Run contract-1 owes this to ACME, and it was due.", "Discharge it")
-    seen_in(page, "book Nobody knows whether it was done.", "Settle it")
+    seen_in(page, "book Its outcome is unknown: it may or may not have been done.", "Settle it")
     seen_in(page, "stuck-1", "Mend it, then retry")
     seen_in(page, "ask_first ask-1 asks ann, ops.", "Answer it")
     seen_in(page, "pay-1 ValueError: declined: 1999 cents", "Read its error")
@@ -280,7 +280,7 @@ async def test_a_search_is_quick_and_leads_on_to_older_runs(
     await aflow.until_idle()
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/runs", workflow="pay")
-    seen_in(page, "No run is like that among the 20,000 newest.")
+    seen_in(page, "No runs match among the 20,000 newest.")
     (older,) = [link for link in page.links if "wide=1" in link]
     seen_in(await browser.get(older), "old", "failed")
     page = await browser.get("/runs", workflow="long")
@@ -354,7 +354,7 @@ async def test_the_policy_says_what_it_would_ask_of_an_act(
     assert is_harmless(page) == []
     seen_in(page, "cents", "version 1")
     page = await browser.get("/policy", name="refund", request='{"cents": 5000}')
-    seen_in(page, "Rule 1 counts: somebody must give leave.")
+    seen_in(page, "Rule 1 counts: a person must approve.")
     page = await browser.get("/policy", name="refund", request='{"cents": 5}')
     seen_in(page, "Rule 2 counts: it goes ahead.")
     seen_in(await browser.get("/policy", name="mail"), "No rule fits")

@@ -63,7 +63,7 @@ def test_a_person_watches_work_live_and_does_it_again(
             browser.until("Worker 2, claim")
             browser.open(f"{url}/run?key=hello")
             browser.until("It has completed")
-            browser.press("Do a part again")
+            browser.press("Repeat a part")
             browser.press("From the beginning, with another input")
             browser.fill('[name="new_key"]', "hello-eve")
             browser.fill('[name="input"]', '{"name": "<b>Eve</b>"}')
@@ -153,6 +153,6 @@ def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn
             browser.unfold("Edit, then approve")
             browser.fill('[name="value:/total"]', "many")
             browser.press("Approve as edited")
-            assert "many is no number." in browser.words
+            assert "many is not a number." in browser.words
             found |= {"edit": barriers} if (barriers := browser.find_barriers(axe)) else {}
     assert found == {}, json.dumps(found, indent=1)

@@ -169,8 +169,8 @@ def test_others_come_in_with_tokens_only(dsn: str, tmp_path: Path) -> None:
         assert (answer.code, "--tokens FILE" in answer.err) == (2, True)
     tokens = tmp_path / "tokens.toml"
     for text, says in (
-        ("[ann", "is no TOML"),
-        ("", "there is no token"),
+        ("[ann", "is not TOML"),
+        ("", "no tokens"),
         ("[ann]\ntoken = 'short'", "16 characters"),
         ("[ann]\nroles = ['view']", "a table with token"),
         ("[ann]\ntoken = 'aaaaaaaaaaaaaaaaaaaa'\nroles = ['root']", "role 'root'"),
@@ -258,7 +258,7 @@ def test_a_person_mends_what_home_shows(
         browser.press("Retry")
         browser.fill('[name="why"]', "the line is mended")
         browser.press("Retry")
-        assert "It is told to try again." in browser.words
+        assert "The run will try again." in browser.words
         flow.until_idle()
         assert flow.app.get("tries-1", tries).result(SOON) == "here"
         browser.press("Runs")

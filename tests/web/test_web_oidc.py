@@ -86,10 +86,10 @@ def test_the_console_is_known_by_its_address_and_on_this_machine(tmp_path: Path)
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        ({"roles": "["}, "is no TOML"),
+        ({"roles": "["}, "is not TOML"),
         ({"client_id": None}, "client_id is missing"),
-        ({"client_secret": '"hush"'}, f"no secret stands in this file: set {CLIENT_SECRET}"),
-        ({"issuers": '"x"'}, "there is no issuers; there are address, client_id"),
+        ({"client_secret": '"hush"'}, f"this file must not hold a secret: set {CLIENT_SECRET}"),
+        ({"issuers": '"x"'}, "unknown key issuers; use address, client_id"),
         ({"client_id": "7"}, "client_id is a text"),
         ({"roles": '["view"]'}, "roles is a table of lists"),
         ({"roles": '{ops = "view"}'}, "roles is a table of lists"),
@@ -123,7 +123,7 @@ def test_a_short_secret_and_a_file_that_is_not_there_are_refused(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--tokens", "t.toml"], "two ways to say who somebody is"),
+        (["--tokens", "t.toml"], "exclude each other"),
         (["--read-only"], "the file of --oidc has roles"),
     ],
 )

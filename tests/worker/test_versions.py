@@ -295,7 +295,7 @@ async def test_a_version_may_go_once_no_run_from_its_time_is_open(
 def test_what_versions_and_patches_say_in_a_terminal(
     dsn: str, conn: psycopg.Connection, flow: Harness
 ) -> None:
-    assert cli(dsn, "versions", tty=True).err == "No worker has said yet what code it has.\n"
+    assert cli(dsn, "versions", tty=True).err == "No worker has reported its code yet.\n"
     assert cli(dsn, "patches", tty=True).err == "Neither a worker nor an open run knows a patch.\n"
     flow.include(make("1", pinned=True), changing)
     flow.start(make("1", pinned=True))

@@ -58,7 +58,7 @@ def check(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
 ) -> None:
-    """Finds what a replay would not repeat in workflow code.
+    """Finds code in workflows that a replay would not repeat.
 
     It reads the code and runs none of it. A finding that is well considered is allowed by a
     comment on its line: # pgflow: ignore[PF101]. Exit code 1 if something is found, 2 if a

@@ -58,7 +58,7 @@ ProviderMap = Annotated[
     typer.Option(
         "--map",
         metavar="WORD=PROVIDER",
-        help="FILE: who is meant where it names the provider WORD; may be given again.",
+        help="FILE: provider to use where it names WORD; may be given again.",
     ),
 ]
 
@@ -69,10 +69,10 @@ Watch = Annotated[
 
 
 def check_search(folders: list[Path] | None) -> tuple[Path, ...]:
-    """The folders that are searched.
+    """Return the folders to search.
 
     Raises:
-        Mistake: One is no folder.
+        Mistake: One of them is not a folder.
     """
     for folder in folders or ():
         refuse_no_folder("--path", folder)
@@ -82,17 +82,17 @@ def check_search(folders: list[Path] | None) -> tuple[Path, ...]:
 def read_graph(
     path: Path, *, tells: bool = False, search: tuple[Path, ...] = (), code: int = FAILED
 ) -> Graph:
-    """The graph of one file or workspace.
+    """Return the graph of one file or workspace.
 
     Args:
         path: The file, or the folder.
-        tells: True to say the warnings of a sound one too.
+        tells: True to print warnings even if the file is sound.
         search: Folders in which a DAG finds others, after its own.
-        code: Exit code of a file with errors: that of a failure for a command that judges files.
+        code: Exit code for a file with errors. A command that judges files exits as failed.
 
     Raises:
-        Mistake: There is no such file.
-        Ended: The file has errors, and they have been said.
+        Mistake: The file does not exist.
+        Ended: The file has errors; they are already printed.
     """
     from pgflow.declare.reading import read_one
 

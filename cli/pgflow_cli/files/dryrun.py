@@ -1,5 +1,5 @@
-"""``pgflow dry-run``: what a run of a declared workflow would do,
-told from outputs that are made up.
+"""``pgflow dry-run``: plays a declared workflow on stubbed outputs, and shows what a run would
+do.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Stubs = Annotated[
         "standard input."
     ),
 ]
-Message = Annotated[str, typer.Option(help="What the person says who starts the run.")]
+Message = Annotated[str, typer.Option(help="Message of the person who starts the run.")]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", help="An input: NAME=TEXT or NAME:=JSON; may be repeated."),
@@ -111,12 +111,12 @@ def dry_run(
     watch: Watch = False,
     as_json: AsJson = None,
 ) -> None:
-    """Tells what a run would do; nothing is run."""
+    """Shows what a run would do, without running it."""
     form = choose_form(as_json=as_json)
     if stubs_init is not None and (stubs is not None or default_stubs or watch):
         raise Mistake("--stubs-init writes stubs and plays nothing: pass it alone")
     if not exec_code and (cwd is not None or env):
-        raise Mistake("--cwd and --env are said of code that is run: pass --exec-code too")
+        raise Mistake("--cwd and --env require --exec-code")
     if watch and stubs == "-":
         raise Mistake("--watch reads the stubs again and again: name a file, not -")
     folders = check_search(search)
@@ -268,7 +268,7 @@ def _parse_json(text: str, source: str) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _parse_yaml(text: str, source: str) -> Any:
@@ -345,7 +345,7 @@ def _draw(told: DryRun) -> None:
     if told.unasked:
         note(f"not asked so often: {', '.join(map(shown, told.unasked))}")
     if told.unused:
-        note(f"stubs that nobody asked for: {', '.join(map(shown, told.unused))}")
+        note(f"unused stubs: {', '.join(map(shown, told.unused))}")
 
 
 def _cell(value: Any) -> Text:

@@ -30,7 +30,7 @@ def init(
     ],
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
     ] = False,
     as_json: AsJson = None,
 ) -> None:
@@ -80,7 +80,7 @@ def _say(plan: Plan, *, is_written: bool) -> None:
         what = "frontmatter before the prose" if file.exists else "new"
         out.print(Text.assemble((shown(file.path), "bold"), f": {what}"), soft_wrap=True)
     if not plan.verdict.ok:
-        note("nothing was written: mend the errors first")
+        note("nothing was written: fix the errors first")
     elif not plan.files:
         note("nothing is missing")
     else:

@@ -82,7 +82,7 @@ def _files(paths: list[Path]) -> list[Path]:
     if not found:
         raise Mistake(f"no file *.sql is in {', '.join(map(str, paths))}")
     if missing := [str(file) for file in found if not file.is_file()]:
-        raise Mistake(f"{missing[0]} is no file")
+        raise Mistake(f"{missing[0]} is not a file")
     return found
 
 
@@ -132,7 +132,7 @@ def flow(
         found = fetch(connection, inspect.list_sql_flows(name))
         now = database_now(connection)
     if name is not None and not found:
-        raise Mistake(f"there is no workflow {name!r} in SQL: `pgflow flow` lists them")
+        raise Mistake(f"no workflow in SQL is named {name!r}: `pgflow flow` lists them")
     form = choose_form(as_json=as_json)
     columns = [
         Column("WORKFLOW", lambda row: plain(row["workflow"]), takes_rest=True),
@@ -143,7 +143,7 @@ def flow(
         Column("MADE", lambda row: plain(age(row["created_at"], now)), right=True),
     ]
     rows: list[dict[str, Any]] = [as_row(one) for one in found]
-    print_rows(form, columns, rows, names=_COLUMNS, empty="There is no workflow in SQL.")
+    print_rows(form, columns, rows, names=_COLUMNS, empty="There are no workflows in SQL.")
     if name is not None and form is Form.TABLE:
         current = next((one for one in found if one.is_current), found[-1])
         typer.echo("\n" + "\n".join(_text(current)))

@@ -1,7 +1,6 @@
-"""``pgflow validate``: everything that is wrong with files of declared workflows.
+"""``pgflow validate``: finds all errors in files of declared workflows.
 
-Verdicts are said as they come, so that of many files the first is seen at once. As JSON they are
-one object a line and no array.
+Each verdict is printed as soon as it is known. With JSON that is one object a line, not an array.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Paths = Annotated[
 def validate(
     paths: Paths, *, search: SearchPath = None, watch: Watch = False, as_json: AsJson = None
 ) -> None:
-    """Says everything that is wrong with workflow files."""
+    """Lists all errors in workflow files."""
     folders = check_search(search)
     once = partial(_validate, paths, folders, as_json)
     if watch:
@@ -104,7 +103,7 @@ class _Human:
             nodes = (
                 many(len(verdict.graph.nodes), "node")
                 if verdict.graph is not None
-                else "but there is no graph of it here"
+                else "but this command has no graph of it"
             )
             self._out.print(
                 Text.assemble((shown(verdict.file), "bold"), ": ", ("ok", "green"), f", {nodes}"),

@@ -1,7 +1,7 @@
-"""Watching of files: a command is done again whenever one has changed.
+"""Watching of files: repeats a command whenever a file has changed.
 
-Whether one has is told by the times and sizes of the files, which costs one look at each. That
-needs no service of the kernel, and sees network folders and containers too.
+It compares times and sizes, one look at each file. That needs no kernel service, and works on
+network folders and in containers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ Sign = tuple[str, int, int, int]
 
 
 def again_and_again(paths: list[Path], play: Callable[[], None]) -> NoReturn:
-    """Do something, and again whenever a file has changed, until Ctrl-C. Mistakes are said.
+    """Call a function now, and again whenever a file has changed, until Ctrl-C. Print mistakes and
+    go on.
 
     Args:
-        paths: Files, each with all of its folder, and folders.
-        play: Does it.
+        paths: Files and folders to watch. A file is watched with all of its folder.
+        play: The function.
     """
     seen = None
     while True:

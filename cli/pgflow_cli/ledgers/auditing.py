@@ -144,7 +144,7 @@ def _error(p: Any) -> str:
 _GROUNDS = {
     "w": "the counterparty still knows the key",
     "a": "it was absent",
-    "p": "a person said that nothing was done",
+    "p": "a person confirmed that it was not done",
 }
 
 _TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -171,10 +171,10 @@ _TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def read_story(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
-    """A run, its events in order, and what it owes.
+    """Return a run, its events in order, and what it owes.
 
     Raises:
-        Mistake: There is no such run.
+        Mistake: No run has the key.
     """
     from pgflow.inspect import read_audit
 
@@ -210,10 +210,10 @@ def audit(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Tells what a run decided and did, why, and what it owes.
+    """Shows what a run decided and did, why, and what it owes.
 
-    Every line is a unit of the run's journal: nothing of it was written for this story, and nothing
-    of it can be changed.
+    Every line is a unit of the run's journal, which is append-only: it was recorded as the run
+    went, and cannot be changed.
     """
     if as_html and as_json is not None:
         raise Mistake(

@@ -90,12 +90,14 @@ def set_pool(
     per: Annotated[
         str | None,
         typer.Option(
-            help="It is full again each hour, day, week, month, quarter or year.",
+            help="Refill it each hour, day, week, month, quarter or year.",
             show_default=False,
         ),
     ] = None,
     tz: Annotated[str, typer.Option(help="Time zone of that calendar.")] = "UTC",
-    soft: Annotated[float, typer.Option(help="Part of a limit from which on runs are told.")] = 0.8,
+    soft: Annotated[
+        float, typer.Option(help="Fraction of a limit from which runs get a warning.")
+    ] = 0.8,
     hard: Annotated[
         bool, typer.Option("--hard", help="No step of a run under it starts once it is used up.")
     ] = False,

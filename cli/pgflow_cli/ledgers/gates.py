@@ -63,7 +63,7 @@ By = Annotated[
     typer.Option(
         metavar="NAME",
         callback=refuse_empty,
-        help="Who answers; else whoever is logged in, and the machine: ann@host. A role that does "
+        help="Who answers; by default your login and the machine: ann@host. A role that does "
         "not speak for others answers in its own name.",
     ),
 ]
@@ -73,7 +73,7 @@ As = Annotated[
         "--as",
         metavar="ROLE",
         callback=refuse_empty,
-        help="A role of whoever answers; more than once for more.",
+        help="A role of the person who answers; may be given again.",
     ),
 ]
 Hash = Annotated[
@@ -110,8 +110,8 @@ def gates(
 ) -> None:
     """Lists the gates that wait for an answer.
 
-    That is who is asked and for what, since when and until when. JSON has all of each gate: the
-    exact request and its hash, what was said so far, and the decision that it rests on.
+    Each row shows who is asked, for what, since when and until when. JSON has all of each gate: the
+    exact request and its hash, the answers so far, and the decision that it rests on.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
@@ -199,8 +199,8 @@ def _answer(
 
 
 def _own_name(connection: psycopg.Connection[Any]) -> str:
-    """Return the name of the person at the terminal where the role of the connection may speak for
-    people, else that role: it answers as nobody else.
+    """Return the name to answer as: that of the person at the terminal if the role of the
+    connection may speak for people, else the role itself.
     """
     from pgflow._db.calls.gates import speaks_for_others
     from pgflow._db.query import run
@@ -209,7 +209,7 @@ def _own_name(connection: psycopg.Connection[Any]) -> str:
 
 
 class Answer(NamedTuple):
-    """A verdict on a gate, with what it brings: JSON, or somebody's name; words of whoever answers,
+    """A verdict on a gate with its value (JSON, or the name of a person), the answerer's comment,
     and the decision that they take.
     """
 
@@ -361,7 +361,7 @@ def respond(
     ],
     words: Words = None,
 ) -> Answer:
-    """Takes one of the decisions that a gate offers.
+    """Answers a gate with one of the decisions it offers.
 
     This is for approvals of workflow files. Words are the text that goes with the decision.
     """
@@ -375,7 +375,7 @@ def _decided(said: tuple[str, ...]) -> Answer:
         Mistake: It is not there.
     """
     if not said:
-        raise Mistake("say the decision after the node")
+        raise Mistake("name the decision after the node")
     answer = Answer("approve", words=" ".join(said[1:]), said=said, understood=_decided)
     if said[0] in ("approve", "reject"):
         return answer._replace(verdict=said[0])
@@ -393,7 +393,7 @@ def edit(
         ),
     ],
 ) -> Answer:
-    """Approves something else than a gate asks.
+    """Approves an edited version of the request.
 
     What does not fit the type of its request is refused: exit code 2, and the gate stays open. Of a
     gate that asks for a value, this brings it.
@@ -417,11 +417,11 @@ def escalate(
         typer.Option(
             metavar="NAME",
             callback=refuse_empty,
-            help="Who must decide instead; the code is told.",
+            help="Who must decide instead; the run receives it.",
         ),
     ],
 ) -> Answer:
-    """Says of a gate that somebody else must decide."""
+    """Escalates a gate to another person."""
     return Answer("escalate", to=to)
 
 
@@ -431,7 +431,7 @@ def take_over(
         str, typer.Option(metavar="JSON", help="Result in JSON, @FILE, or - for standard input.")
     ] = "null",
 ) -> Answer:
-    """Says that you have done what a gate asks about.
+    """Closes a gate whose request you did yourself.
 
     The run does not do it again.
     """
@@ -450,14 +450,14 @@ def delegate(
         typer.Option(
             metavar="NAME",
             callback=refuse_empty,
-            help="Who hands it on; else whoever is logged in, and the machine: ann@host.",
+            help="Who delegates; by default your login and the machine: ann@host.",
         ),
     ] = None,
     why: Why = None,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Lets another answer a gate.
+    """Delegates a gate to another person.
 
     In place of one who may.
     """

@@ -42,12 +42,12 @@ def owed(
 ) -> None:
     """Lists what is owed: effects and obligations.
 
-    unknown: nobody knows whether it was done; the engine asks again at the time shown, or waits for
-    a person. accepted: the counterparty will confirm it. uncompensated: it was done, and its run
-    was ended by force before taking it back; WHY says forced, or parent_forced where that was the
-    run's parent. open: an obligation that is neither discharged nor waived; breached: it was due at
-    the time shown. WHY says failed or cancelled if its run has ended so. Where the app has a pager,
-    PAGED says how long ago a person was told.
+    unknown: the outcome is unknown; pgflow asks the other side again at the time shown, or waits
+    for a person. accepted: the counterparty will confirm it. uncompensated: it was done, and its
+    run was forced to end before it could be compensated; WHY is forced, or parent_forced if that
+    happened to the run's parent. open: the obligation is neither discharged nor waived. breached:
+    it was due at the time shown. WHY is failed or cancelled if its run ended so. PAGED shows how
+    long ago the app's pager was called, if it has one.
     """
     if state is not None and state not in STATES:
         raise Mistake(f"what is owed is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
@@ -141,9 +141,7 @@ def settle(
     ] = False,
     taken_back: Annotated[
         bool,
-        typer.Option(
-            "--taken-back", help="It is uncompensated: somebody has taken it back by other means."
-        ),
+        typer.Option("--taken-back", help="It is uncompensated: it was taken back by other means."),
     ] = False,
     stands: Annotated[
         bool, typer.Option("--stands", help="It is uncompensated: it need not be taken back.")
@@ -152,11 +150,11 @@ def settle(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Says what became of an effect whose outcome is unknown.
+    """Records the outcome of an effect that is unknown.
 
-    Or of one that was accepted. The run goes on with the result, with the error EffectFailed, or
-    with another attempt under the same key. Of an effect that is uncompensated, since its run was
-    ended by force, say --taken-back or --stands.
+    Also of one that was accepted. The run continues with the result, with the error EffectFailed,
+    or with another attempt under the same key. For an effect that is uncompensated, because its run
+    was forced to end, pass --taken-back or --stands.
     """
     said = {
         "confirmed": confirmed is not None,
@@ -168,7 +166,7 @@ def settle(
     verdicts = [name for name, is_said in said.items() if is_said]
     if len(verdicts) != 1:
         raise Mistake(
-            "say what became of it: pass one of --confirmed JSON, --failed, "
+            "name the outcome: pass one of --confirmed JSON, --failed, "
             "--absent, --taken-back and --stands"
         )
     (verdict,) = verdicts
@@ -208,7 +206,7 @@ ObligationKey = Annotated[
 ]
 By = Annotated[
     str | None,
-    typer.Option(callback=refuse_empty, help="Name of whoever says so; you, if nobody is named."),
+    typer.Option(callback=refuse_empty, help="Who decides so; you by default."),
 ]
 
 
@@ -228,7 +226,7 @@ def discharge(
 ) -> None:
     """Closes an obligation: it was done.
 
-    Also closes the debt of an effect that is uncompensated: somebody has taken it back.
+    Also closes the debt of an uncompensated effect that was taken back by other means.
     """
     from pgflow._db.calls import obligations
 
@@ -248,7 +246,7 @@ def transfer(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Hands an obligation to somebody outside.
+    """Hands an obligation to an outside party.
 
     It stays owed. Its run need not wait for it any more.
     """
@@ -266,7 +264,7 @@ def waive(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Closes an obligation that need not be done."""
+    """Waives an obligation."""
     from pgflow._db.calls import obligations
 
     query = obligations.waive_obligation(key, why, by or operator())
@@ -274,7 +272,7 @@ def waive(
 
 
 def _say(key: str, verdict: str, query: Any, as_json: bool | None, dsn: str | None) -> None:
-    """Tells the run of an obligation, and prints what has become of it."""
+    """Record the verdict on an obligation, wake its run, and print the run's status."""
     with opened(dsn) as connection:
         from pgflow._db.query import run
         from pgflow.inspect import find_newest

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RISKS = ("reversible", "compensable", "irreversible")
 
-policy = make_group("policy", "Says what the policy would ask of an act.", no_args_is_help=True)
+policy = make_group("policy", "Shows what the policy requires of an effect.", no_args_is_help=True)
 
 _NAMES = ("version", "rule", "needs", "fits", "counts", "says", "terms")
 
@@ -44,7 +44,7 @@ def check(
     risk: Annotated[
         str, typer.Option(help="reversible, compensable or irreversible.", show_default=False)
     ],
-    by_model: Annotated[bool, typer.Option("--model", help="A model has chosen it.")] = False,
+    by_model: Annotated[bool, typer.Option("--model", help="A model chose it.")] = False,
     role: Annotated[
         str | None,
         typer.Option(

@@ -39,7 +39,9 @@ PATIENCE_SECONDS = 5.0
 
 
 class AuditGroup(Group):
-    """Takes what is no command of its own for the key of a run: ``pgflow audit KEY``."""
+    """Group that reads a first word other than one of its commands as a run's key: ``pgflow audit
+    KEY``.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Puts ``show`` before the key of a run."""
@@ -52,7 +54,7 @@ class AuditGroup(Group):
 
 audit = typer.Typer(
     name="audit",
-    help="Tells the story of a run, or proves that it is unchanged.",
+    help="Shows a run's audit trail, or proves that it is unchanged.",
     cls=AuditGroup,
     add_completion=False,
     no_args_is_help=True,
@@ -83,9 +85,9 @@ def verify(
 ) -> None:
     """Compares the journal with its seals.
 
-    Every unit, outcome and input must be what it was when it was sealed. Without an anchor, that is
-    what the database itself remembers; with one, what nobody who may write to it could change. Exit
-    code 1 if something is not as it was.
+    Every unit, outcome and input must be unchanged since it was sealed. Without an anchor, it is
+    compared with the seals in the same database. An anchor, kept elsewhere, also detects changes by
+    someone who can write to the database. Exit code 1 if something has changed.
     """
     form = choose_form(as_json=as_json)
     kept = None if anchor is None else _read(anchor, "an anchor")
@@ -127,10 +129,10 @@ def _print(found: Verification, form: Form) -> None:
 
 @audit.command("anchor", cls=Command)
 def anchor(*, dsn: Dsn = None) -> None:
-    """Writes the roots of all days, to be kept elsewhere.
+    """Prints the roots of all days, to be kept elsewhere.
 
-    Keep it where nobody who may write to the database may write: in another account, in a register
-    of a third party, on paper. `pgflow audit verify` compares it with the database.
+    Store it where no writer of this database has access: in another account, in a register of a
+    third party, on paper. `pgflow audit verify` compares it with the database.
     """
     with opened(dsn) as connection:
         from pgflow.inspect import read_anchor
@@ -288,7 +290,7 @@ def redact(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Replaces a value of a run by its hash, for good.
+    """Replaces a value of a run by its hash, permanently.
 
     The run must have ended. Its seals stay valid, and a unit of its journal says who did it and
     why; it cannot be replayed any more. `pgflow logs --json` shows the numbers of units. What was

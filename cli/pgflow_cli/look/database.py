@@ -138,7 +138,7 @@ def fetch_dicts(
 
 
 def database_now(connection: psycopg.Connection[Any]) -> datetime:
-    """The time on the database's clock: ages are told by it."""
+    """Return the time by the database's clock, from which ages are computed."""
     from pgflow.inspect import database_now as now
 
     return fetch(connection, now())

@@ -1,6 +1,4 @@
-"""Parameters that the faces of the console share: the app that they show, and the roles of whoever
-sits there.
-"""
+"""Options that both faces of the console share: the app to show, and the roles of the user."""
 
 from __future__ import annotations
 
@@ -31,10 +29,10 @@ Roles = Annotated[
 
 
 def check_roles(roles: Iterable[str] | None) -> None:
-    """Refuse what is no name of a role.
+    """Refuse a role name that is empty or holds a NUL.
 
     Raises:
-        Mistake: It is empty or holds a NUL.
+        Mistake: One of them does.
     """
     for role in roles or ():
         if not role.encode() or "\0" in role:

@@ -31,11 +31,11 @@ MEANINGS = {
 
 
 class Mistake(Exception):
-    """A mistake of whoever typed the command; the message says what to do about it."""
+    """Misuse of a command. The message names the fix."""
 
 
 class Ended(Exception):
-    """The command has said what there is to say and ends with this code."""
+    """End of a command with this exit code. Its output is already printed."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -70,7 +70,10 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     if isinstance(cause, psycopg.DataError):
         return USAGE, f"the database cannot take that: {_line(cause)}"
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
-        return USAGE, f"this role may not do that: {_line(cause)}. `pgflow doctor` says what it may"
+        return (
+            USAGE,
+            f"this role may not do that: {_line(cause)}. `pgflow doctor` lists what it may do",
+        )
     if cause is not None and is_infrastructure(cause):
         return (
             UNREACHABLE,
@@ -96,7 +99,7 @@ def _no_text(character: str) -> str | None:
 
 
 def _unreached(error: BaseException) -> str:
-    """Without the question that libpq asks back: what to check is said once."""
+    """Return libpq's message without its question: the advice comes after it once."""
     if any(
         said in str(error) for said in ("session is read-only", "server is in hot standby mode")
     ):

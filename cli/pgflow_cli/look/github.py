@@ -19,7 +19,7 @@ MAX_ANNOTATIONS = 10
 
 
 def report(summary: Row, troubles: Sequence[Row]) -> None:
-    """Tells GitHub Actions what a tick has done, where it runs in one.
+    """Report a tick to GitHub Actions; do nothing elsewhere.
 
     Args:
         summary: Counts, how it ended, when the next timer is due.

@@ -18,10 +18,9 @@ class _Words:
     """Base of the help and usage of commands and groups."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Parameters; what has no word of its own is called by its name.
+        """Return the parameters, each with its name as the default metavar.
 
-        A flag that nobody gave is off: what is already a truth value needs no reading,
-        and so no pydantic.
+        A flag that was not passed is False already, so it needs no conversion and no pydantic.
         """
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:

@@ -15,24 +15,24 @@ _QUIET = logging.ERROR
 
 
 def quiet_driver() -> None:
-    """Keeps the warnings of the driver from the terminal, unless this process has said itself what
-    it wants of them.
+    """Keep warnings of the driver off the terminal, unless this process has set the level of its
+    logger.
     """
     if _DRIVER.level in (logging.NOTSET, logging.WARNING):  # the latter is its own, once imported
         _DRIVER.setLevel(_QUIET)
 
 
 def set_up_logging(level: str, form: str = "text", *, tells_failures: bool = False) -> None:
-    """Logs to standard error.
+    """Log to standard error.
 
     Args:
         level: Least level that is shown.
         form: ``text`` or ``json``.
-        tells_failures: True if the command has words of its own for runs that fail. Then the log
-            has them for whoever asks for more than warnings.
+        tells_failures: True if the command prints failed runs itself. The log then shows them only
+            below the level warning.
 
     Raises:
-        Mistake: There is no such level or format.
+        Mistake: The level or format is unknown.
     """
     from pgflow.logs import JsonFormatter, TextFormatter, is_failed_run
 

@@ -1,4 +1,4 @@
-"""Messages to runs: who sends them, and waking whoever they are for once they are committed."""
+"""Messages to runs: who sends them, and waking their runs after the commit."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def operator() -> str:
     try:
         name = getpass.getuser()
     except (OSError, KeyError):
-        name = "somebody"
+        name = "unknown"
     return f"{name}@{socket.gethostname()}"
 
 
 def wake(
     connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Sequence[int] = ()
 ) -> None:
-    """Wakes runs that have mail, and tells workers, after the commit that gave a reason to.
+    """Wake runs that have mail, and notify workers. Call it after the commit that sent the mail.
 
-    If that fails, what was sent is committed all the same, and must not be sent again.
+    If waking fails, the mail is committed all the same: do not send it again.
     """
     import psycopg
 
@@ -41,4 +41,4 @@ def wake(
         for text in chunks(set(wake_and_tell(connection, chains, lanes))):
             run(connection, notify(DONE_CHANNEL, text))
     except psycopg.Error as error:
-        note(f"nobody could be woken, the next poll of a worker will: {redacted(error)}")
+        note(f"could not notify a worker, so its next poll picks this up: {redacted(error)}")

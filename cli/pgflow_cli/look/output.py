@@ -61,7 +61,9 @@ class Form(StrEnum):
 
 
 def choose_form(*, as_json: bool | None = None, as_csv: bool = False) -> Form:
-    """Return the form that was asked for, else the one that fits whoever reads the answer."""
+    """Return the form that the options ask for, else the one that fits the reader: a table for
+    people, JSON for programs.
+    """
     if as_csv and as_json is not None:
         raise Mistake(
             f"--{'json' if as_json else 'table'} and --csv exclude each other: pass one of them"
@@ -104,8 +106,8 @@ def console(*, error: bool = False) -> Console:
     from rich.segment import Segment
 
     class Harmless(Console):
-        """A console on which no text of somebody else is obeyed by the terminal,
-        wherever it comes from.
+        """Console that removes control sequences from all text, so that data cannot drive the
+        terminal.
         """
 
         def render(
@@ -128,7 +130,7 @@ def note(text: str) -> None:
 
 
 def shown(text: str) -> str:
-    """A text of somebody else on one line, without what a terminal would obey."""
+    """Return untrusted text on one line, without control sequences."""
     return " ".join(printable(text, keep="").split())
 
 
@@ -197,14 +199,14 @@ def print_rows(
     names: Sequence[str] = (),
     empty: str = "nothing found",
 ) -> None:
-    """Prints rows.
+    """Print rows.
 
     Args:
         form: Table, JSON or CSV.
-        columns: Of the table; JSON and CSV have everything that is in the rows.
+        columns: Columns of the table. JSON and CSV have everything that is in the rows.
         rows: Rows to print.
-        names: Of the columns of CSV, where there may be no row to tell.
-        empty: Sentence for a person where there are no rows.
+        names: Columns of CSV if there are no rows.
+        empty: Sentence for a person if there are no rows.
     """
     if form is Form.JSON:
         print_json_rows(rows)

@@ -50,7 +50,7 @@ def parse_duration(text: str, what: str = "a duration") -> timedelta:
     try:
         return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
     except OverflowError:
-        raise Mistake(f"{what} is longer than anybody waits: {text}") from None
+        raise Mistake(f"{what} is too long: {text}") from None
 
 
 def _is_duration(text: str) -> bool:
@@ -155,10 +155,10 @@ def parse_amounts(texts: list[str] | None) -> dict[str, Decimal]:
 
 
 def read_standard_input(what: str) -> str:
-    """All of standard input.
+    """Return all of standard input.
 
     Raises:
-        Mistake: It is no text.
+        Mistake: It is not text.
     """
     try:
         return sys.stdin.read()
@@ -195,14 +195,14 @@ def parse_json(text: str, what: str) -> Any:
 
 
 def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:
-    """The input of a run: an object in JSON, and single parameters beside or instead of it.
+    """Return the input of a run: a JSON object, with single parameters beside or instead of it.
 
     Args:
         words: ``name=text`` for a string, ``name:=json`` for anything else.
         text: As in `parse_json`.
 
     Raises:
-        Mistake: Something cannot be read, or the JSON is no object.
+        Mistake: Something cannot be read, or the JSON is not an object.
     """
     value = {} if text is None else parse_json(text, "--input")
     if not isinstance(value, dict):
@@ -228,10 +228,10 @@ def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a file in TOML says.
+    """Return the content of a TOML file.
 
     Raises:
-        Mistake: It cannot be read, or is no TOML.
+        Mistake: It cannot be read, or is not TOML.
     """
     import tomllib
 
@@ -240,14 +240,14 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Mistake(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Mistake(f"{path} is no TOML: {error}") from None
+        raise Mistake(f"{path} is not TOML: {error}") from None
 
 
 def refuse_no_folder(option: str, folder: Path) -> None:
-    """Refuse a folder that is not there, by the option that names it.
+    """Refuse a path that is not a folder, and name its option.
 
     Raises:
-        Mistake: It is no folder.
+        Mistake: It is not a folder.
     """
     if not folder.is_dir():
-        raise Mistake(f"{option} {shown(str(folder))} is no folder")
+        raise Mistake(f"{option} {shown(str(folder))} is not a folder")

@@ -1,9 +1,9 @@
 """Readers of standard output: a person at a terminal, in a log of GitHub Actions or in cron's mail;
 else a program.
 
-A pipe says nothing of its reader. But the process that a runner or cron has started writes into the
-log, or into the mail. Whoever shares its standard output is read by the same people; ``$(pgflow
-list)`` and ``pgflow list | jq`` have a pipe of their own.
+A pipe does not show who reads it. But a process started by a runner or by cron writes into its log
+or mail, and every process that shares its standard output has the same readers. ``$(pgflow list)``
+and ``pgflow list | jq`` have a pipe of their own.
 """
 
 from __future__ import annotations

@@ -57,13 +57,13 @@ KeyPatterns = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY]...",
-        help="Only runs with these keys; * stands for anything.",
+        help="Only runs with these keys; * matches anything.",
         show_default=False,
     ),
 ]
 KeyPattern = Annotated[
     str | None,
-    typer.Option("--key", "-k", help="Only runs whose key is this; * stands for anything."),
+    typer.Option("--key", "-k", help="Only runs whose key is this; * matches anything."),
 ]
 ErrorText = Annotated[
     str | None,
@@ -123,7 +123,7 @@ def _known_statuses(statuses: list[str]) -> list[str]:
         if word not in STATUSES:
             close = difflib.get_close_matches(word, STATUSES, 1)
             hint = f" Did you mean {close[0]}?" if close else ""
-            raise Mistake(f"there is no status {word!r}.{hint} There are {', '.join(STATUSES)}")
+            raise Mistake(f"unknown status {word!r}.{hint} Pass one of {', '.join(STATUSES)}")
     return words
 
 

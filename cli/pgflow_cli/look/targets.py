@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NoModule(Mistake):
-    """There is no module of that name."""
+    """No module has that name."""
 
 
 def load_module(target: str) -> ModuleType:
@@ -40,7 +40,7 @@ def load_module(target: str) -> ModuleType:
                 f"{target} imports {error.name}, which is not installed here{_where(error)}"
             ) from error
         raise NoModule(
-            f"there is no module {name!r} here: pass MODULE or FILE.py, importable from {folder}"
+            f"no module named {name!r}: pass MODULE or FILE.py, importable from {folder}"
         ) from error
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
@@ -53,7 +53,7 @@ def _place_of(target: str) -> tuple[str, Path]:
         return target, Path.cwd()
     path = Path(target).resolve()
     if not path.is_file():
-        raise Mistake(f"there is no file {target}")
+        raise Mistake(f"file {target} does not exist")
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").exists():
         parts.insert(0, folder.name)

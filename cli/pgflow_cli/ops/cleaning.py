@@ -43,7 +43,7 @@ _KEPT = {
     "commits": "has a branch with commits of its own: --force removes it",
     "refused": "is refused by git or the file system",
 }
-"""Reasons why something is kept, by code, said of a run."""
+"""Reasons to keep something, by code; the subject is a run."""
 
 
 def cleanup(
@@ -64,12 +64,12 @@ def cleanup(
     ] = False,
     yes: Yes = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")
     ] = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Removes what ended runs of files have left in a folder.
+    """Removes what ended runs of files left in a folder.
 
     That is their folders in .pgflow/runs, their worktrees, and their branches pgflow/KEY. A
     worktree with something uncommitted is kept, and a branch with commits that no other has.
@@ -150,7 +150,7 @@ class Look:
         ]
 
     def again(self, item: Item) -> Item:
-        """The same as it is now: somebody may have retried the run."""
+        """Return the item as it is now: its run may have been retried meanwhile."""
         return self._item(item.left.key, self._runs([item.left.key]).get(item.left.key, []))
 
     def _runs(self, keys: Iterable[str]) -> dict[str, list[RunRow]]:
@@ -280,7 +280,7 @@ def _text(told: dict[str, Any]) -> str:
 
 
 def _tell_kept(kept: list[Item]) -> None:
-    """Say what stays, each run by name where somebody may want to look at it."""
+    """Print what is kept and why, with the runs by name if you may want to look at them."""
     for why, text in _KEPT.items():
         keys = [shown(item.left.key) for item in kept if item.why == why]
         if not keys:

@@ -89,7 +89,7 @@ def doctor(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Examines a database, and says what to do.
+    """Checks a database, and shows how to fix what it finds.
 
     It looks at the server, the way to it, the schema, the role's privileges, the workers and the
     runs. Exit code 1 if something is found. With --fail-on fail, warnings are shown and the exit
@@ -154,8 +154,8 @@ def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -
         return [
             Finding(
                 "fail",
-                f"this cannot be checked: {error.diag.message_primary}: somebody has put another "
-                "function of that name beside it",
+                f"this cannot be checked: {error.diag.message_primary}: the search path has "
+                "another function of that name",
                 "drop that function: the check of schema drift names it",
             )
         ]
@@ -164,7 +164,7 @@ def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -
             Finding(
                 "fail",
                 f"this cannot be checked: {error.diag.message_primary}",
-                "mend what is wrong with the schema first",
+                "fix the schema first",
             )
         ]
 
@@ -192,4 +192,4 @@ def _print(rows: list[dict[str, Any]]) -> None:
         last = row["check"]
     console().print(table)
     wrong = sum(row["level"] != "ok" for row in rows)
-    note(f"\n{wrong} of {len(rows)} findings need somebody." if wrong else "\nAll is well.")
+    note(f"\n{wrong} of {len(rows)} findings need attention." if wrong else "\nAll is well.")

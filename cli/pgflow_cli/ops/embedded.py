@@ -52,7 +52,7 @@ def status(home: Home = None, *, as_json: AsJson = None) -> None:
 
 @pg.command(cls=Command)
 def stop(home: Home = None) -> None:
-    """Stops the server, whoever uses it."""
+    """Stops the server, even if other processes use it."""
     from pgflow.embedded import stop as stop_server
 
     stop_server(home)

@@ -24,7 +24,7 @@ def entities(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Lists entities, or what was done to one.
+    """Lists entities, or the updates of one.
 
     Without a name: the kinds. With a kind: its entities. Of an entity: every update in its order,
     with who made it, its arguments and its verdict. An empty STATE says that it changed nothing.
@@ -40,7 +40,7 @@ def entities(
             empty = "There are no entities yet."
         elif key is None:
             rows, columns, names = _of_a_kind(connection, name)
-            empty = f"There is no entity {name!r} yet."
+            empty = f"There are no entities of kind {name!r} yet."
         else:
             rows, columns, names = _of_one(connection, name, key)
             empty = "Nothing was done to it."
@@ -69,7 +69,9 @@ def _of_one(
     from pgflow.inspect import find_entity, list_entity_updates, readable
 
     if fetch(connection, find_entity(name, key)) is None:
-        raise Mistake(f"there is no entity {name!r} {key!r}: `pgflow entities {name}` lists them")
+        raise Mistake(
+            f"entity {name!r} {key!r} does not exist: `pgflow entities {name}` lists them"
+        )
     rows = [
         as_row(found) for found in fetch(connection, list_entity_updates(name, key, limit=None))
     ]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 locks = make_group(
-    "locks", "Shows who holds which lock, or takes one away.", invoke_without_command=True
+    "locks", "Shows locks and their holders, or releases one.", invoke_without_command=True
 )
 
 _COLUMNS = ("key", "fence", "holder", "is_shared", "since", "expires_at", "waiters", "run_id")
@@ -36,7 +36,7 @@ _COLUMNS = ("key", "fence", "holder", "is_shared", "since", "expires_at", "waite
 def list_locks(
     context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None
 ) -> None:
-    """Shows who holds which lock, or takes one away.
+    """Shows locks and their holders, or releases one.
 
     FENCE grows each time a lock is won. ENDS says when the lock counts no more; empty where its run
     holds it for as long as it likes.
@@ -77,13 +77,13 @@ def release_lock(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Takes a lock from whoever holds it, and lets the next one in.
+    """Takes a lock from its holder, and lets the next one in.
 
-    A run that held it gets LockLost at its next durable call in the block. Who took it away, when
-    and why stands in the run's history and in pgflow.broken_locks.
+    A run that held it gets LockLost at its next durable call in the block. The run's history and
+    pgflow.broken_locks record who released it, when and why.
     """
     if not why:
-        raise Mistake("say why the lock is taken away: --why")
+        raise Mistake("give the reason for releasing the lock: --why")
     with opened(dsn) as connection:
         from pgflow._db.calls import locks as calls
         from pgflow._db.query import run
@@ -91,9 +91,9 @@ def release_lock(
         taken = run(connection, calls.break_lock(key, why, operator()))
         run(connection, calls.sweep_locks())
     if not taken:
-        raise Mistake(f"nobody holds lock {key!r}: `pgflow locks` lists those that are held")
+        raise Mistake(f"lock {key!r} is not held: `pgflow locks` lists those that are")
     print_one(
         choose_form(as_json=as_json),
         {"key": key, "holders": taken},
-        lambda: plain(f"Lock {key} was taken from {taken} holder{'s' * (taken != 1)}."),
+        lambda: plain(f"Lock {key} was released from {taken} holder{'s' * (taken != 1)}."),
     )

@@ -38,7 +38,7 @@ def mcp(
         ),
     ] = None,
 ) -> None:
-    """Serves tools to an assistant that started it.
+    """Serves MCP tools over standard input and output.
 
     They speak the Model Context Protocol on standard input and output. Without --write and --answer
     they only read. Orders are recorded with your name. The role of --dsn bounds all of it.
@@ -47,7 +47,7 @@ def mcp(
     here.
     """
     if roles and not answers:
-        raise Mistake("--as is for gates: say --answer too")
+        raise Mistake("--as requires --answer")
     check_roles(roles)
     try:
         import pgflow.mcp

@@ -1,9 +1,9 @@
-"""The file of ``pgflow web --oidc``: which provider says who somebody is, and their roles.
+"""The file of ``pgflow web --oidc``: the provider that logs people in, and their roles.
 
-It has no secret in it, so it may lie beside the code. The secret of the client comes from
+It holds no secret, so you can keep it beside the code. The secret of the client comes from
 ``PGFLOW_OIDC_SECRET``; a public client has none. ``PGFLOW_WEB_SECRET`` is the key of sessions and
-forms, the same in all processes that serve one host. Without it each start makes its own, and
-whoever was logged in logs in again.
+forms, the same in all processes that serve one host. Without it each start makes its own key, and
+people must log in again.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def _read(path: Path) -> dict[str, Any]:
     """
     said = read_toml(path)
     if {"client_secret", "secret"} & set(said):
-        raise Mistake(f"{path}: no secret stands in this file: set {CLIENT_SECRET} instead")
+        raise Mistake(f"{path}: this file must not hold a secret: set {CLIENT_SECRET} instead")
     if unknown := sorted(set(said) - KNOWN):
-        raise Mistake(f"{path}: there is no {unknown[0]}; there are {', '.join(sorted(KNOWN))}")
+        raise Mistake(f"{path}: unknown key {unknown[0]}; use {', '.join(sorted(KNOWN))}")
     for name in NEEDED:
         if name not in said:
             raise Mistake(f"{path}: {name} is missing; it names {', '.join(NEEDED)}")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pgflow._db.query import Query
 
 outbox = make_group(
-    "outbox", "Shows relays and their lag, or replays and mends one.", invoke_without_command=True
+    "outbox", "Shows relays and their lag, or replays or repairs one.", invoke_without_command=True
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the relay.", show_default=False)]
@@ -61,7 +61,7 @@ _DELIVERIES = (
 def list_relays(
     context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None
 ) -> None:
-    """Shows relays and their lag, or replays and mends one.
+    """Shows relays and their lag, or replays or repairs one.
 
     LAG counts the events that a relay has yet to take, up to 10000, and OLDEST is the age of the
     first. RETRYING wait for another try, and DEAD until `pgflow outbox redeliver`.
@@ -108,7 +108,7 @@ def show_relay(
         from pgflow import inspect
 
         if relay not in {row.name for row in fetch(connection, inspect.list_relays())}:
-            raise Mistake(f"there is no relay {relay!r}: `pgflow outbox` lists them")
+            raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
         question = inspect.list_deliveries(relay, limit=limit)
         rows = [as_row(found) for found in fetch(connection, question)]
         now = database_now(connection)
@@ -215,7 +215,7 @@ def drop_relay(
 ) -> None:
     """Removes a relay that no code declares any more, so that it keeps no events."""
     if not yes:
-        raise Mistake(f"relay {relay} would forget its place: say --yes")
+        raise Mistake(f"relay {relay} would forget its place: pass --yes")
     from pgflow._db.calls import outbox as calls
 
     _say(dsn, calls.drop_relay(relay))
@@ -237,7 +237,7 @@ def publish(
     try:
         json.loads(payload)
     except ValueError as error:
-        raise Mistake(f"the payload is no JSON: {error}") from error
+        raise Mistake(f"the payload is not JSON: {error}") from error
     number = _say(dsn, calls.publish(topic, payload, key))
     print_one(
         choose_form(as_json=as_json),

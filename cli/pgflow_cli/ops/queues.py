@@ -1,5 +1,5 @@
-"""``pgflow queues``: how much stands, runs and waits in each queue; pausing, resuming and purging
-them, setting their rules, and who did.
+"""``pgflow queues``: shows how much is queued, running and waiting in each queue; pauses, resumes,
+purges and configures queues, and lists who did.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pgflow._db.query import Query
 
 queues = make_group(
-    "queues", "Shows queues, or pauses, resumes and sets rules of one.", invoke_without_command=True
+    "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
@@ -72,7 +72,7 @@ def list_queues(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Shows queues, or pauses, resumes and sets rules of one."""
+    """Shows queues, or pauses, resumes or configures one."""
     if context.invoked_subcommand is not None:
         return
     if plot and (as_json or as_csv):
@@ -272,7 +272,7 @@ def purge_queue(
 
 def _confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:
     if not sys.stdin.isatty():
-        raise Mistake(f"{question} There is nobody to ask: {remedy}")
+        raise Mistake(f"{question} Cannot ask without a terminal: {remedy}")
     typer.confirm(question, abort=True, err=True)
 
 
@@ -316,7 +316,7 @@ def history(
         ],
         [as_row(change) for change in found],
         names=("changed_at", "queue", "what", "said", "why", "changed_by"),
-        empty="Nobody has said anything of a queue.",
+        empty="No queue was ever changed.",
     )
 
 
@@ -370,7 +370,7 @@ def _names(connection: psycopg.Connection[Any]) -> list[str]:
 def _check_name(connection: psycopg.Connection[Any], queue: str) -> None:
     names = _names(connection)
     if queue not in names:
-        raise Mistake(f"there is no queue {queue!r}: there are {', '.join(names) or 'none yet'}")
+        raise Mistake(f"queue {queue!r} does not exist: there are {', '.join(names) or 'none yet'}")
 
 
 def _print(

@@ -48,10 +48,10 @@ def sql(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Asks the database a question; it can change nothing.
+    """Runs a read-only query against the database.
 
-    Views to ask are runs, steps, timeline, queues and workers. It runs by a login that is an
-    auditor and nobody else: that of --dsn, else PGFLOW_AUDITOR_DSN. The embedded server has one.
+    Query the views runs, steps, timeline, queues and workers. The query runs under a login that is
+    only an auditor: that of --dsn, else PGFLOW_AUDITOR_DSN. The embedded server has one.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     text = _read(statement)

@@ -76,7 +76,7 @@ def replay(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Replays recorded runs against the code at hand.
+    """Replays recorded runs against the current code.
 
     A run that the code does not repeat would be stuck after a deploy of it: it is shown with both
     sides and the source lines, and the exit code is 1. No step runs, and nothing is written. With

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
     from pgflow.inspect import ScheduleRow
 
-schedules = make_group(
-    "schedules", "Shows what starts by itself, or sets it.", invoke_without_command=True
-)
+schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_without_command=True)
 
 Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
 Why = Annotated[str | None, typer.Option(help="The reason, kept with the change.")]
@@ -51,7 +49,7 @@ _COLUMNS = (
 def show_all(
     context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None
 ) -> None:
-    """Shows what starts by itself, or sets it.
+    """Shows schedules, or changes one.
 
     NEXT is when the next slot is due. SKIPPED counts slots at which a run before was open, MISSED
     those that were late and not caught up.
@@ -100,7 +98,7 @@ def show_schedule(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Shows a schedule, its next slots, and what was said of it."""
+    """Shows a schedule, its next slots, and its changes."""
     from pgflow import inspect
 
     with opened(dsn) as connection:
@@ -153,7 +151,7 @@ def pause_schedule(
     from pgflow._db.query import run
 
     if not why:
-        raise Mistake("say why the schedule is paused: --why")
+        raise Mistake("give the reason for the pause: --why")
     with opened(dsn) as connection:
         _require(connection, schedule)
         is_new = run(connection, calls.pause_schedule(schedule, why, operator()))
@@ -305,8 +303,10 @@ def set_schedule(
             help="While a run is open: skip, buffer_one, buffer_all, cancel_other or allow."
         ),
     ] = "skip",
-    catch_up: Annotated[str, typer.Option(help="Of late slots: skip, latest or all.")] = "latest",
-    max_catch_up: Annotated[int, typer.Option(help="Most late slots caught up at once.")] = 100,
+    catch_up: Annotated[
+        str, typer.Option(help="For missed slots: skip, latest or all.")
+    ] = "latest",
+    max_catch_up: Annotated[int, typer.Option(help="Most missed slots to catch up at once.")] = 100,
     jitter: Annotated[str, typer.Option(help="Most that a slot is late on purpose.")] = "0s",
     not_on: Annotated[
         list[str] | None,
@@ -415,7 +415,7 @@ def _require(connection: psycopg.Connection[Any], name: str) -> ScheduleRow:
 
 
 def _unknown(name: str) -> Mistake:
-    return Mistake(f"there is no schedule {name!r}: `pgflow schedules` lists those that there are")
+    return Mistake(f"schedule {name!r} does not exist: `pgflow schedules` lists them")
 
 
 def _zone(schedule: ScheduleRow) -> str:

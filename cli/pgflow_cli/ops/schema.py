@@ -46,7 +46,7 @@ def migrate(
 
 
 def _say_of_compiling(connection: Any) -> list[str]:
-    """Lines for whoever looks with psql, where the server compiles first."""
+    """Return a warning for users of psql if the server compiles queries (jit)."""
     from pgflow_cli.ops.checks.finding import Patient
     from pgflow_cli.ops.checks.server import check_compiling
 
@@ -93,7 +93,7 @@ def init(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Begins a project: installs the schema, writes flows.py."""
+    """Sets up a project: installs the schema, writes flows.py."""
     form = choose_form(as_json=as_json)
     target = folder / "flows.py"
     if target.exists():

@@ -145,8 +145,8 @@ def _metrics(
 
 
 async def _until_asked(asked: asyncio.Event, worker: Worker) -> int:
-    """0 once a signal asks; 1 if a part of the worker has died,
-    so that whoever watches starts another.
+    """Return 0 once a signal asks to stop, or 1 once a part of the worker has died, so that a
+    supervisor restarts the process.
     """
     waits = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(worker.failed.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -60,7 +60,7 @@ def tick(
     budget: Annotated[
         list[str] | None,
         typer.Option(
-            help="UNIT=AMOUNT: take no more runs once those taken were charged so much.",
+            help="UNIT=AMOUNT: take no more runs once those taken have spent this much.",
             show_default=False,
         ),
     ] = None,
@@ -138,7 +138,7 @@ def _limits(
 
     runtime = parse_duration(max_runtime, "--max-runtime").total_seconds()
     if runtime <= 0:
-        raise Mistake("--max-runtime must be more than nothing")
+        raise Mistake("--max-runtime must be greater than zero")
     return Limits(
         runtime,
         min(parse_duration(grace, "--grace").total_seconds(), runtime / 2),

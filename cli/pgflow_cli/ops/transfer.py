@@ -74,12 +74,12 @@ def export(
 ) -> None:
     """Writes runs with their journals as JSON Lines.
 
-    Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import`
-    read them. Inputs, results and payloads are in them as they were recorded: treat the file
-    like the database.
+    Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import` read
+    them. Inputs, results and payloads are in them as they were recorded: treat the file like the
+    database.
 
     With --decisions each line is a decision with its reasons and cost, the acts that rest on it,
-    what people said of it at gates, and how its run ended: for evaluations.
+    the answers that people gave at gates, and how its run ended: for evaluations.
     """
     filters = Filters(status, workflow, queue, label, key, since, until)
     if bool(keys) + bool(filters) + everything != 1:
@@ -205,7 +205,7 @@ def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iter
 
 
 def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
-    """Inserts exported runs as history that nothing can run.
+    """Imports exported runs as read-only history.
 
     All of them or none: a key or a run that is here already refuses the file. A run that was open
     is cancelled here, with the reason "imported while waiting"; replays judge it by what it was.

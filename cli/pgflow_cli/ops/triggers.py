@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def triggers(
     target: Annotated[
         str | None,
-        typer.Argument(help="MODULE[:APP] with the workflows that @on stands above."),
+        typer.Argument(help="MODULE[:APP] with the workflows that @on decorates."),
     ] = None,
     *,
     sql: Annotated[

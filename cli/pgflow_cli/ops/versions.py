@@ -58,7 +58,7 @@ def versions(
         columns = _version_columns(database_now(connection))
     form = choose_form(as_json=as_json, as_csv=as_csv)
     print_rows(
-        form, columns, rows, names=VERSION_NAMES, empty="No worker has said yet what code it has."
+        form, columns, rows, names=VERSION_NAMES, empty="No worker has reported its code yet."
     )
 
 
@@ -95,7 +95,7 @@ def patches(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Shows patches, and whether their old sides may go.
+    """Shows patches, and whether their old code can be removed.
 
     NEW counts open runs that took the new side, OLD those that may have passed before the change.
     """

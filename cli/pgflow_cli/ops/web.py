@@ -100,12 +100,13 @@ def web(
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
-    """Serves the console: pages where people see, decide and mend.
+    """Serves the web console.
 
-    On this machine it trusts whoever opens the link that it prints, and records that name. With
-    --tokens it asks each for a token, with --oidc a provider says who they are, and it may listen
-    elsewhere. The secret of the client is PGFLOW_OIDC_SECRET. Put a proxy that speaks TLS before
-    it: name that by --behind-proxy, and the hosts that it is asked for by --allow-host.
+    By default it is for this machine: the link that it prints logs you in, and records your login
+    name. With --tokens each person needs a token. With --oidc a provider logs people in. With
+    either it may listen elsewhere. The secret of the client is PGFLOW_OIDC_SECRET. Put a proxy that
+    speaks TLS before it: name its address by --behind-proxy, and the hosts that browsers ask for by
+    --allow-host.
     """
     _check(host, tokens, oidc, names, proxies, read_only=read_only, roles=roles)
     try:
@@ -168,15 +169,12 @@ def _check(
             "listen at 127.0.0.1"
         )
     if tokens is not None and oidc is not None:
-        raise Mistake("--tokens and --oidc are two ways to say who somebody is: take one")
+        raise Mistake("--tokens and --oidc exclude each other: pass one of them")
     if is_open and (read_only or roles):
         way = "--tokens" if oidc is None else "--oidc"
         raise Mistake(f"--read-only and --as are for this machine; the file of {way} has roles")
     if proxies and not is_open:
-        raise Mistake(
-            "behind a proxy nobody sits at this machine: name who may by --tokens FILE or "
-            "--oidc FILE"
-        )
+        raise Mistake("--behind-proxy requires --tokens FILE or --oidc FILE")
     for name in names or ():
         if not _HOST.fullmatch(name):
             raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
@@ -186,9 +184,7 @@ def _check(
 def _who(
     tokens: Path | None, oidc: Path | None, *, read_only: bool, roles: list[str] | None
 ) -> tuple[Auth, list[str]]:
-    """Return who says who somebody is, and the names by which the console may be called if that
-    says them.
-    """
+    """Return how people log in, and the host names that the OIDC file allows."""
     from pgflow.web import Local
     from pgflow_cli.ops.oidc import read_oidc
 
@@ -298,10 +294,10 @@ def _answering_to_the_end(served: Any) -> Any:
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
 
     Raises:
-        Mistake: Something else does there, or there is no such address.
+        Mistake: The address is in use, or does not exist.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -325,9 +321,9 @@ async def _serve(
         app: The app.
         server: The server.
         listening: The socket that it listens at.
-        stop: Hears the signal.
+        stop: Receives the signal.
         close: Function that ends the live pages.
-        link: Path that lets in whoever sits here. It is a secret, and so is never logged.
+        link: Path that logs in the local user. It is a secret, so it is never logged.
     """
     import asyncio
     import logging

@@ -91,7 +91,7 @@ def workers(
         ),
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option(help="Address of that endpoint. It asks nobody for a password.")
+        str, typer.Option(help="Address of that endpoint, which needs no password.")
     ] = "127.0.0.1",
     only_list: Annotated[
         bool, typer.Option("--list", help="List the workers, as without a module.")

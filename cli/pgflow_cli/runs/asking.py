@@ -1,6 +1,6 @@
-"""Inputs that a workflow needs and was not given: whoever sits at a terminal is asked for them.
+"""Missing inputs of a workflow: at a terminal, the command asks for them.
 
-A second start with the key of a run goes on with what that run was given, and asks nothing.
+A second start with the key of a run uses the inputs of that run, and asks nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_CHARS = 200
 def ask_missing(
     dsn: str | None, key: str | None, graph: Graph, given: dict[str, Any]
 ) -> dict[str, Any]:
-    """The values of inputs that are missing; nothing where nobody is at a terminal.
+    """Return the values of missing inputs, asked for at the terminal; empty without one.
 
     Args:
         dsn: The database.
@@ -32,7 +32,7 @@ def ask_missing(
         given: Values that were given.
 
     Raises:
-        typer.Abort: Whoever is asked leaves.
+        typer.Abort: The user aborts.
     """
     from pgflow.declare.durable import wanted_inputs
 

@@ -37,28 +37,28 @@ _SOPS = (".", "sops", "agent-sops", ".agents/sops")
 
 @dataclass(frozen=True)
 class Wishes:
-    """Words of the command line of a file.
+    """Options of the command line for a file.
 
     Attributes:
-        words: Message of whoever starts it.
+        words: Message of the person who starts it.
         inputs: Inputs, as ``NAME=TEXT`` or ``NAME:=JSON``, or all as a JSON object.
         cwd: Working folder.
-        provider: Name of whoever takes the turns of agents.
-        providers: Providers by the words of files that mean them.
+        provider: Name of the provider of the agents' turns.
+        providers: Providers by the names that files use for them.
         env: Variables of the environment that programs get too.
-        secrets: More of them, which nothing that is recorded may say.
-        has_budget: True if what the run may spend is limited.
+        secrets: More of them, whose values are never recorded.
+        has_budget: True if the run has a spending limit.
         is_elsewhere: True if another process works on it.
         ignored: Limits of agents that may be overlooked.
         base: Base branch.
         context: File with the issue that the run is about.
         parallel: Most nodes at work at once.
         dialect: Family whose rules hold where they differ.
-        requested: Stages of a workspace that run only if somebody asks for them.
+        requested: Stages of a workspace that run only on request.
         chain: True if agents may have other SOPs carried out.
         lease: Right to the working folder: ``wait``, ``refuse`` or ``share``.
         worktree: True to work in a git worktree of the run's own.
-        conversation: Name of the conversation whose sessions it goes on in.
+        conversation: Name of the conversation whose sessions it continues.
         search: Folders in which a DAG finds others, after its own.
     """
 
@@ -138,16 +138,16 @@ Ask = Callable[["Graph", dict[str, Any]], dict[str, Any]]
 
 
 def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any]:
-    """The arguments of the run of a file.
+    """Return the arguments of the run of a file.
 
     Args:
         path: The file.
-        wishes: Words of the command line.
-        ask: Asks for what is missing; None to ask nobody.
+        wishes: Options of the command line.
+        ask: Function that asks for missing inputs; None to refuse them.
 
     Raises:
         Mistake: It cannot be run like this.
-        Ended: The file has errors, and they have been said.
+        Ended: The file has errors; they are already printed.
     """
     from pgflow.declare.durable import freeze
     from pgflow.declare.durable.config import with_tiers
@@ -271,7 +271,7 @@ def _check_variable(option: str, name: str, *, is_elsewhere: bool) -> None:
     if name in NEVER:
         raise Mistake(f"{option} {name}: no program gets the connection to the database")
     if not is_elsewhere and not os.environ.get(name):
-        raise Mistake(f"{option} {name}: there is no such variable here, or it is empty")
+        raise Mistake(f"{option} {name}: this variable is not set, or is empty")
 
 
 def _refuse_secrets(names: tuple[str, ...], where: str, value: Any) -> None:
@@ -300,10 +300,10 @@ def _read(path: Path) -> str:
 
 
 def _check_agents(graph: Graph, settings: Settings) -> Agents:
-    """Refuse a run whose agents nobody can be, or nobody as they are meant.
+    """Refuse a run whose agents have no provider, or one that ignores their limits.
 
     Raises:
-        Mistake: There is no provider, or a limit would not be kept.
+        Mistake: A provider is missing, or a limit would not be kept.
     """
     from pgflow.declare.durable import limits, providers
     from pgflow.declare.durable.agents import Agents
@@ -312,7 +312,7 @@ def _check_agents(graph: Graph, settings: Settings) -> Agents:
     agents = Agents(graph, settings)
     if needed := agents.unserved():
         raise Mistake(
-            f"{', '.join(map(shown, needed[:5]))}: nobody takes the turns of agents: pass "
+            f"{', '.join(map(shown, needed[:5]))}: no provider for these agents: pass "
             "--provider, such as 'cmd:claude -p' or stub:FILE"
         )
     sys.path.insert(0, str(Path.cwd()))
@@ -325,7 +325,7 @@ def _check_agents(graph: Graph, settings: Settings) -> Agents:
         raise Mistake(str(error)) from error
     if broken:
         raise Mistake(
-            f"{'; '.join(map(shown, broken[:5]))}: run it elsewhere, or say --ignore with the "
+            f"{'; '.join(map(shown, broken[:5]))}: run it elsewhere, or pass --ignore with the "
             "field's name"
         )
     return agents

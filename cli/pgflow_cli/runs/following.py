@@ -40,7 +40,7 @@ def logs(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Tells what happened to a run, line by line.
+    """Prints the history of a run, line by line.
 
     Each line is a unit of its journal. Log records of your own code are where its workers write
     them; each carries the key of its run.

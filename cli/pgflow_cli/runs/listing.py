@@ -113,11 +113,7 @@ def _nothing(connection: psycopg.Connection[Any], filters: Filters) -> str:
     if not filters:
         return "There are no runs yet: start one with `pgflow start` or `pgflow run`."
     strange = fetch(connection, unknown_queues(filters.queue or []))
-    return (
-        f"No run is like that: there is no queue {strange[0]!r}."
-        if strange
-        else "No run is like that."
-    )
+    return f"No runs match: queue {strange[0]!r} does not exist." if strange else "No runs match."
 
 
 def _list(
@@ -229,8 +225,8 @@ def _watch_changes(
 
 
 def _is_read() -> bool:
-    """Return True if the other end of the pipe is still there: nothing else would tell us, as long
-    as nothing changes.
+    """Return True if the reader of the pipe is still there. Without this check we would only notice
+    at the next write.
     """
     import select
 

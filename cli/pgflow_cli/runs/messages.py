@@ -67,16 +67,16 @@ def messages(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Lists signals that no run has taken, or mends one.
+    """Lists undelivered signals, or repairs one.
 
-    Of a run: what waits in its mailbox, and what was put aside. Without a key: only what needs
-    somebody, in all runs. refused: the code could not take the payload, and the run is stuck until
-    you drop, replace or requeue the message. ended: the run had ended. dropped, replaced: somebody
-    took it out. All of these can be sent again with --requeue.
+    With a key: signals that wait in the run's mailbox, and those put aside. Without: only those
+    that need attention, in all runs. refused: the code could not take the payload, and the run is
+    stuck until you drop, replace or requeue the message. ended: the run had ended. dropped,
+    replaced: an operator took it out. You can send any of these again with --requeue.
     """
     chosen = [number for number in (drop, replace, requeue) if number is not None]
     if len(chosen) > 1:
-        raise Mistake("say one of --drop, --replace and --requeue")
+        raise Mistake("pass one of --drop, --replace and --requeue")
     if (replace is None) != (payload is None):
         raise Mistake("--replace MESSAGE and --with JSON go together")
     if to is not None and requeue is None:
@@ -87,7 +87,7 @@ def messages(
         _list(key, dsn, as_json=as_json, as_csv=as_csv)
         return
     if key is None:
-        raise Mistake("say the run that the message is for: `pgflow messages` lists both")
+        raise Mistake("name the run that the message is for: `pgflow messages` lists both")
     value = parse_json(payload, "the payload") if payload is not None else None
     with opened(dsn) as connection:
         from pgflow._db.calls import messages as calls
@@ -140,7 +140,7 @@ def _list(key: str | None, dsn: str | None, *, as_json: bool | None, as_csv: boo
         Column("WHY", lambda row: plain(row["why"] or ""), takes_rest=True, most=200),
     ]
     empty = (
-        "Nothing waits and nothing was put aside."
+        "No signals wait, and none was put aside."
         if key is not None
         else "Every message was taken, or waits to be."
     )

@@ -1,7 +1,7 @@
-"""``pgflow cancel``, ``pause``, ``resume``, ``retry``: what people tell runs.
+"""``pgflow cancel``, ``pause``, ``resume``, ``retry``: orders of people to runs.
 
-Runs are named by key, or chosen by filters. Chosen ones are looked up once: that set is counted,
-shown and asked about, and it is that set which is told, whatever the filters would find by then.
+Name runs by key, or choose them by filters. Filters are evaluated once. The runs found are counted,
+shown and confirmed, and exactly these get the order, even if more match by then.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def confirm_removal(what: str, question: str) -> None:
     """Ask before something is removed for good.
 
     Raises:
-        Mistake: There is no terminal to ask at.
+        Mistake: Standard input is not a terminal.
     """
     if not sys.stdin.isatty():
         raise Mistake(
-            f"{what} would be removed, and there is nobody to ask: pass --yes, or look with "
-            "--dry-run"
+            f"{what} would be removed, and there is no terminal to ask at: pass --yes, or "
+            "look with --dry-run"
         )
     typer.confirm(question, abort=True, err=True)
 
@@ -127,9 +127,9 @@ def cancel(
 ) -> None:
     """Cancels runs: their code may clean up first.
 
-    Cancelled is final. Chosen runs are counted, shown and asked about; exactly those are told.
-    --force is for operators: what the runs have done and not taken back stays owed, and `pgflow
-    owed` lists it.
+    Cancelled is final. Runs chosen by options are counted, shown and confirmed, and exactly these
+    are cancelled. --force is for operators: effects that the runs have done and not compensated
+    stay owed, and `pgflow owed` lists them.
     """
     filters = Filters(status, workflow, queue, label, key, since, until, keys or [], error=error)
     _give(
@@ -180,7 +180,7 @@ pause = _command(
     PAUSE,
     "Holds runs until they are resumed.\n\nSteps that are running finish; nothing new starts.",
 )
-resume = _command(RESUME, "Lets paused or stuck runs go on.")
+resume = _command(RESUME, "Resumes paused or stuck runs.")
 
 
 def retry(
@@ -205,7 +205,7 @@ def retry(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Lets stuck or failed runs try again.
+    """Retries stuck or failed runs.
 
     Stuck runs go on with a fresh budget. Failed ones, named or chosen by --status failed, go back
     to the step that failed; it runs again under the same idempotency key. Of a run of a workflow
@@ -214,7 +214,7 @@ def retry(
     """
     check_effects(effects)
     if from_step is None and (attempts is not None or effects is not None) and not keys:
-        raise Mistake("--attempts and --effects are said of runs named by key, or with --from-step")
+        raise Mistake("--attempts and --effects require run keys or --from-step")
     filters = Filters(status, workflow, queue, label, key, since, until, keys or [], error=error)
     order = RETRY if from_step is None else replace(RETRY, fits=(*OPEN, *ENDED), asked=())
     manner = Manner(
@@ -333,11 +333,13 @@ def _show(connection: psycopg.Connection[Any], form: Form, chosen: list[dict[str
 
 
 def _ask(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[str, Any]]) -> None:
-    """Shows how many and which, and asks. Exactly these are told, even if others fit by then."""
+    """Show how many runs and which, and ask. Exactly these get the order, even if others match by
+    then.
+    """
     if not sys.stdin.isatty():
         raise Mistake(
-            f"{many(len(chosen), 'run')} would be {order.past}, and there is nobody to ask: pass "
-            "--yes, or look with --dry-run"
+            f"{many(len(chosen), 'run')} would be {order.past}, and there is no terminal to ask "
+            "at: pass --yes, or look with --dry-run"
         )
     out = console(error=True)
     out.print(make_table(run_columns(chosen, database_now(connection)), chosen[:SAMPLE], out.width))
@@ -405,7 +407,7 @@ _REPORT_COLUMNS = [
 def _report(
     connection: psycopg.Connection[Any], order: Order, form: Form, chosen: list[dict[str, Any]]
 ) -> None:
-    """Print the status of the runs so far: one that a worker holds is told by it,
+    """Print the statuses of the runs so far. A run that a worker holds gets the order from it
     within moments.
     """
     from pgflow.inspect import read_statuses
@@ -421,7 +423,7 @@ def _report(
 
 
 def _say_what_follows(order: Order, rows: list[dict[str, Any]]) -> None:
-    """Say what is still to come: a worker must be told, or code must clean up."""
+    """Print what is still to come: workers to notify, or code to clean up."""
     held = sum(row["before"] == row["status"] == "running" for row in rows)
     cleaning = sum(order is CANCEL and row["status"] in OPEN for row in rows)
     if cleaning:
@@ -430,7 +432,7 @@ def _say_what_follows(order: Order, rows: list[dict[str, Any]]) -> None:
             "cleaned up, on a worker."
         )
     elif held:
-        note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker has been told.")
+        note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker was notified.")
 
 
 def _say_what_is_owed(connection: psycopg.Connection[Any], rows: list[dict[str, Any]]) -> None:

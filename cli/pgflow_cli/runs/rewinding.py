@@ -105,7 +105,7 @@ def fork(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Starts a run that begins with another's journal.
+    """Starts a run from a copy of another's journal.
 
     The other goes on as it is. The same new key with the same options is the same fork.
     """
@@ -161,7 +161,7 @@ def rewind(
     stays in the history.
     """
     if to is None and from_step is None:
-        raise Mistake("where to? Say --to UNIT or --from-step STEP; `pgflow restart` begins anew")
+        raise Mistake("where to? Pass --to UNIT or --from-step STEP; `pgflow restart` begins anew")
     edited = _json(edit, "--edit")
 
     def query(shared: PlaceOptions) -> Query[Started]:
@@ -185,7 +185,7 @@ def restart(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Begins a run anew, with its key.
+    """Restarts a run from the beginning, with the same key.
 
     Its input stays the same unless another is given.
     """
@@ -262,7 +262,7 @@ def _do(
 
 
 def _told(connection: psycopg.Connection[Any], origin: int | None) -> list[int]:
-    """The children of the generation before that have been told to end."""
+    """Return the chains of open children of the former generation, which are being cancelled."""
     from pgflow.inspect import list_child_chains
 
     return [] if origin is None else fetch(connection, list_child_chains([origin], only_open=True))

@@ -35,7 +35,7 @@ def run_here(
     stops_at_gates: bool = False,
     attach: str | None = None,
 ) -> dict[str, Any]:
-    """Starts a run, works on it until it ends, and answers its key, status and output.
+    """Start a run, work on it until it ends, and return its key, status and output.
 
     Args:
         app: Its app.
@@ -43,10 +43,10 @@ def run_here(
         arguments: Its input.
         limit: Longest time in seconds.
         shows_progress: True to show what it is doing.
-        watch: True to tell of each node of a declared workflow as it ends.
-        as_json: True to do so for programs.
-        stops_at_gates: True to end where the run waits for a person.
-        attach: Key of a run that there is, which is worked on instead of another.
+        watch: True to print each node of a declared workflow as it ends.
+        as_json: True to print nodes as JSON.
+        stops_at_gates: True to end when the run waits for a person.
+        attach: Key of an existing run to work on instead of a new one.
 
     Raises:
         RunFailed, RunCancelled, RunStuck: It did not complete.
@@ -110,7 +110,7 @@ async def _output(app: AsyncApp, key: str) -> Any:
 
 
 class _Watch:
-    """Tells of the nodes of a declared workflow as they end, and of what its agents say meanwhile,
+    """Prints the nodes of a declared workflow as they end, and the words of its agents meanwhile,
     on standard error.
     """
 
@@ -121,7 +121,7 @@ class _Watch:
         self._word = declared.as_json if as_json else declared.say_word
 
     async def follow(self, handle: AsyncRun[Any]) -> None:
-        """Tell until the run has ended."""
+        """Print nodes and words until the run has ended."""
         if self._is_enabled:
             await asyncio.gather(self._follow_nodes(handle), self._follow_agents(handle))
 
@@ -135,10 +135,10 @@ class _Watch:
 
 
 async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Watch) -> None:
-    """Waits for the end; says now and then what the run is doing.
+    """Wait for the end, and print now and then what the run is doing.
 
     Raises:
-        Ended: It waits for a person, and nobody is at a terminal to answer elsewhere.
+        Ended: It waits for a person, and there is no terminal to answer from.
     """
     result = asyncio.ensure_future(handle.result())
     said: set[str] = set()
@@ -173,11 +173,11 @@ async def _tell_holder(app: AsyncApp, key: str, said: set[str]) -> None:
 
 
 async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
-    """Stops where a person is asked. Where a child of the run asks, others may be at work: that is
-    said, and waited for.
+    """Stop if the run asks a person. If a child of the run asks, print that and go on: other nodes
+    may be at work.
 
     Raises:
-        Ended: Somebody is.
+        Ended: The run itself asks.
     """
     from pgflow.inspect import ask_async, find_detail, list_gates_below
 

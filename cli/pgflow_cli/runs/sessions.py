@@ -1,7 +1,7 @@
-"""``pgflow reset-sessions``: agents forget what they were told in the runs of a conversation.
+"""``pgflow reset-sessions``: forgets the sessions of agents in a conversation.
 
-Sessions are kept by nodes with ``persist_session`` (`pgflow.declare.durable.conversations`). All
-conversations of a workflow lose theirs only if somebody says so.
+Nodes with ``persist_session`` keep them (`pgflow.declare.durable.conversations`). To reset all
+conversations of a workflow you must confirm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def reset_sessions(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Has agents forget what they keep from run to run.
+    """Forgets the sessions that agents keep between runs.
 
     The next run of the conversation begins anew. What agents keep of a session on their own disk
     stays.
@@ -38,7 +38,7 @@ def reset_sessions(
     from pgflow.documents import Documents
 
     if conversation is None and node is not None:
-        raise Mistake("--node is said of one conversation: pass --conversation NAME")
+        raise Mistake("--node requires --conversation NAME")
     if conversation is None and not yes:
         raise Mistake("every conversation would lose its sessions: pass --conversation, or --yes")
     folder = [name for name in (workflow, conversation, node) if name is not None]

@@ -48,7 +48,7 @@ _ORDER = ("verb", "why", "sent_at", "sent_by")
 
 DEFAULT_LIMIT = 30
 MOST_SHOWN = 2000
-"""Characters of a value; somebody who wants all of it asks for JSON."""
+"""Most characters of a value. JSON has all of it."""
 PICTURE_UNITS = 400
 """Newest units of the journal that a picture shows."""
 
@@ -129,7 +129,7 @@ def print_object(run: dict[str, Any]) -> None:
 def read_run(
     connection: psycopg.Connection[Any], key: str, limit: int | None = None
 ) -> dict[str, Any]:
-    """Return a run with its calls, its children and what it said of itself.
+    """Return a run with its calls, its children and its published state.
 
     Args:
         connection: To the database.
@@ -287,7 +287,7 @@ def _settling(effect: dict[str, Any]) -> str:
     command = f"pgflow settle {shlex.quote(effect['key'])}"
     if effect.get("compensates"):
         return f"take {effect['compensates']} back by hand, then `{command} --confirmed null`"
-    return f"`{command}` with `--confirmed JSON`, `--failed` or `--absent` says what became of it"
+    return f"`{command}` with `--confirmed JSON`, `--failed` or `--absent` records its outcome"
 
 
 def _asked(order: dict[str, Any], now: datetime) -> str:
@@ -302,9 +302,9 @@ def _advice(run: dict[str, Any]) -> str:
     if owed := _owed_effects(run):
         return "; ".join(map(_settling, owed))
     if run["status"] == "stuck":
-        return f"mend the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
+        return f"fix the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
     if run["status"] == "paused":
-        return f"`pgflow resume {key}` lets it go on"
+        return f"`pgflow resume {key}` resumes it"
     if run["reason_code"] == "gate":
         gate = shlex.quote(run["reason_detail"]["gates"][0])
         return f"a person is needed: `pgflow approve {gate}`, or `pgflow reject {gate}`"

@@ -34,20 +34,20 @@ def folder_of(graph: Graph, path: Path) -> Path | None:
         return None
     folder = path if path.is_dir() else path.parent
     if not is_workspace(folder):
-        raise Mistake(f"{path} stands alone: stages run in the folder of their workspace")
+        raise Mistake(f"{path} is not in a workspace: stages run in the folder of theirs")
     return folder
 
 
 def on_request(graph: Graph) -> list[str]:
-    """The stages that run only if somebody asks for them."""
+    """Return the stages that run only on request."""
     return [node.id for node in graph.nodes if any(gate.kind == "request" for gate in node.gates)]
 
 
 def check_requested(graph: Graph, stages: tuple[str, ...]) -> None:
-    """Refuse to ask for stages that nobody need ask for.
+    """Refuse requests for stages that do not wait for one.
 
     Raises:
-        Mistake: One is none that waits to be asked for.
+        Mistake: One of them does not.
     """
     known = on_request(graph)
     for stage in stages:
@@ -100,7 +100,7 @@ def awaited(detail: RunDetail) -> list[str]:
 
 
 def _graph_of(detail: RunDetail) -> Graph | None:
-    """The workspace that a run plays; None if it is no run of one."""
+    """Return the workspace that a run plays; None if the run is of something else."""
     from pgflow.declare.durable import declared
     from pgflow.declare.graph import Graph
 
@@ -119,7 +119,7 @@ def request(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Asks a run for a stage that it would leave out.
+    """Requests a stage that a run would skip.
 
     The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or
     has ended.
@@ -132,9 +132,7 @@ def request(
         detail = find_detail(connection, key)
         graph = _graph_of(detail)
         if graph is None:
-            raise Mistake(
-                f"run {key!r} is no run of a workspace, or nobody here can read its input"
-            )
+            raise Mistake(f"run {key!r} is not of a workspace, or its input cannot be read here")
         check_requested(graph, (stage,))
         if _has_passed(connection, detail, f"{REQUEST}{stage}"):
             raise Mistake(f"run {key!r} has passed stage {stage!r}: it was left out")
@@ -166,5 +164,5 @@ def _has_passed(connection: psycopg.Connection[Any], detail: RunDetail, name: st
 
 def _said(said: dict[str, Any]) -> str:
     if not said["new"]:
-        return f"{said['key']} was asked for {said['stage']} before."
-    return f"{said['key']} runs {said['stage']} when it comes to it."
+        return f"Stage {said['stage']} of {said['key']} was already requested."
+    return f"{said['key']} will run stage {said['stage']} when it reaches it."

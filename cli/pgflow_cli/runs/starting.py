@@ -116,7 +116,7 @@ def start(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="With --key: it counts while its run is open, and so long after its start.",
+            help="With --key: the key counts while its run is open, and this long after its start.",
         ),
     ] = None,
     debounce: Annotated[
@@ -155,7 +155,7 @@ def start(
     ] = None,
     new: Annotated[
         bool,
-        typer.Option("--new", help="The name is right although the database has never seen it."),
+        typer.Option("--new", help="Start it even if the database does not know the name."),
     ] = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
@@ -165,19 +165,18 @@ def start(
     value = parse_input(words, text)
     labels = parse_pairs(label, "--label")
     if if_taken is not IfTaken.MATCH and key is None:
-        raise Mistake(f"--if-taken {if_taken.value} is said of a key: pass --key too")
+        raise Mistake(f"--if-taken {if_taken.value} requires --key")
     times = {
         name: None if text is None else parse_duration(text, f"--{name.replace('_', '-')}")
         for name, text in (("key_for", key_for), ("debounce", debounce), ("max_wait", max_wait))
     }
     if key is None and any(span is not None for span in (*times.values(), collect)):
-        raise Mistake(
-            "--key-for, --debounce, --max-wait and --collect are said of a key: pass --key too"
-        )
+        raise Mistake("--key-for, --debounce, --max-wait and --collect require --key")
     workflow = _load(target, dsn) if ":" in target or target.endswith(".py") else None
     if workflow is not None and version is not None:
         raise Mistake(
-            f"--version is said of a name: the code of {target} says whether its runs are pinned"
+            f"--version requires the name of a workflow: the code of {target} decides whether its "
+            "runs are pinned"
         )
     with opened(dsn) as connection:
         from pgflow.inspect import is_served, why_unserved
@@ -489,7 +488,7 @@ def run(
         bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="FILE: tell of each node as it ends.")
+        bool, typer.Option("--watch", help="FILE: print each node as it ends.")
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
     as_json: AsJson = None,
@@ -572,9 +571,9 @@ def run(
             "--path": search,
         }
         if said := [option for option, value in of_files.items() if value]:
-            raise Mistake(f"{said[0]} is said of a file, and {target} is none")
+            raise Mistake(f"{said[0]} requires a file, and {target} is not one")
         if len(inputs or ()) > 1:
-            raise Mistake("--input is all parameters in one object: it is given once")
+            raise Mistake("--input holds all parameters in one object: pass it once")
         app, workflow = load_workflow(target, find_dsn(dsn))
         arguments = check_input(workflow, parse_input(words, inputs[0] if inputs else None))
     prepared = workflow.options(key=key, timeout=timeout, labels=labels or None, budget=pool)
@@ -605,18 +604,20 @@ def _go_back(
     *,
     has_more: bool,
 ) -> None:
-    """Takes a run back to a node.
+    """Rewind a run to a node.
 
     Raises:
-        Mistake: It is not said of which run, or something else is said than the run began with.
+        Mistake: The run is not named, or other options would change what it began with.
     """
     from pgflow_cli.runs import declared
     from pgflow_cli.runs.rewinding import check_effects
 
     if file is None or key is None:
-        raise Mistake("--from is said of the run of a file: pass its --key")
+        raise Mistake("--from requires a file and the --key of its run")
     if has_more:
-        raise Mistake("--from goes on with what the run began with: pass --key and --from alone")
+        raise Mistake(
+            "--from reuses the options that the run began with: pass --key and --from alone"
+        )
     check_effects(effects)
     declared.go_back(dsn, file, key, node, effects)
 

@@ -51,7 +51,7 @@ NARROW = 100
 
 
 _NAMED = ("timer", "signal", "child", "lock", "update")
-"""Kinds of entries whose kind stands before their names."""
+"""Kinds of entries that are shown before their names."""
 
 
 def timeline(

@@ -47,7 +47,7 @@ def update(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Asks a run for an update, and waits for the answer.
+    """Sends an update to a run, and waits for the answer.
 
     Exit code 1 if its handler failed, its validator rejected it, or the run ended before it was
     answered; 3 if the time is over first. The update stays where it is then: ask again with its id.
@@ -74,7 +74,7 @@ def update(
     told["error"] = _parsed(reply.error)
     print_one(choose_form(as_json=as_json), told, lambda: plain(_told(told)))
     if reply.status == "waiting":
-        note(f"There is no answer yet. Ask again with --id {named}.")
+        note(f"No answer yet. Ask again with --id {named}.")
         raise Ended(TIME_LIMIT)
     if reply.status != "done":
         raise Ended(FAILED)

@@ -46,7 +46,7 @@ _RUN = (
 _NAMES = ("key", "status", "workflow", "since", "why")
 OVER = (*ENDED, "stuck")
 PATIENCE_SECONDS = 1.0
-"""Wait after which whoever waits is told what for."""
+"""Time after which a wait prints what it waits for."""
 
 
 def wait(
@@ -57,7 +57,7 @@ def wait(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Waits until runs have ended, or are stuck.
+    """Waits until runs end or get stuck.
 
     Exit code 0 if all completed, 1 if one failed or was cancelled, 4 if one is stuck, 3 if the time
     is over first.

@@ -41,8 +41,8 @@ def _write(target: Path, text: str) -> bool:
         before = target.read_text(encoding="utf-8") if target.exists() else OURS
         if not before.startswith(OURS):
             raise Mistake(
-                f"{target} is somebody else's: nothing was written. Move it away, or name another "
-                "folder with --to"
+                f"{target} was not written by pgflow, so nothing was changed. Move it away, or "
+                "name another folder with --to"
             )
         if before == text:
             return False

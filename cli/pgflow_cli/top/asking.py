@@ -1,6 +1,6 @@
-"""The question before an order: what it does, what it stands for, and what it is told.
+"""The dialog before an order: what it does, the command that it stands for, and its fields.
 
-It is asked once. Whatever refuses it is told in place, and what was typed stays.
+It opens once per order. A refusal appears in place, and what was typed stays.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Ask(ModalScreen[str]):
                 ("=> ", "dim"),
                 printable(self._order.sql(said)),
                 "\n",
-                (printable(f"It is recorded as the word of {self._who}."), "dim"),
+                (printable(f"It is recorded under the name {self._who}."), "dim"),
             )
         )
 

@@ -25,10 +25,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
     as_json: AsJson = None,
 ) -> None:
-    """Watches all work live in the terminal, and takes orders.
+    """Opens the live console in the terminal.
 
-    It trusts whoever sits at the terminal, and records that name with every order. --once prints
-    what needs a person, queues, runs, workers, gates, debts and budgets, for scripts in JSON.
+    It trusts the user at the terminal, and records that name with every order. --once prints what
+    needs a person, queues, runs, workers, gates, debts and budgets, for scripts in JSON.
     """
     check_roles(roles)
     if as_json is not None and not once:

@@ -1,7 +1,7 @@
-"""Parts that all screens have: an application with a desk, and a way to be read again and again.
+"""Parts that all screens have: an application with a desk, and repeated reads.
 
-It asks one small question every two seconds, and only for what is seen. A database that does not
-answer is told of; what is seen stays, and is read again once it answers.
+It asks one small question every two seconds, and only for what is seen. If the database does not
+answer, the screen shows that above the old rows, and reads everything again once it answers.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Station(App[None]):
     """The application.
 
     Attributes:
-        desk: The desk that is asked and told.
-        person: Person who gives orders; None for nobody.
+        desk: Desk that answers questions and takes orders.
+        person: Person who gives orders; None if read-only.
         database: Name of the database.
         clock: Its clock.
         tick_seconds: Time between two looks.
@@ -91,7 +91,7 @@ class Live(Screen[None]):
 
     Attributes:
         ticks: Number of looks so far.
-        is_asked: True if somebody wants it to be read now.
+        is_asked: True if it must be read now.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "again", "now"), Binding("q", "back")]
@@ -130,7 +130,7 @@ class Live(Screen[None]):
         self.look_soon()
 
     def action_again(self) -> None:
-        """Read it now, as somebody asks."""
+        """Read it now."""
         self.look_soon()
 
     def action_back(self) -> None:
@@ -166,7 +166,7 @@ class Live(Screen[None]):
             self._line("trouble", "")
 
     def _tell_trouble(self, error: BaseException) -> None:
-        """Tell what is wrong; all is read once that is over."""
+        """Show what is wrong. Everything is read again once that is over."""
         self.is_asked = True
         line = explain(error)
         if is_silent(error):

@@ -1,7 +1,7 @@
-"""Orders: what may be done about a run, a gate or a debt, with all that is said before it is done.
+"""Orders: what you can do about a run, a gate or a debt, with the texts to confirm it.
 
-An order is data: its fields, the command line and the statement that it stands for, and a verb of
-the client that does it. Nothing here shows anything.
+An order is data: its fields, its command line and SQL statement, and the method of the client that
+carries it out. This module shows nothing itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERDICT_KEYS = {"confirmed": "c", "failed": "f", "absent": "b", "taken_back": "k
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody at the terminal.
+    """The user at the terminal.
 
     Attributes:
         name: Name that is recorded with every order.
@@ -44,7 +44,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Field:
-    """Something that an order is told.
+    """A field of an order.
 
     Attributes:
         name: Its name.
@@ -63,16 +63,16 @@ class Field:
 
 @dataclass(frozen=True)
 class Order:
-    """Something that may be done.
+    """An order.
 
     Attributes:
         key: Key of the keyboard for it.
         title: Words for it.
         says: Words for what it does.
-        fields: Texts that it is told.
-        command: Function that returns the command line that it stands for.
-        sql: Function that returns the statement.
-        give: Function that does it.
+        fields: Its fields.
+        command: Function that returns its command line.
+        sql: Function that returns its SQL statement.
+        give: Function that carries it out.
         past: Words for what was done.
     """
 
@@ -94,7 +94,7 @@ def check(order: Order, said: Said) -> None:
     """
     for field in order.fields:
         if field.is_needed and not said[field.name].strip():
-            raise InvalidArgument(f"say this first: {field.label}")
+            raise InvalidArgument(f"fill in first: {field.label}")
 
 
 def call(function: str, *given: str, **named: str | None) -> str:
@@ -111,16 +111,16 @@ def array_of(names: Collection[str]) -> str | None:
 
 
 def read_json(text: str, what: str) -> Any:
-    """Return the value that JSON means.
+    """Return the value of a JSON text.
 
     Raises:
-        InvalidArgument: It is no JSON.
+        InvalidArgument: It is not JSON.
     """
     try:
         return json.loads(text)
     except ValueError as error:
         raise InvalidArgument(
-            f'{what} is no JSON: {error}. A text stands in quotes: "paid"'
+            f'{what} is not JSON: {error}. Put a text in quotes: "paid"'
         ) from None
 
 
@@ -196,7 +196,7 @@ def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person)
             "j",
             "Reject",
             "reject",
-            "It is not done. The run is told why.",
+            "It is not done. The run receives your reason.",
             (Field("why", "Why", is_needed=True),),
         ),
         make(
@@ -210,7 +210,7 @@ def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person)
             "l",
             "Escalate",
             "escalate",
-            "Somebody else must decide.",
+            "Another person must decide.",
             (Field("to", "To whom", is_needed=True),),
         ),
         _delegate_order(gate, person),
@@ -271,13 +271,13 @@ def answer_of(verb: str, said: Said) -> Answer:
     """Return the answer that was typed.
 
     Raises:
-        InvalidArgument: The text is no JSON, or null for an edit.
+        InvalidArgument: The text is not JSON, or null for an edit.
     """
     why = said.get("why", "").strip()
     if verb == "edit":
         edit = read_json(said["edit"], "the edit")
         if edit is None:
-            raise InvalidArgument("null is no edit: approve, or reject")
+            raise InvalidArgument("an edit cannot be null: approve or reject instead")
         return Approve(edit=edit, comment=why)
     if verb == "reject":
         return Reject(why)
@@ -316,7 +316,7 @@ def _delegate_order(gate: GateRow, person: Person) -> Order:
 
 
 def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
-    """Return what may be said of an effect or obligation."""
+    """Return the orders that an effect or obligation takes."""
     if debt.kind == "effect":
         return [
             _settle_order(debt, verdict, person) for verdict in VERDICTS.get(debt.state or "", ())
@@ -339,7 +339,7 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
         Order(
             "h",
             "Hand over",
-            "Somebody outside owes it from now on.",
+            "An outside party owes it from now on.",
             (Field("to", "To whom", is_needed=True), WHY),
             lambda said: (
                 f"pgflow transfer {quoted(key)} {quoted(said['to'] or 'HOLDER')} "
@@ -396,5 +396,5 @@ def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
             sent_by=person.name,
         ),
         give,
-        "Your word on the effect is recorded.",
+        "Your verdict on the effect is recorded.",
     )

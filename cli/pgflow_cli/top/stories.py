@@ -1,7 +1,7 @@
-"""Stories: one run, gate, debt or worker in full, with what may be done about it.
+"""Stories: one run, gate, debt or worker in full, with the orders that it takes.
 
-A journal may be long. What is told of it is its newest part, so a run of a hundred thousand steps
-is shown as fast as one of ten.
+A journal may be long. A story covers its newest part, so a run of a hundred thousand steps shows as
+fast as one of ten.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Story:
 
 @dataclass(frozen=True)
 class Teller:
-    """Tells stories at a desk.
+    """Reads stories from a desk.
 
     Attributes:
         desk: The desk.
-        person: Person who is told, and may give orders; None for nobody who may.
+        person: Person who reads and may give orders; None if read-only.
         now: Time on the database's clock.
         width: Cells of a line.
     """
@@ -104,8 +104,8 @@ class Teller:
         """Return the story of a thing.
 
         Raises:
-            RunNotFound: There is no such run or worker, or nothing is owed under this key.
-            GateClosed: The gate asks nothing any more.
+            RunNotFound: The run or worker does not exist, or nothing is owed under this key.
+            GateClosed: The gate was answered, has expired, or is no longer wanted.
         """
         page, key = place
         tellers = {
@@ -230,8 +230,8 @@ class Teller:
         gate = await self.desk.ask(find_gate(key, tenant=self.desk.tenant))
         if gate is None:
             raise GateClosed(
-                "this gate asks nothing any more: somebody has answered, its time is over, or its "
-                "run does not want an answer"
+                "this gate is closed: it was answered, it expired, or its run no longer wants "
+                "an answer"
             )
         shown = self.desk.clear(gate.request)
         asked = f"{gate.workflow} {gate.key} asks {', '.join(gate.approvers) or 'anybody'}"

@@ -1,4 +1,4 @@
-"""Troubles: what went wrong, in a line for whoever sits at the screen."""
+"""Troubles: one line for the user on what went wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 ASKING_SECONDS = 5.0
 """Time for one question, after which the database counts as one that cannot be asked."""
 ORDER_SECONDS = 10.0
-"""Time for an order, after which nobody knows whether it was done."""
+"""Time limit of an order. After it, the outcome of the order is unknown."""
 
 SILENT = (*Unreachable, TimeoutError, OSError)
 """Errors of a database that cannot be asked just now."""
@@ -28,7 +28,7 @@ TOLD = (*SILENT, PgflowError, psycopg.Error)
 
 
 class ImpatientDesk(Desk):
-    """A desk that waits for no answer for long: whoever looks is told that there is none."""
+    """A desk that gives up soon when the database does not answer, so that the user hears of it."""
 
     def __init__(self, app: App | AsyncApp, seconds: float = ASKING_SECONDS) -> None:
         super().__init__(app)

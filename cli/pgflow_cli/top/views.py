@@ -42,7 +42,9 @@ from pgflow_cli.look.output import (
 MOST_ROWS = 100
 """Rows of a view; there may be millions."""
 SEEN = "seen_at"
-"""Column with the time at which a row was read, by the database's clock: ages are told by it."""
+"""Column with the time at which a row was read, by the database's clock. Ages are computed from
+it.
+"""
 MARKS = {"bad": ("!", "bold red"), "ask": ("?", "bold yellow"), "look": ("-", "cyan")}
 """Marks of the levels of needs, which differ without colours too."""
 
@@ -230,7 +232,7 @@ VIEWS = (
             _age("OLDEST", "oldest_queued_at"), _count("workers"),
             Column("STATE", _state_of_queue, 90),
         ),
-        _queues, lambda _: None, "No run was ever started here. `pgflow init` begins a project.",
+        _queues, lambda _: None, "No runs yet. `pgflow init` sets up a project.",
     ),
     View(
         "runs", "Runs",
@@ -240,7 +242,7 @@ VIEWS = (
             Column("WORKFLOW", _of("workflow"), 60, most=24), Column("QUEUE", _of("queue"), 120),
             _age("FOR", "since"), Column("WHY", _of("why"), most=200, takes_rest=True),
         ),
-        _runs, lambda row: ("run", row["key"]), "No run is like that.",
+        _runs, lambda row: ("run", row["key"]), "No runs match.",
     ),
     View(
         "workers", "Workers",
@@ -252,7 +254,7 @@ VIEWS = (
             Column("VERSION", _of("version"), 100),
         ),
         _workers, lambda row: ("worker", str(row["worker_id"])),
-        "No worker is there. `pgflow workers MODULE` starts one.",
+        "No worker is running. `pgflow workers MODULE` starts one.",
     ),
     View(
         "gates", "Gates",

@@ -12,7 +12,7 @@ to the general ledger, closes the day and files a liquidity ratio. One run is on
 ``policy``    what the policy says, and what follows from it for a day: a pure function
 ``rates``     the published rates, as decimals
 ``ledger``    the general ledger, in the application's own schema ``treasury``
-``world``     what happens to the accounts whoever watches: seeded receipts and payments
+``world``     what happens to the accounts: seeded receipts and payments
 ``bank``      the other side: a process with its own book, which deduplicates by key and loses acks
 ``client``    how the steps speak with it
 ``quarter``   runs a quarter: server, bank, workers, kills, the CFO

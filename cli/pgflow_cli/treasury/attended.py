@@ -1,7 +1,7 @@
 """Runs a module, as ``python -m`` does, for as long as its standard input stays open.
 
-For processes that must not outlive the one that started them, however that one ends: a pipe is
-closed by the kernel even where nobody had the time to send a signal.
+Use it for processes that must not outlive their parent, even one that is killed: the kernel closes
+the pipe when the parent has no time to send a signal.
 """
 
 from __future__ import annotations

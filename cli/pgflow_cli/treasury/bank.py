@@ -3,8 +3,8 @@
 ``python -m pgflow_cli.treasury.bank --book FILE`` listens on the loopback, for one JSON object a
 line. The book is a file of JSON lines, only ever added to; an instruction's line is on the disk
 before its acknowledgement leaves. After a crash the book is all there is, and it is enough: the
-keys already executed are read back from it. Only a line without its end, of which nobody has been
-told, is cut off.
+keys already executed are read back from it. Only a line without its end is cut off:
+it was never acknowledged.
 
 What a client must live with, as with any bank:
 
@@ -16,7 +16,7 @@ What a client must live with, as with any bank:
   it is refused, and recorded.
 - An instruction may be refused for good, as the second leg of a forward above the desk's limit is.
 
-It knows keys, not meanings: whoever sends a sweep twice under two keys sweeps twice.
+It knows keys, not meanings: a sweep sent under two keys is done twice.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Book:
     def statement(self, account: str, day: str) -> Line:
         """The statement of a target-balance account for a day: it opens at its agreed balance."""
         if account not in self._openings:
-            raise Refused(f"there is no account {account}")
+            raise Refused(f"unknown account {account}")
         flows = [
             line
             for line in self.lines

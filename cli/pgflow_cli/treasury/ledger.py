@@ -134,11 +134,11 @@ def liquidity_ratio(liquid: int, policy: Policy) -> Decimal:
 
 
 def create(conn: psycopg.Connection[Any], name: str, seed: int, bank_book_path: str) -> None:
-    """Makes an empty ledger, in place of one that an earlier run of the example left.
+    """Create an empty ledger, in place of one that an earlier run of the example left.
 
     Raises:
-        ValueError: The schema is somebody else's.
-        psycopg.errors.LockNotAvailable: The old ledger is in use.
+        ValueError: The schema was not made by this example. psycopg.errors.LockNotAvailable: The
+            old ledger is in use.
     """
     found = conn.execute(
         "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = 'treasury'"

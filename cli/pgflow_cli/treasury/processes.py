@@ -48,7 +48,7 @@ def start_process(
 
 
 def end_process(process: subprocess.Popen[bytes], *, grace_seconds: float = 0.0) -> None:
-    """Waits until a process that was told to end has done so; kills it if that takes too long."""
+    """Wait until a process that was asked to end has done so; kill it if that takes too long."""
     try:
         process.wait(grace_seconds)
     except subprocess.TimeoutExpired:
@@ -147,7 +147,7 @@ class Workers:
         return list(self._running)
 
     def find_ended(self) -> Path | None:
-        """The log of one that has ended though nobody killed it."""
+        """Return the log of a worker that has ended by itself; None if all are running."""
         return next(
             (
                 self._logs[pid]
@@ -177,8 +177,8 @@ class Workers:
 
 
 def worker_environment(dsn: str, bank_address: str) -> dict[str, str]:
-    """Return the variables that tell workers the addresses of database and bank:
-    everybody can list arguments.
+    """Return the variables with the addresses of database and bank. As arguments, all users could
+    list them.
     """
     return {"PGFLOW_DSN": dsn, ADDRESS: bank_address}
 

@@ -127,7 +127,7 @@ def bank_book_of(conn: psycopg.Connection[Any]) -> Path:
         row = conn.execute("select bank_book_path from treasury.books").fetchone()
         if row is not None:
             return Path(row[0])
-    raise LookupError("there is no treasury in this database: run a quarter first")
+    raise LookupError("this database has no treasury: run a quarter first")
 
 
 def table(proofs: Sequence[Proof]) -> list[str]:

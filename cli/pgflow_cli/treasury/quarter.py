@@ -335,7 +335,7 @@ class Progress:
 
 
 class Quarter:
-    """The days of one set of books, and whoever has a hand in them: the CFO, and chaos.
+    """The days of one set of books, with the CFO who signs and the chaos that kills workers.
 
     Attributes:
         conn: A connection to look through.
@@ -396,15 +396,14 @@ class Quarter:
     def watch(
         self, patience_seconds: float, looked: Callable[[Quarter, Progress], None] | None = None
     ) -> None:
-        """Looks at the work until it is over or takes too long:
-        kills workers, and answers for the CFO.
+        """Watch the work until it is over or takes too long; kill workers, and answer for the CFO.
 
         Args:
             patience_seconds: Time after which it is too late.
             looked: Called after each look.
 
         Raises:
-            TreasuryError: A worker ended that nobody has killed.
+            TreasuryError: A worker ended by itself.
         """
         deadline = time.monotonic() + patience_seconds
         next_line = 0.0

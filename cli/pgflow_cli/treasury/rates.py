@@ -24,7 +24,7 @@ Rates = dict[str, Decimal]
 
 
 class RatesMissing(LookupError):
-    """There is no rate for this day, or no file of rates at all."""
+    """The rates have no entry for this day, or are not installed."""
 
 
 @cache

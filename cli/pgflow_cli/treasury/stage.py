@@ -86,7 +86,7 @@ class Stage:
             self._drawn = 0.0
 
     def look(self, quarter: Quarter, progress: Progress) -> None:
-        """Draws, if it is time to, or if somebody has just been killed."""
+        """Draw, if enough time has passed since the last time."""
         is_over = progress.closed == len(quarter.days)
         if time.monotonic() - self._drawn < DRAW_SECONDS and not is_over:
             return

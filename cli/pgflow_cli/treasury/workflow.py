@@ -5,9 +5,9 @@ and another one replays what is recorded and goes on. What each step may do on a
 its decorator:
 
 - `read_statement`, `read_rates` only look (``@read``).
-- `sweep`, `trade` tell the bank something under a key (``@step``): the key is the run's name for
-  this call, the same on every try and in every process, so the bank can tell a repetition from a
-  new instruction.
+- `sweep`, `trade` instruct the bank under a key (``@step``): the key is the run's name for this
+  call, the same on every try and in every process, so the bank can distinguish a repetition from
+  a new instruction.
 - `post`, `close` write the ledger in the transaction that records the step (``@transaction``): both
   or neither. `close` hands the fund on to the next day in that same transaction.
 

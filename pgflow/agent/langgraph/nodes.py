@@ -167,7 +167,7 @@ class NodeStep(Runnable[Any, Any]):
             return verdict.value
         if isinstance(verdict, TakenOver):
             return verdict.result
-        raise GateRejected(f"nobody has approved gate {gate!r}: {type(verdict).__name__}")
+        raise GateRejected(f"gate {gate!r} was not approved: {type(verdict).__name__}")
 
 
 def _config_of(

@@ -180,7 +180,7 @@ def _tell(
     """Tell the Runner's state what a person has answered."""
     if not isinstance(verdict, Approved):
         reason = verdict.reason if isinstance(verdict, Rejected) else ""
-        state.reject(asked, rejection_message=reason or "Nobody has approved this call.")
+        state.reject(asked, rejection_message=reason or "This call was not approved.")
         return
     arguments = verdict.value.get("arguments")
     if verdict.value != _request_of(asked) and asked.call_id is not None:

@@ -139,6 +139,6 @@ def _refusal(verdict: Rejected | Escalated | Expired | TakenOver) -> str:
         case Escalated(to=to):
             return f"The call was not made: {to} will decide about it."
         case Expired():
-            return "The call was not made: nobody approved it in time."
+            return "The call was not made: it was not approved in time."
         case TakenOver(result=result):
             return f"A person has made this call themselves, do not repeat it. Result: {result!r}"

@@ -63,5 +63,5 @@ def naming(step: str) -> Iterator[None]:
         yield
     except PydanticSerializationError as error:
         raise NotStorable(
-            f"the result of step {step} is no JSON: {error}; return what pydantic can write"
+            f"the result of step {step} is not JSON: {error}; return what pydantic can write"
         ) from error

@@ -1,10 +1,9 @@
-"""Nodes of a workflow file while it is read: checked by themselves, not yet against each other, not
-yet in the graph's terms.
+"""Nodes of a workflow file while it is read: each is checked alone, not yet against the others, and
+not yet in the graph's terms.
 
-A draft keeps the file's own words for everything (its fields are those of
-`pgflow.declare.dag.fields`) and knows where in the file it stands, so that what is found later can
-be told with its place. Fields that mean nothing for what the node does are dropped here, once, so
-that nobody below has to ask.
+A draft keeps the file's own words (its fields are those of `pgflow.declare.dag.fields`) and their
+position, so that later findings can name the place. Fields that mean nothing for the node's mode
+are dropped here, so no later stage has to check for them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ OF_AGENTS: Final = (
     "sandbox",
     "persist_session",
 )
-"""Fields that speak to the agent, and are kept for whoever runs it."""
+"""Fields for the agent, kept for its provider."""
 
 _AGENT = frozenset(OF_AGENTS) | {"output_format", "maxBudgetUsd"}
 _BASE = _STRUCTURE | _SCHEDULE

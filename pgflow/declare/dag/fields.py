@@ -1,7 +1,6 @@
-"""The fields of a node: which there are, what each may say, and which of them mean something on
-which nodes.
+"""The fields of a node: their names, their values, and the nodes on which each has a meaning.
 
-The order of the fields is the order in which what is wrong with them is told.
+The order of the fields is the order in which their errors are reported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Keys that nobody reads, and ways of saying things that are on their way out: what the original
-warns of.
+"""Unknown keys and deprecated spellings, of which the original warns.
 
-A key that is not known does not keep a workflow from being used. It is dropped, and its author is
-told so, because it may be one that was believed to do something.
+An unknown key does not make a workflow unusable. It is dropped with a warning, because its author
+may believe that it has an effect.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One workflow file, from its bytes to what is to be said of it.
+"""One workflow file, from its bytes to its verdict.
 
-The original stops at the first thing that is wrong. Here everything wrong is told, each with its
-place; the first error of a verdict is the original's, word for word. Where the original tells
-several wrong fields of nodes in one sentence, so does the first error, and each of the others
-follows with its own place.
+The original stops at the first error. This reader reports all of them, each with its place; the
+first error of a verdict is the original's, word for word. Where the original puts several wrong
+fields of nodes into one sentence, so does the first error, and each of the others follows with its
+own place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pgflow.declare.text.yamlfile import (
 )
 
 MAX_PROBLEMS: Final = 200
-"""Most errors of one file that are told."""
+"""Most errors that are reported for one file."""
 
 MAX_WARNINGS: Final = 1000
 """After how many warnings no more are looked for."""
@@ -160,7 +160,7 @@ def _errors(findings: list[Finding], document: Marked, lines: list[str]) -> Iter
     for finding in findings[:MAX_PROBLEMS]:
         yield _problem(finding, document, lines, "error")
     if len(findings) > MAX_PROBLEMS:
-        yield Problem("There are more errors than are told; mend these first.")
+        yield Problem("More errors were found than are shown; fix these first.")
 
 
 def _problem(
@@ -204,9 +204,7 @@ def _leads_out(name: str) -> bool:
 
 
 class _Reading:
-    """Reading the nodes of a file: those that are right, what is wrong with the others, and what is
-    to be said of them.
-    """
+    """Reading of a file's nodes: the valid ones, the errors of the others, and remarks."""
 
     def __init__(self, raw: dict[str, Any]) -> None:
         nodes = raw.get("nodes")

@@ -1,6 +1,6 @@
-"""Rules for the fields of one node together: exactly one mode, and what goes with it.
+"""Rules for the fields of one node together: exactly one mode, and the fields that go with it.
 
-The rules are asked in this order, and what they find is told in this order.
+The rules are checked in this order, and their findings are reported in it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Scopes: the folders in which a workflow finds others, and the commands and scripts that it names.
 
-The nearest is the file's own tree. After it come the folders that whoever runs it names, those of
-the user (``~/.archon``), and those that installed packages bring along: entry points of the group
-``pgflow.workflows``, each the name of a module beside whose code the folder ``workflows`` is. A
-file of a nearer scope hides every file of its name in the scopes after it, as it does in the
-original.
+The nearest is the file's own tree. After it come the folders named for the run, those of the user
+(``~/.archon``), and those of installed packages: entry points of the group ``pgflow.workflows``,
+each the name of a module with a folder ``workflows`` beside its code. A file of a nearer scope
+hides all files of its name in later scopes, as in the original.
 """
 
 from __future__ import annotations
@@ -79,11 +78,11 @@ def home() -> Path:
 
 
 def search_path(named: Iterable[str | os.PathLike[str]] = ()) -> tuple[str, ...]:
-    """The folders that are searched after a file's own tree: those named, the user's, and those of
+    """Return the folders to search after a file's own tree: those named, the user's, and those of
     installed packages.
 
     Args:
-        named: Folders that whoever runs it names.
+        named: Folders named for the run.
     """
     found = [*map(Path, named), home() / _FOLDER, *_bundled()]
     return tuple(str(folder.absolute()) for folder in _distinct(found) if folder.is_dir())

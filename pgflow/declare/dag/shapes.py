@@ -269,8 +269,8 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A value of any of these shapes. If it is of one shape's kind but wrong, that shape's words
-    are said.
+    """A value of any of these shapes. If its kind fits one shape but its content does not, the
+    error is that shape's.
     """
 
     shapes: tuple[Shape, ...]

@@ -1,7 +1,7 @@
-"""Shell scripts of a workflow: what bash would evaluate of their values is told with its place.
+"""Shell scripts of a workflow: reports each place where bash would evaluate a value.
 
-Without the extra ``run``, which has the lexer of bash, nothing is said: `pgflow run` needs it too,
-and refuses the same.
+That needs the lexer of bash from the extra ``run``. Without it nothing is reported here; `pgflow
+run` needs the extra too, and refuses the same.
 """
 
 from __future__ import annotations

@@ -175,8 +175,8 @@ def _meant(node_id: str, scope: Scope) -> str:
 
 
 def _about_references(node: Draft, scope: Scope) -> Iterator[Finding]:
-    """References in texts to nodes that there are not. `$INPUTS` is no node, even where a field is
-    named output.
+    """Yield references in texts to unknown nodes. `$INPUTS` does not name a node, even where a
+    field is named output.
     """
     inner = {body.id for body in node.body}
     for path, text in texts(node):

@@ -1,7 +1,7 @@
 """The texts of a node in which references are replaced when it runs, each by the path of its field.
 
-Whoever looks for references, renames them or puts inputs in their place asks here, so that no two
-of them know different fields. Conditions are not among them: ``when`` has a grammar of its own.
+All code that finds references, renames them or puts inputs in their place uses this one list of
+fields. Conditions are not among them: ``when`` has a grammar of its own.
 """
 
 from __future__ import annotations

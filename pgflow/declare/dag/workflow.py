@@ -52,10 +52,9 @@ _INPUT = Fields({"required": boolean, "default": anything, "description": Text()
 
 @dataclass(slots=True)
 class Options:
-    """Options that a workflow declares, as far as they are right, and remarks on the others.
+    """Options of a workflow, as far as they are valid, and remarks on the others.
 
-    The original puts into its verdict only what is ``told``; of what is ``ignored`` it writes to
-    its log.
+    The original puts only ``told`` into its verdict; it writes ``ignored`` to its log.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -264,7 +263,7 @@ def _read_inputs(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
         if "inputs" in raw:
             options.ignore(
                 ("inputs",),
-                "Invalid 'inputs' block ignored: expected names with what is said of each",
+                "Invalid 'inputs' block ignored: expected a mapping of names to definitions",
             )
         return
     for name, said in block.items():
@@ -288,7 +287,7 @@ def _read_inputs(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
 
 def _why_no_input(name: str, said: Any) -> str | None:
     if not INPUT_NAME.fullmatch(name):
-        return "its name is no identifier"
+        return "its name is not an identifier"
     _, flaws = problems_of(_INPUT, said)
     if flaws:
         where = f"'{flaws[0].path[-1]}': " if flaws[0].path else ""

@@ -1,13 +1,11 @@
-"""Pictures of a graph: Mermaid text for pages that render it, and SVG that stands by itself.
+"""Pictures of a graph: Mermaid text for pages that render it, and self-contained SVG.
 
-Both show the same things, which `pgflow.declare.drawing.sketch` chooses: every node with its
-mode, its id and what it is about; who waits for whom and on which condition; and, as short marks,
-where a person is asked, what touches the outside world, what is tried again and what is bounded.
-Whatever comes from a file is treated as hostile: it can neither break the picture nor say
-anything to a browser.
+Both show what `pgflow.declare.drawing.sketch` selects: every node with its mode, id and subject;
+its dependencies and their conditions; and short marks for approvals, external effects, retries and
+limits. Text from a file is untrusted: it can neither break the picture nor run code in a browser.
 
-Mermaid needs nothing. For SVG the places of nodes and edges are found by the package graphlay, an
-optional dependency: ``pip install "pgflow-engine[draw]"``.
+Mermaid needs nothing. For SVG the package graphlay, an optional dependency, places nodes and edges:
+``pip install "pgflow-engine[draw]"``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A node's card: what stands on it, how large that makes it, and its outline by mode.
+"""A node's card: its text, its size, and its outline by mode.
 
 An agent's turn has round corners and a program square ones; a loop lies on a second card; a
 person's answer is a hexagon, the end of a run an octagon, another workflow a box with bars at its
-sides. The mode is written on each, so that nobody needs to learn them.
+sides. Each card also names its mode, so you need not learn the shapes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHIP_PADDING, _CHIP_GAP, _CHIP_MOST = 6.0, 5.0, 260.0
 _GUARD_ROW, _GUARD_EDGES = 14.0, 10.0
 _ICON_PX = 17.0
 _STATE_ROOM = 16.0 + width_of("completed", SMALL_PX, bold=True)
-"""Room for every word for where a node stands: a picture keeps its shape while its run goes on."""
+"""Room for the longest state of a node, so that a picture keeps its shape while its run goes on."""
 POINT_PX, BEHIND_PX = 14.0, 4.0
 """Pixels by which the points of a hexagon, and a second card behind the first,
 stand out of the box.
@@ -69,7 +69,7 @@ class Card:
 
 
 def make_card(item: Item, *, has_state: bool = False) -> Card:
-    """Breaks a node's lines and measures them, with room for where it stands."""
+    """Break a node's text into lines and measure them, with room for its state."""
     name = shorten(item.name, _ROOM, NAME_PX, monospaced=True)
     guard = (
         tuple(wrap(f"if {item.condition}", _ROOM, SMALL_PX, lines=2, monospaced=True))
@@ -162,7 +162,7 @@ def draw_card(card: Card, at: Rect, standing: str = "") -> Iterator[str]:
 
 
 def draw_header(card: Card, at: Rect, standing: str = "") -> Iterator[str]:
-    """A group's frame and what stands at its top."""
+    """Draw a group's frame and its heading."""
     family = family_of(card.item.mode)
     yield f'<g{_class(standing)}><g class="{family}">{_tooltip(card.item)}'
     yield f'<rect class="group" {_place(at)} rx="12"/>'
@@ -214,7 +214,7 @@ def _class(standing: str) -> str:
 
 
 def _state(standing: str, at: Rect, y: float) -> Iterator[str]:
-    """The word for where a node stands, at the right edge of its card."""
+    """Draw the node's state at the right edge of its card."""
     if standing and standing != "waiting":
         x = at.x + at.width - _PADDING_X
         yield text(standing, x, y, SMALL_PX, "state", weight=700, anchor="end")
@@ -252,8 +252,8 @@ def _tooltip(item: Item) -> str:
 
 
 def _outline(item: Item, at: Rect) -> Iterator[str]:
-    """The card's shape; the box is what edges touch, so nothing but a second card or a point stands
-    out of it.
+    """Draw the card's shape. Edges touch the box, so only a second card or a point may reach beyond
+    it.
     """
     match item.mode:
         case "approval":

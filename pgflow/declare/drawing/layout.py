@@ -19,7 +19,7 @@ from pgflow.errors import InvalidArgument
 MAX_NODES = 500
 MAX_EDGES = 1_500
 MAX_WAYPOINTS = 5_000
-"""Beyond these a layout takes minutes, and nobody could read the picture."""
+"""Above this, a layout takes minutes, and the picture would be unreadable."""
 
 GROUP_PADDING_PX = 18.0
 LAYER_GAP_PX = 48.0

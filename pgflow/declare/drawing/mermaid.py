@@ -49,7 +49,7 @@ def draw_mermaid(graph: Graph) -> str:
 
 
 def _on_edges(drawn: Sketch) -> set[int]:
-    """The nodes whose condition stands on the one edge that leads to them."""
+    """Return the nodes whose condition is shown on the one edge that leads to them."""
     before = Counter(link.target for link in drawn.links)
     return {item.number for item in drawn.items if item.condition and before[item.number] == 1}
 

@@ -64,7 +64,7 @@ class RunDrawer:
     """Draws the graph of runs of declared workflows, for ``pgflow.web.asgi(graphs=...)``.
 
     Attributes:
-        stream: Name of the stream on which such a run tells of its nodes.
+        stream: Name of the stream to which such a run publishes its nodes.
     """
 
     stream = STREAM
@@ -74,7 +74,8 @@ class RunDrawer:
 
         Args:
             given: Input of the run, in clear.
-            progress: Names that it has begun and values that it has told so far.
+            progress: Names of the calls that it has begun, and the values that it has published so
+                far.
             has_ended: True if it has ended.
         """
         frozen = given.get("frozen") if isinstance(given, dict) else None

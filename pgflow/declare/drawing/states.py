@@ -1,9 +1,8 @@
-"""The states of a graph's nodes while a run plays it, read from what the run has begun and told.
+"""The states of a graph's nodes while a run plays it, read from its calls and its stream.
 
 A run names its calls after the nodes, with the round of every loop around them: ``plan``,
-``refine#3``, ``group#2/tick``. It tells of each node that ended, with the number of the round that
-it was in. What a group's nodes did in an earlier round is over: they stand where they stand in the
-newest one.
+``refine#3``, ``group#2/tick``. It publishes each node that ended, with the number of its round.
+Nodes of a group have the state of its newest round; earlier rounds are over.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ class Seen:
 def stand(
     graph: Graph, begun: Iterable[str], asks: Iterable[str], told: Iterable[Any], *, has_ended: bool
 ) -> list[Seen]:
-    """Return where each node stands, those of a group behind it, in the order of the file.
+    """Return the state of each node in the order of the file, those of a group after it.
 
     Args:
         graph: The graph.
         begun: Names of the calls that the run has begun.
         asks: Names of the gates that wait for an answer.
-        told: Values that the run has emitted of nodes that ended, in that order.
+        told: Values that the run has published for nodes that ended, in that order.
         has_ended: True if the run has ended.
     """
     nodes = _seen(graph.nodes, 0)
@@ -118,7 +117,7 @@ def _go_to(one: Seen, number: int) -> None:
 
 
 def _end(nodes: Mapping[str, Seen], said: dict[str, Any]) -> None:
-    """Take note of an end that the run has told of."""
+    """Record the end of a node that the run has published."""
     standing, number = _TOLD.get(str(said.get("state"))), said.get("iteration")
     if standing is None:
         return

@@ -1,9 +1,8 @@
-"""A graph as an SVG picture that stands by itself: no script,
-no font, no reference to anything outside.
+"""A graph as a self-contained SVG picture: without scripts, fonts or external references.
 
-From the top: what the workflow is called and says of itself, then the nodes by layers, edges
-beneath cards. It follows the reader's light or dark setting, says its title to screen readers, and
-tells all of a node's facts where a pointer rests on it.
+From the top: the workflow's name and description, then the nodes by layers, with edges beneath
+cards. It follows the reader's light or dark setting, gives screen readers its title, and shows all
+facts of a node in a tooltip.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ def draw_svg(graph: Graph) -> str:
 
 
 def lay_out(graph: Graph, *, has_states: bool = False) -> Drawing:
-    """Find places for the nodes and edges of a graph.
+    """Place the nodes and edges of a graph.
 
     Args:
         graph: The graph.
-        has_states: True to leave room on each node for where it stands.
+        has_states: True to leave room on each node for its state.
 
     Raises:
         ImportError: The package that finds the layout is not installed.
@@ -125,7 +124,7 @@ def _file(drawing: Drawing) -> Iterator[str]:
 
 
 def _opened(drawn: Sketch, width: float, height: float) -> Iterator[str]:
-    """The beginning of the element, with its words for whoever does not see it."""
+    """Open the svg element, with a description for screen readers."""
     size = (
         f'width="{number(width)}" height="{number(height)}" '
         f'viewBox="0 0 {number(width)} {number(height)}"'
@@ -139,7 +138,7 @@ def _opened(drawn: Sketch, width: float, height: float) -> Iterator[str]:
 
 
 def _extent(found: Placement) -> Rect:
-    """Return the rectangle that the drawing covers, with all that stands out of the boxes."""
+    """Return the rectangle that the drawing covers, with the parts that reach beyond the boxes."""
     rects = [
         Rect(box.x - POINT_PX, box.y, box.width + 2 * POINT_PX, box.height + BEHIND_PX)
         for box in found.boxes

@@ -1,8 +1,8 @@
 """Texts as they can be drawn: harmless, of a known width, and broken into lines that fit.
 
-No font is read here, since nobody knows which one the reader has. A width is that of DejaVu Sans or
-wider, the widest of the usual sans serif fonts, so that a box made for it holds the text in
-Helvetica, Segoe UI or San Francisco as well.
+The reader's font is unknown, so no font is read here. A width is that of DejaVu Sans or wider, the
+widest of the usual sans serif fonts, so that a box made for it holds the text in Helvetica, Segoe
+UI or San Francisco as well.
 """
 
 from __future__ import annotations

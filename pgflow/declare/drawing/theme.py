@@ -78,7 +78,7 @@ _OUTLINES = {
     "running": "stroke-width: 3", "asks": "stroke-width: 3", "failed": "stroke-width: 3",
 }  # fmt: skip
 _STANDS = {"running": "agent", "asks": "person", "completed": "code", "failed": "stop"}
-"""Families of colours of the words for where a node stands; the others have that of soft text."""
+"""Families of colours for states of nodes. Other states have the colour of soft text."""
 
 
 def _type() -> list[str]:

@@ -30,7 +30,7 @@ class Agent:
     """Agent of a node.
 
     Args:
-        word: Its provider in the words of files; empty if nobody says.
+        word: Its provider in the words of files; empty if none is named.
         spec: The provider that takes its turns, as in ``cmd:claude -p``; None if there is none.
         fields: The fields that the file gives for it, with its model and effort.
     """
@@ -115,7 +115,7 @@ class Agents:
         ]
 
     def unserved(self) -> list[str]:
-        """Return the ids of turns that nobody takes."""
+        """Return the ids of turns without a provider."""
         return [node.id for node in self.turns() if self.of(node).spec is None]
 
     def unmeant(self, words: Iterable[str]) -> list[str]:

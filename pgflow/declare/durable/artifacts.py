@@ -22,14 +22,15 @@ log = logging.getLogger("pgflow")
 def keep_output(
     folders: Folders, key: str, told: dict[str, Any], shared: Path | None, text: str
 ) -> None:
-    """Write the output of a node to ``nodes/KEY.md``, and what it is to ``nodes/KEY.meta.json``.
+    """Write the output of a node to ``nodes/KEY.md``, and its description to
+    ``nodes/KEY.meta.json``.
 
     Args:
         folders: Folders of the run.
         key: Key of the node, with the rounds around it.
         told: The node and its type.
         shared: Folder of its conversation, where the output is kept too; None if it has none. The
-            last run to write there has it.
+            last run to write there wins.
         text: Its output.
     """
     _write(Path(folders.artifacts), folders.key, key, told, text)

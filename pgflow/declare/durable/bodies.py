@@ -42,10 +42,10 @@ _COMPLAINT_CHARS: Final = 2000
 
 
 class Done(BaseModel):
-    """Outcome of a node's work: a text, perhaps a value; or an error. ``unknown`` if it was
-    stopped in the middle, so that nobody knows what it has done. ``session`` is that of an agent
-    in which a later turn can go on. ``long`` is the file of an output that is too long for the
-    journal: the text is its beginning, and a value is only there.
+    """Outcome of a node's work: a text, perhaps a value; or an error. ``unknown`` if it was stopped
+    in the middle, so that its effect is unknown. ``session`` is the agent's session that a later
+    turn can continue. ``long`` is the file of an output that is too long for the journal: the text
+    is its beginning, and a value is only there.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -274,7 +274,7 @@ async def _program(job: Job, argv: list[str], env: Mapping[str, str], stdin: byt
 
 
 async def _told(job: Job, order: Order) -> Ended:
-    """Run a program, and tell of it in the log."""
+    """Run a program, and log its start and end."""
     if job.log is None:
         return await run(order)
     mode = job.node.body.mode
@@ -314,10 +314,10 @@ def _judged(job: Job, seconds: float, ended: Ended) -> Done:
 
 
 def _environment(job: Job) -> tuple[dict[str, str], list[tuple[str, Path]]]:
-    """The environment of a program, and the variables that are too long for it, as files.
+    """Return the environment of a program, and the variables that are too long for it, as files.
 
     Raises:
-        Unusable: A value is no text that a program can be given.
+        Unusable: A value cannot be passed to a program as text.
     """
     given = surroundings(job.settings, job.folders, job.variables)
     given |= {"PGFLOW_NODE": job.node.id, "PGFLOW_STEP": job.key}

@@ -38,7 +38,7 @@ _TOO_DEEP: Final = f"workflows call each other more than {MOST_DEPTH} deep"
 
 
 class Children:
-    """Starts the children of one run, and joins what they came to.
+    """Starts the children of one run, and joins their results.
 
     Args:
         declared: The workflow that runs each of them.

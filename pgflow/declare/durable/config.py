@@ -107,7 +107,7 @@ def configured(folder: str | Path, provider: str | None = None) -> Settings:
 
 
 def _base_branch(folder: str | Path) -> str:
-    """The branch that the repository's remote calls its own; empty if nobody says."""
+    """Return the default branch of the repository's remote; empty if it is unknown."""
     try:
         git = Git(str(folder))
         said = git.ask("symbolic-ref", "--short", "refs/remotes/origin/HEAD")
@@ -180,7 +180,7 @@ def _preset(path: Path, part: str, name: str, value: JsonValue) -> Preset:
     """The model of a tier or an alias."""
     called = f"{part}.{name}"
     if part == "tiers" and name not in TIERS:
-        raise InvalidWorkflow(f"{path}: {called} is no tier: write {', '.join(TIERS)}")
+        raise InvalidWorkflow(f"{path}: {called} is not a tier: use one of {', '.join(TIERS)}")
     if part == "aliases" and not name.startswith("@"):
         raise InvalidWorkflow(f"{path}: {called} must begin with @")
     if not isinstance(value, dict) or not value.get("model"):
@@ -209,7 +209,9 @@ def _variables(path: Path, part: dict[str, JsonValue]) -> dict[str, str]:
     """The variables of the environment, but for the connection to the database."""
     for name, value in part.items():
         if not _NAME.fullmatch(name) or isinstance(value, dict | list):
-            raise InvalidWorkflow(f"{path}: env.{name} is no variable with a text or number")
+            raise InvalidWorkflow(
+                f"{path}: env.{name} must be the name of a variable, with a text or a number"
+            )
     return {
         name: value_text(value)
         for name, value in part.items()

@@ -1,10 +1,10 @@
-"""Sessions that outlive a run: a node with ``persist_session`` goes on in what its agent was told
-in the last run of the same conversation.
+"""Sessions that outlive a run: a node with ``persist_session`` continues the session of its agent
+from the last run of the same conversation.
 
-A conversation is a name that whoever starts a run gives it. Sessions are documents, by workflow,
-conversation, node and provider. They are read and written in transactional steps. So a replay
-finds the session that the node went on in, and nothing is kept of a turn that is not recorded.
-They stay until somebody forgets them (`pgflow reset-sessions`).
+You name the conversation when you start a run. Sessions are documents, by workflow, conversation,
+node and provider. They are read and written in transactional steps, so a replay finds the session
+that the node continued, and an unrecorded turn leaves no trace. They last until `pgflow
+reset-sessions` removes them.
 """
 
 from __future__ import annotations

@@ -59,30 +59,31 @@ def execute_workflow(
     settings: Settings | None = None,
     key: str | None = None,
 ) -> Result | Coroutine[Any, Any, Result]:
-    """Run a workflow to its end, as ``pgflow run`` does: this process works on it if no worker of
+    """Run a workflow to its end, as ``pgflow run`` does. This process works on it if no worker of
     the app is running.
 
     Args:
         graph: The workflow.
-        message: Words of whoever starts it.
+        message: Message of the person who starts it.
         app: The app. With an `AsyncApp`, await the result.
         inputs: Values of its inputs.
         provider: Provider of the turns of agents, such as ``claude:``, if the settings name none.
         settings: Settings of the run; those of the config of this folder if not given. The stages
             of a workspace work in ``settings.cwd``.
-        key: Key of the run. A second call of the same with it takes the run that there is.
+        key: Key of the run. A second call with the same key and arguments attaches to the existing
+            run.
 
     Returns:
         Its result.
 
     Raises:
-        InvalidArgument: An input is unknown or missing, nobody takes the turns of an agent, or a
-            limit of the file would not be kept (unless ``settings.ignored`` names it).
+        InvalidArgument: An input is unknown or missing, an agent has no provider, or a limit of the
+            file would not be kept (unless ``settings.ignored`` names it).
         InvalidWorkflow: It cannot be run.
         SetupError: It needs the extra ``run``.
         RunFailed: It failed; the cause is a `WorkflowFailed`, which names the node.
-        RunCancelled: It was cancelled, as by a person who said no.
-        KeyConflict: The key is that of another run.
+        RunCancelled: It was cancelled, such as by a person's rejection.
+        KeyConflict: The key belongs to another run.
     """
     used = settings or configured(".", provider)
     if used.provider is None and provider is not None:
@@ -112,7 +113,7 @@ def _check(frozen: Frozen, settings: Settings, inputs: dict[str, JsonValue]) -> 
     agents = Agents(graph, settings)
     if needed := agents.unserved():
         raise InvalidArgument(
-            f"{graph.name}: nobody takes the turns of {', '.join(needed[:5])}: pass provider="
+            f"{graph.name}: {', '.join(needed[:5])} need a provider: pass provider="
         )
     if broken := refused(graph, agents, settings.ignored):
         raise InvalidArgument(f"{graph.name}: {'; '.join(broken[:5])}")

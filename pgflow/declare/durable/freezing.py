@@ -70,18 +70,19 @@ def freeze(
     """Read everything that a run of a workflow can read.
 
     Args:
-        graph: The workflow. Commands and scripts are looked for beside its file.
+        graph: The workflow. Commands and scripts are searched beside its file.
         folder: Folder of an ICM workspace. Its contracts are frozen; the files that its stages read
             are not, and are known by their hashes.
-        search: Folders in which commands, scripts and children are looked for after that.
+        search: Folders to search for commands, scripts and children after that.
 
     Returns:
-        The document that a run of it is started with. A command or script that is not there is
-        missing in it, and fails the node that needs it.
+        The document that a run of it is started with. A command or script that was not found is
+            missing in it, and fails the node that needs it.
 
     Raises:
-        InvalidWorkflow: A script reads an output where no variable and no literal can stand, or
-            a stage needs a file that is nowhere, or nobody says where its workspace is.
+        InvalidWorkflow: A script reads an output where neither a variable nor a literal can be
+            placed, a stage needs a file that does not exist, or the folder of its workspace is
+            unknown.
         SetupError: Scripts read outputs or outputs have schemas, and the extra ``run`` is not
             installed.
     """
@@ -149,7 +150,7 @@ def freeze_named(name: str, source: str, search: Sequence[str] = ()) -> Frozen:
     scopes = scopes_of(source, search)
     loaded = scopes.workflow(name)
     if loaded is None:
-        raise InvalidWorkflow(f"there is no workflow '{name}' among the files of {source}")
+        raise InvalidWorkflow(f"workflow '{name}' is not among the files of {source}")
     folders = tuple(str(tree.root) for tree in scopes.trees)
     return _freeze_verdict(read_file(loaded.file, search=folders), folders)
 

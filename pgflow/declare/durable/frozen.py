@@ -54,12 +54,12 @@ class Frozen(Part):
 
 
 class Preset(Part):
-    """Model that a word of a file stands for: ``small``, ``medium``, ``large`` or an ``@alias``.
+    """Model that a word of a file names: ``small``, ``medium``, ``large`` or an ``@alias``.
 
     Args:
         model: Name of the model.
-        provider: Provider that has it, in the words of the config; empty if it does not say.
-        effort: Effort of nodes that say none.
+        provider: Provider that has it, in the words of the config; empty if the config names none.
+        effort: Effort of nodes that set none.
     """
 
     model: str
@@ -75,31 +75,31 @@ class Settings(Part):
     """Settings of a run, which its children have too.
 
     Args:
-        cwd: Working folder of its programs; made absolute where it is given.
-        provider: Name of whoever takes the turns of agents, as in ``cmd:claude -p``.
-        providers: Providers that are meant by the words of files, where that is another one.
+        cwd: Working folder of its programs, made absolute.
+        provider: Provider of the turns of agents, as in ``cmd:claude -p``.
+        providers: Providers by the names that files use for them, where they differ.
         assistant: Provider of nodes that name none, in the words of the config.
         assistant_models: Models of providers, by their words, for nodes that name none.
         stubs: Outputs of nodes that are given instead of made, by node.
         env: Names of environment variables of the worker that programs get too.
         variables: More variables of theirs, with their values: those of the config.
         secrets: Names of more of them, whose values are taken out of all that is recorded.
-        models: Models that words of the file stand for: those of the config.
+        models: Models by the words that files use for them: those of the config.
         ignored: Limits of a file that may be overlooked, by field.
         has_budget: True if the run draws on a pool, which is asked before each turn of an agent.
         parallel: Most nodes at work at once.
         base_branch: ``$BASE_BRANCH``; empty if it is not known.
         docs_dir: ``$DOCS_DIR``.
         context: ``$CONTEXT``.
-        dialect: Family whose rules hold where they differ: a rejection cancels a run of
-            ``archon``, and fails the node of ``ion``.
-        requested: Stages that run only on request, and were asked for at the start.
+        dialect: Family whose rules hold where they differ: a rejection cancels a run of ``archon``,
+            and fails the node of ``ion``.
+        requested: Stages that run only on request, and were requested at the start.
         chain: True if agents may have the SOPs carried out that their steps name.
-        lease: Right to the working folder: a run that may change it has it alone, and ``wait``s
-            for the run that works there, or fails where it would have to (``refuse``). ``share``
-            keeps nobody out.
+        lease: Right to the working folder. A run that may change it has it alone: with ``wait`` it
+            waits for the run that works there, with ``refuse`` it fails instead. ``share`` lets
+            others in.
         worktree: True if the run works in a git worktree of its own.
-        conversation: Name of the conversation whose sessions the run goes on in; empty for none.
+        conversation: Name of the conversation whose sessions the run continues; empty for none.
         home: Folder with the run's own folders, if that is not the one that it works in.
         depth: Number of runs around this one.
     """
@@ -152,9 +152,7 @@ TIERS: Final = tuple(_NEAR)
 
 
 def preset_of(models: Mapping[str, Preset], word: JsonValue) -> Preset | None:
-    """Return the model that a word stands for; None if it is the name of one, or means nothing
-    here.
-    """
+    """Return the model that a word names; None if it is a model's own name, or unknown."""
     names = _NEAR.get(word, (word,)) if isinstance(word, str) else ()
     return next((models[name] for name in names if name in models), None)
 

@@ -1,19 +1,18 @@
 """Keeper: the parent of every process that the nodes of a worker start, a program of its own.
 
-A worker that is killed runs no code any more, so somebody else must end what it has started, or a
-second worker would run a node beside the orphan of the first. The keeper forks the processes, each
-in a session of its own, and holds one socket for each. Its other end is the worker's. When that
-closes, because the node was given up or because the worker is gone, the whole group is killed. The
-kernel closes it whatever the worker died of, and there is no moment in which a process runs that
-the keeper does not know.
+A killed worker cannot clean up, and a second worker must not run a node beside the orphan of the
+first. So the keeper forks the processes, each in a session of its own, and holds one socket for
+each; the worker has the other end. When that closes, because the node was given up or the worker
+died, the keeper kills the whole group. The kernel closes the socket however the worker died, and
+the keeper knows every process from its start.
 
-A process dies with the keeper too, even where that is killed. Linux wants the process itself to ask
-for that. `setpriv` does so, and is started without a copy of the keeper's memory, which costs more
-than all that bash does to begin. Where there is none, the keeper forks.
+A process dies with the keeper too, even if that is killed. On Linux the process must ask for that
+itself. `setpriv` does so, and is started without a copy of the keeper's memory, which costs more
+than all that bash does to begin. Without `setpriv` the keeper forks.
 
-It imports nothing of pgflow, and little else: it starts once a worker, and in some milliseconds.
-Whatever a node has left in the background goes on until the worker ends. What has left its group
-too becomes the keeper's own child, and ends with it.
+It imports nothing of pgflow, and little else, so it starts in milliseconds, once a worker. What a
+node leaves in the background goes on until the worker ends. What has left its group too becomes the
+keeper's own child, and ends with it.
 """
 
 from __future__ import annotations
@@ -134,10 +133,10 @@ class Keeper:
         self.say(kept, {"pid": pid, "error": trouble})
 
     def spawn(self, kept: Kept, asked: dict[str, Any], helper: tuple[str, ...]) -> int:
-        """Start the process by the helper, which becomes it; answer its number.
+        """Start the process by the helper, which becomes it; return its pid.
 
         Raises:
-            OSError: There is no such program or folder, or no right to it.
+            OSError: The program or folder does not exist, or may not be used.
         """
         argv, env = asked["argv"], asked["env"]
         streams = [(os.POSIX_SPAWN_DUP2, *pair) for pair in zip(kept.handed, range(3), strict=True)]
@@ -191,7 +190,7 @@ class Keeper:
             os._exit(127)
 
     def reap(self) -> None:
-        """Tell the ends of processes; what is left of their groups goes on."""
+        """Report the ends of processes to the worker. What is left of their groups goes on."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -207,14 +206,14 @@ class Keeper:
             self.say(kept, {"status": os.waitstatus_to_exitcode(status)})
 
     def say(self, kept: Kept, said: dict[str, Any]) -> None:
-        """Tell the worker of one of its processes; it may have gone."""
+        """Send a message about a process to the worker, if it is still there."""
         try:
             kept.control.sendall(json.dumps(said).encode() + b"\n")
         except OSError:
             return
 
     def give_up(self, kept: Kept) -> None:
-        """End a process that nobody waits for any more."""
+        """Kill a process that is no longer needed."""
         self.selector.unregister(kept.control)
         kept.control.close()
         self.let_go(kept)
@@ -287,7 +286,7 @@ def _kill(pid: int, *, group: bool = True) -> None:
 
 
 def _children() -> list[int]:
-    """The children of this process that have not ended, where the kernel tells."""
+    """Return the running children of this process, on kernels that list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as listed:  # noqa: PTH123
             return [int(pid) for pid in listed.read().split()]
@@ -296,7 +295,9 @@ def _children() -> list[int]:
 
 
 def _prctl() -> Any:
-    """The call by which Linux is told whom orphans go to; nothing elsewhere."""
+    """Return Linux's prctl, which sets the parent of orphans; elsewhere a function that does
+    nothing.
+    """
     if not sys.platform.startswith("linux"):
         return lambda *_: None
     import ctypes
@@ -305,8 +306,8 @@ def _prctl() -> Any:
 
 
 def _helper() -> tuple[str, ...] | None:
-    """The command by which a process asks for its end with the keeper's; empty where no system does
-    that, None if there is no such command.
+    """Return the command by which a process asks to end with the keeper; empty on other systems
+    than Linux, None if the command is missing.
     """
     if not sys.platform.startswith("linux"):
         return ()

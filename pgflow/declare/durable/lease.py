@@ -1,13 +1,13 @@
 """Lease of a run on its working folder: of all runs that may change a folder, one works there.
 
 The lease is a lock of the engine, whose key is the real path of the folder. A run asks for it with
-its first work in the folder, so one that still waits for a person keeps nobody out. It has the
-lease until its end, and its children work under it.
+its first work in the folder, so one that still waits for a person keeps no other run out. It has
+the lease until its end, and its children work under it.
 
-A run that failed has given it back. If it is retried, its journal says that it has the lease, and
-the first thing that it hears is that this is not so. No shell and no effect has begun by then. A
-turn of an agent needs no leave to begin, so it may have, and is cut off. The works that were asked
-for are given up, and asked for again once the lease is there.
+A run that failed has released the lease. If it is retried, its journal still says that it holds it,
+and the run hears of the loss before anything else. No shell and no effect has begun by then. A turn
+of an agent needs no permission to begin, so it may have begun, and is cut off. The works that were
+asked for are given up, and asked for again once the lease is held.
 """
 
 from __future__ import annotations

@@ -92,10 +92,10 @@ class Leftovers:
         return max(times, default=float("inf"))
 
     def why_kept(self, leftover: Leftover) -> Why:
-        """Return the reason why not all of a leftover may go without force.
+        """Return the reason to keep a leftover without force; empty if it may be removed.
 
         Raises:
-            WorkspaceError: Git refuses to tell.
+            WorkspaceError: Git fails.
         """
         place = leftover.worktree
         if place is not None and not ((place / ".git").is_file() and is_clean(place)):

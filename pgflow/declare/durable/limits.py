@@ -1,9 +1,8 @@
-"""Limits and wishes of a file that a run cannot keep. They are found before it begins, and said by
-name.
+"""Limits and wishes of a file that a run cannot keep, found and named before it begins.
 
-A limit on what an agent or a run may do is never dropped in silence: such a file is refused, unless
-whoever starts it says that the limit may be ignored (`refused`). Of everything else that would not
-be done as it is written, a run warns at its start (`overlooked`).
+A limit on what an agent or a run may do is never dropped silently: such a file is refused, unless
+you name the limit as one to ignore (`refused`). Everything else that would not be done as written
+gives a warning at the start of the run (`overlooked`).
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def _limits(graph: Graph, agents: Agents) -> Iterator[tuple[str, str]]:
 
 
 def _kept_by_all(turns: list[Node], agents: Agents) -> frozenset[str] | None:
-    """The fields that every provider of these turns obeys; None if there is no provider."""
+    """Return the fields that every provider of these turns obeys; None without providers."""
     found = [one for node in turns if (one := agents.provider(node)) is not None]
     return frozenset.intersection(*(one.honours for one in found)) if found else None
 
@@ -109,7 +108,7 @@ def _of_run(graph: Graph, turns: list[Node], agents: Agents, settings: Settings)
 
 
 def _of_model(node: Node, agent: Agent) -> Iterator[str]:
-    """Yield a word for a model that stands for none, and a provider that is not the one meant."""
+    """Yield a word for a model that is in no config, and a provider other than the one named."""
     if is_word(model := agent.fields.get("model")):
         yield f"model {model} is in no config: the provider gets the word as it is"
     own = node.agent.get("provider")
@@ -153,7 +152,7 @@ def _dropped(graph: Graph) -> Iterator[str]:
 def _of_workflow(graph: Graph, turns: list[Node], agents: Agents) -> Iterator[str]:
     options = graph.options
     if options.get("requires"):
-        yield "requires: nobody looks whether what the workflow requires is there"
+        yield "requires: not checked, so make sure that all of it is installed"
     providers = [one for node in turns if (one := agents.provider(node)) is not None]
     for field in sorted(_OF_AGENTS - _HINTS - SAFETY):
         has_all = all(field in _honoured(one) for one in providers)
@@ -171,18 +170,18 @@ def _of_node(node: Node, frozen: Frozen) -> Iterator[str]:
     """Yield what no provider would change."""
     name = getattr(node.body, "name" if isinstance(node.body, Command) else "command", None)
     if name is not None and name not in frozen.commands:
-        yield f"node '{node.id}' will fail: there is no command '{name}'"
+        yield f"node '{node.id}' will fail: command '{name}' does not exist"
     if isinstance(node.body, Script) and node.body.script not in frozen.programs:
-        yield f"node '{node.id}' will fail: there is no script '{node.body.script}'"
+        yield f"node '{node.id}' will fail: script '{node.body.script}' does not exist"
     if isinstance(node.body, Script) and node.body.runtime == "bun" and node.body.dependencies:
         yield f"node '{node.id}' names deps, and bun installs none"
     if node.always_run and (kept := _kept_at_retries(node, frozen.graph)):
         yield f"node '{node.id}' has always_run: a retry keeps {kept} all the same"
     if node.effects and node.retry is not None:
-        yield f"node '{node.id}' is external, so its retry is not done: nobody knows what it did"
+        yield f"node '{node.id}' is external, so it is not retried: its outcome would be unknown"
     checks = node.output_schema is not None and not isinstance(node.body, Call | Group)
     if checks and (why := why_no_schema(node.output_schema)):
-        yield f"node '{node.id}': its output_format is no schema, and checks nothing: {why}"
+        yield f"node '{node.id}': its output_format is not a schema and checks nothing: {why}"
     if isinstance(node.body, Group) and node.output_schema is not None:
         yield f"node '{node.id}' has an output_format, which means nothing for a group"
 

@@ -58,13 +58,13 @@ class LogFile:
         self._has_warned = False
 
     def tell(self, kind: Kind, step: str | None = None, **said: Any) -> None:
-        """Add an event, unless the run only repeats it. A log that cannot be written stops no run:
-        that is warned about once.
+        """Add an event, unless the run only repeats it. If the log cannot be written, the run goes
+        on and warns once.
 
         Args:
             kind: Its type.
             step: Key of the step that it is about.
-            said: Further words of it; those that are None are left out.
+            said: Further fields. None leaves a field out.
         """
         if pgflow.replaying():
             return

@@ -68,14 +68,14 @@ def wanted_inputs(graph: Graph, given: Mapping[str, JsonValue]) -> list[Input]:
 
 
 async def ask_parameters(graph: Graph, given: Mapping[str, JsonValue]) -> Values:
-    """Return the values that a run was given, and those of the parameters that it has to ask for.
+    """Return the given values, and those of the parameters that the run must ask for.
 
     Args:
         graph: The workflow.
         given: Values that it was started with.
 
     Raises:
-        asyncio.CancelledError: Whoever was asked says no.
+        asyncio.CancelledError: The person who was asked rejects.
     """
     values, needed, why = dict(given), asked_for(graph), ""
     while missing := [
@@ -94,8 +94,8 @@ async def _ask(missing: Sequence[Input], more: Sequence[Input], why: str) -> Val
     """Ask once.
 
     Raises:
-        NotStorable: The answer has other names.
-        asyncio.CancelledError: Whoever was asked says no.
+        NotStorable: The answer has other names. asyncio.CancelledError: The person who was asked
+            rejects.
     """
     names, others = [tuple(one.name for one in some) for some in (missing, more)]
     request = Wanted(
@@ -113,7 +113,7 @@ async def _ask(missing: Sequence[Input], more: Sequence[Input], why: str) -> Val
         case pgflow.Rejected(reason=reason):
             raise CancelledError(reason or "Rejected")
         case other:
-            raise CancelledError(f"nobody gave the parameters: {other}")
+            raise CancelledError(f"the parameters were not given: {other}")
 
 
 @lru_cache(maxsize=256)

@@ -75,7 +75,9 @@ from pgflow.declare.text.templates import Variables, resolve
 from pgflow.errors import StepFailed
 
 _MOST_RESULT: Final = 700_000
-"""Longest result in bytes that is no file: the database takes 1 MiB, and a codec may need more."""
+"""Longest result in bytes that is kept in the journal instead of a file. The database takes 1 MiB,
+and a codec may need more than the text.
+"""
 
 _LOGGED: Final[dict[str, Kind]] = {
     "completed": "node_complete", "failed": "node_error", "skipped": "node_skipped"
@@ -195,10 +197,10 @@ class Player:
         return result.model_copy(update={"output": begun, "value": None, "long": long})
 
     async def _check_evidence(self) -> None:
-        """Fail a run that owes evidence and has left none. A retry looks again.
+        """Fail a run that must leave evidence and has not. A retry looks again.
 
         Raises:
-            WorkflowFailed: There is no file of evidence.
+            WorkflowFailed: The file of evidence is missing.
         """
         policy = self.frozen.graph.options.get("evidence_policy")
         if not isinstance(policy, dict) or not policy.get("required") or self.settings.stubs:
@@ -337,7 +339,7 @@ class Player:
         return judge(self.plan, state, place, channel, user_input), was_answered
 
     async def _end(self, end: Settled, state: State) -> None:
-        """Tell the end of a node, and keep its output as a file if it has a type."""
+        """Report the end of a node, and write its output to a file if it has a type."""
         node, output = self.plan.node(end.place), end.output
         if node.output_type is not None and output.state == "completed" and pgflow.patched(_KEPT):
             key = key_of(self.plan, state, end.place)
@@ -360,7 +362,7 @@ class Player:
         self.tell(end, state)
 
     def tell(self, end: Settled, state: State) -> None:
-        """Say that a node has ended, to whoever watches."""
+        """Publish that a node has ended."""
         node = self.plan.node(end.place)
         around = round_at(state, end.place[:-1]) if len(end.place) > 1 else None
         said: dict[str, JsonValue] = {
@@ -539,5 +541,5 @@ def output_of(done: Done, node: Node) -> Output:
 
 
 def cancels(place: Place, reason: str) -> Settled:
-    """A person said no: the run ends as cancelled."""
+    """Return the end of a node whose rejection cancels the run."""
     return Settled(place, Output("completed", reason), "rejected", reason, cancels=True)

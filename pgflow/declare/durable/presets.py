@@ -1,15 +1,15 @@
 """Providers for command-line agents: ``claude:``, ``codex:`` and ``gemini:``.
 
 Each runs the program of that name with the prompt on standard input, and reads the events that it
-prints, one JSON object a line. They give the answer, the model, the tokens, the cost where the
-program says it, and the session. What stands after the colon is added to the command, as in
+prints, one JSON object a line. From them it takes the answer, the model, the tokens, the cost if
+the program reports it, and the session. Text after the colon is added to the command, as in
 ``claude:--permission-mode acceptEdits``.
 
-A field of a file becomes an argument only in the form ``--name=value``, so no value is taken for an
-option. Cost and tokens of a turn that failed are recorded too.
+A field of a file becomes an argument only in the form ``--name=value``, so that a value is never
+taken for an option. Cost and tokens of a failed turn are recorded too.
 
 Formats: `claude -p --output-format stream-json`, `codex exec --json` and `gemini --output-format
-stream-json`, as their makers document them. Events of kinds that are not known are passed over.
+stream-json`, as their makers document them. Events of unknown kinds are ignored.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Outcome of a turn, as its events tell it.
+    """Outcome of a turn, read from its events.
 
     Args:
-        reply: The answer, and what it cost.
-        error: Reason for which there is none; None if the agent has answered.
+        reply: The answer and its cost.
+        error: Reason why there is no answer; None if there is one.
         is_over: True if the last event has come.
     """
 
@@ -77,7 +77,7 @@ class Preset(ABC):
             self.more = shlex.split(argument)
         except ValueError as error:
             raise InvalidArgument(
-                f"{self.program}:{argument} is no command line: {error}"
+                f"{self.program}:{argument} is not a command line: {error}"
             ) from error
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Preset(ABC):
 
     @abstractmethod
     def hear(self, events: Iterator[Event]) -> Heard:
-        """Return the outcome that these events tell."""
+        """Return the outcome of these events."""
 
     def schema_file(self, turn: Turn) -> AbstractContextManager[str | None]:
         """Keep the schema in a file while the turn is taken; None where no file is wanted."""
@@ -106,7 +106,7 @@ class Preset(ABC):
         """Run the program once.
 
         Raises:
-            TurnFailed: It did not answer. What it has cost until then is said.
+            TurnFailed: It did not answer. The error has the cost until then.
         """
         with self.schema_file(turn) as schema_file:
             argv = [self.program, *self.arguments(turn, schema_file)]
@@ -181,7 +181,7 @@ class Claude(Preset):
                 yield _used(part.get("name"), part.get("input"))
 
     def hear(self, events: Iterator[Event]) -> Heard:
-        """Return the outcome that its events tell."""
+        """Return the outcome of its events."""
         heard = Heard(Reply(""))
         for event in events:
             match event.get("type"):
@@ -270,7 +270,7 @@ class Codex(Preset):
             yield _used(item.get("tool") or kind, item.get("command") or item.get("arguments"))
 
     def hear(self, events: Iterator[Event]) -> Heard:
-        """Return the outcome that its events tell."""
+        """Return the outcome of its events."""
         heard = Heard(Reply(""))
         for event in events:
             match event.get("type"):
@@ -308,7 +308,7 @@ class Gemini(Preset):
             yield _used(event.get("tool_name"), event.get("parameters"))
 
     def hear(self, events: Iterator[Event]) -> Heard:
-        """Return the outcome that its events tell: its words come in pieces."""
+        """Return the outcome of its events, with the pieces of its answer joined."""
         heard, said = Heard(Reply("")), ""
         for event in events:
             match event.get("type"):
@@ -349,7 +349,7 @@ def _events(lines: Iterable[bytes | str]) -> Iterator[Event]:
 
 
 def _with(heard: Heard, **told: Any) -> Heard:
-    """The outcome with some of its answer told anew."""
+    """Return the outcome with some fields of its answer replaced."""
     for name in ("model", "session"):
         if name in told and not isinstance(told[name], str):
             told[name] = getattr(heard.reply, name)

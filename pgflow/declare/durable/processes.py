@@ -40,7 +40,7 @@ _plain = partial(json.dumps, ensure_ascii=False)
 
 
 class NotStarted(Exception):
-    """A process could not be started: there is no such program or folder, or no right to it."""
+    """A process could not be started: the program or folder does not exist, or may not be used."""
 
 
 class TooLong(Exception):
@@ -48,7 +48,7 @@ class TooLong(Exception):
 
 
 class KeeperLost(Exception):
-    """The keeper has ended, and every process of the worker with it. It is no result of a node."""
+    """The keeper has ended, and every process of the worker with it. The node has no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +240,10 @@ async def run(order: Order) -> Ended:
         order: The process.
 
     Returns:
-        Its end. One whose time is over has been killed.
+        Its end. A process that exceeded its time limit was killed.
 
     Raises:
-        NotStarted: There is no such program or folder, or no right to it.
+        NotStarted: The program or folder does not exist, or may not be used.
         TooLong: It printed more than is kept.
         KeeperLost: The keeper was killed.
     """
@@ -319,7 +319,7 @@ class _Control:
         return answer
 
     async def say(self, text: bytes) -> None:
-        """Tell the keeper something."""
+        """Send bytes to the keeper."""
         await asyncio.get_running_loop().sock_sendall(self.socket, text)
 
     def close(self) -> None:
@@ -363,8 +363,8 @@ def _hand(control: socket.socket, streams: Sequence[int]) -> None:
 
 
 async def _hear_start(control: _Control) -> dict[str, Any]:
-    """The keeper's answer to a request. Where nobody waits for it any more, it may have started the
-    process all the same, which is gone then before this ends.
+    """Return the keeper's answer to a request. If this wait is cancelled, the keeper may have
+    started the process all the same; it is then gone before this ends.
     """
     hearing = asyncio.ensure_future(control.hear())
     try:

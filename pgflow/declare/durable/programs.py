@@ -1,9 +1,9 @@
 """Programs of script nodes, whose references become literals that the engine writes.
 
-A program has no variables that everybody can read, so values become part of it, as literals of its
-language: where a reference stands as an expression, the value itself (as JSON says it, else a
-text); within a string, the value's text, written so that it stays within that string. A real lexer
-says which place it is. It is the same extra as for shells (`pgflow.declare.durable.shell`).
+A program has no variables that all languages share, so values become literals in it. A reference
+that is an expression becomes the value itself (its JSON, else a text). One inside a string becomes
+the value's text, escaped so that it stays inside that string. A real lexer decides which place it
+is, from the same extra as for shells (`pgflow.declare.durable.shell`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def prepare(source: str, language: Language) -> Program:
         language: Its language.
 
     Raises:
-        NotRewritable: One stands where no literal can.
+        NotRewritable: A reference is where a literal cannot be.
         SetupError: It has references, and the lexer is not installed.
     """
     found = list(program_references(source))
@@ -104,7 +104,7 @@ def _hole(node: Any, reference: str, language: Language) -> Hole | None:
         if kind in {"template_substitution", "interpolation"}:
             break
         if kind == "regex":
-            raise NotRewritable(f"{reference} stands in a regular expression")
+            raise NotRewritable(f"{reference} is inside a regular expression")
         if kind in {"string", "template_string"}:
             return _in_string(node, reference, language)
         node = node.parent
@@ -119,7 +119,7 @@ def _in_string(node: Any, reference: str, language: Language) -> Hole:
         return Hole(reference=reference, place="text")
     start, end = node.children[0].text.decode(), node.children[-1].text.decode()
     if "b" in start.lower():
-        raise NotRewritable(f"{reference} stands in a string of bytes")
+        raise NotRewritable(f"{reference} is inside a string of bytes")
     return Hole(reference=reference, place="text", opened=f"{end} ", closed=f" {start}")
 
 

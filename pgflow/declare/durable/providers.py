@@ -39,7 +39,7 @@ _MOST_BYTES: Final = 4 << 20
 """Longest answer of a command."""
 
 _LONGEST_LINE: Final = 1 << 20
-"""Bytes of a line that is told of while a command is at work; of a longer one, its end."""
+"""Most bytes of a line that is reported while a command is at work. Of a longer one, its end is."""
 
 log = logging.getLogger("pgflow")
 
@@ -71,7 +71,7 @@ class Turn:
     """One turn of an agent.
 
     Args:
-        prompt: Text that it is told.
+        prompt: Text for the agent.
         node: Id of the node.
         key: Key of the step, which names the rounds around it.
         cwd: Working folder.
@@ -79,11 +79,11 @@ class Turn:
         agent: Fields that the file gives for the agent: ``model``, ``effort``, and others.
         schema: JSON schema that the answer must fit, if there is one.
         idle_seconds: Longest silence.
-        max_usd: Most that it may cost, if the file says so.
-        secrets: Values of its environment that nothing may say.
-        session: Session of an earlier turn, which it goes on in; None for a new one.
-        tell: Tells those who watch of words and tools while the agent is at work, from any thread.
-            Nothing of it is kept.
+        max_usd: Most that it may cost, if the file limits it.
+        secrets: Values of its environment that must not be recorded.
+        session: Session of an earlier turn to continue; None for a new one.
+        tell: Function that reports words and tools to watchers while the agent is at work, from any
+            thread. They are not kept.
     """
 
     prompt: str
@@ -162,7 +162,7 @@ class CommandProvider:
         ended = await run_command(self.argv, turn, told, _MOST_BYTES, hear)
         text = ended.stdout.text.decode("utf-8", "replace").replace("\0", "\ufffd")
         if ended.stdout.size > _MOST_BYTES:
-            raise TurnFailed(f"{self.argv[0]} said more than {_MOST_BYTES >> 20} MiB")
+            raise TurnFailed(f"{self.argv[0]} wrote more than {_MOST_BYTES >> 20} MiB")
         if ended.timed_out and text.strip():
             return Reply(text)
         if ended.timed_out or ended.status:
@@ -171,10 +171,10 @@ class CommandProvider:
 
 
 class _Lines:
-    """Lines of a stream that comes in pieces, each told as soon as it is whole.
+    """Splits a stream into lines, and passes each on as soon as it is whole.
 
     Args:
-        hear: Is told of each that is not empty. Its trouble is nobody else's.
+        hear: Called with each line that is not empty. Its errors are logged, not raised.
     """
 
     def __init__(self, hear: Callable[[str], None]) -> None:
@@ -190,7 +190,7 @@ class _Lines:
                 try:
                     self._hear(line.decode("utf-8", "replace"))
                 except Exception as error:  # noqa: BLE001 - it is only for those who watch
-                    log.debug("words of an agent cannot be told: %s", error)
+                    log.debug("cannot report the words of an agent: %s", error)
 
 
 async def run_command(
@@ -207,7 +207,7 @@ async def run_command(
         turn: The turn.
         told: Variables of its environment, beside those of the turn.
         most_bytes: Bytes of its output that are kept.
-        hear: Is told of each line that it prints, as it comes.
+        hear: Called with each line that it prints, as it comes.
 
     Raises:
         TurnFailed: It cannot be started.
@@ -254,8 +254,8 @@ class FunctionProvider:
         self.honours = frozenset(getattr(self.function, "honours", ()))
 
     async def take(self, turn: Turn) -> Reply:
-        """Call the function; what it raises is the node's error. If it neither returns nor tells of
-        anything for too long, the words that it has told are its answer.
+        """Call the function; what it raises is the node's error. If it neither returns nor reports
+        words for too long, the words reported so far are its answer.
         """
         told: list[str] = []
         limit = asyncio.timeout(turn.idle_seconds)
@@ -280,7 +280,7 @@ class FunctionProvider:
 
 
 def _heard(turn: Turn, limit: asyncio.Timeout, told: list[str]) -> Callable[[Word, str], None]:
-    """Return what tells of a turn as before, keeps its words, and puts the end of its time off."""
+    """Return a `Turn.tell` that also keeps the words and extends the time limit."""
     loop = asyncio.get_running_loop()
 
     def put_off() -> None:
@@ -349,7 +349,7 @@ def make_provider(spec: str) -> Provider:
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name not in found:
         known = ", ".join(sorted({*_OWN, *_PLACES, *found}))
-        raise InvalidArgument(f"there is no provider {name!r}: known are {known}")
+        raise InvalidArgument(f"unknown provider {name!r}: known are {known}")
     made = found[name].load()(argument)
     if not isinstance(made, Provider):
         raise InvalidArgument(f"provider {name!r} takes no turns: it has no honours and take()")

@@ -1,7 +1,8 @@
-"""Questions to people: a gate for each, bound to the text that is shown, and what an answer means.
+"""Questions to people: a gate for each, bound to the text that is shown, and the meaning of its
+answer.
 
-Whoever approves may bring words and a decision, by an edit: ``{"response": "...", "decision":
-"..."}``. The text that was asked is not theirs to change: it is what the answer counts for.
+An approval may bring words and a decision, as an edit: ``{"response": "...", "decision": "..."}``.
+An edit cannot change the text that was asked: the answer counts for exactly that.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from pgflow.declare.text.outputs import Output
 
 
 class Question(BaseModel):
-    """A question as a person sees it, and what they may add to their yes.
+    """A question as a person sees it, and the fields that an approval may fill in.
 
     Attributes:
         message: Text that is asked.
         decisions: Decisions that are offered, if any.
-        response: Words of whoever approves.
-        decision: The decision that they take; ``approve`` where none is offered.
+        response: Words of the person who approves.
+        decision: The decision that they take; ``approve`` if none is offered.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -88,7 +89,7 @@ def _answer(verdict: Any) -> Yes | No:
         case pgflow.TakenOver(result=result):
             return Yes(result if isinstance(result, str) else "", "approve")
         case other:
-            return No(f"nobody decided: {other}")
+            return No(f"no decision was made: {other}")
 
 
 def answered(approval: Approval, answer: Yes | No, rejections: int) -> Output | Rework | Refused:

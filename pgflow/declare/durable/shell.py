@@ -1,22 +1,21 @@
-"""Shell scripts whose references are no text: each becomes an environment variable, once, at the
-freeze.
+"""Shell scripts whose references become environment variables, once, at the freeze.
 
 The original splices values into a script as quoted words. Between a script's own quotes a quoted
-word is no protection, so what an agent said could run. Here a real lexer says where each reference
-stands, and it becomes a variable in the quoting of that place: ``$a.output`` is ``"${PGFLOW_1}"``
+word does not protect, so an agent's output could run. Here a real lexer finds the place of each
+reference, which becomes a variable in the quoting of that place: ``$a.output`` is ``"${PGFLOW_1}"``
 outside of quotes, ``${PGFLOW_1}`` within double ones, and ``'"${PGFLOW_1}"'`` within single ones. A
 quoted heredoc that has references loses the quotes of its delimiter, and the rest of its body is
 escaped instead. Comments stay as they are.
 
 A variable's value is never read as a program. Where bash evaluates (``$((...))``, ``let``, an
-index, ``[[ x -gt y ]]``), it evaluates the values too, and arithmetic can run commands. There a
-value must be a whole number. That of a reference is looked at before the script runs
-(`Slot.is_number`). That of a variable which the script itself has filled with a value is looked at
-when bash evaluates it, by what is put around it (`_Guards`). Where bash would take a value for a
-name or a program, the script is refused (`pgflow.declare.text.bashrules`).
+index, ``[[ x -gt y ]]``), it evaluates the values too, and arithmetic can run commands. So a value
+there must be a whole number. For a reference, the value is checked before the script runs
+(`Slot.is_number`). For a variable that the script itself fills with a value, guards around it check
+it when bash evaluates it (`_Guards`). Where bash would take a value for a name or a program, the
+script is refused (`pgflow.declare.text.bashrules`).
 
-Only whoever starts a run needs the lexer: what it made is frozen with the run. A script without
-values needs none.
+Only starting a run needs the lexer: its result is frozen with the run. A script without values
+needs none.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ PREFIX = "PGFLOW_VALUE_"
 NUMBER: Final = "pgflow_number_"
 """The function by which a script looks at what it evaluates."""
 _GUARD: Final = "/*[!0-9[:space:]+-]*/.no_whole_number"
-"""Behind the name of a variable, it makes a text that is no whole number one that bash refuses to
-evaluate.
+"""Suffix to the name of a variable. It changes any text but a whole number into one that bash
+refuses to evaluate.
 """
 _PRELUDE: Final = (
     f"{NUMBER}() {{ case $1 in *[!0-9[:space:]+-]*) "
-    "printf '%s\\n' \"pgflow: bash would evaluate '${1:0:100}', which is no whole number\" >&2; "
+    "printf '%s\\n' \"pgflow: bash would evaluate '${1:0:100}', which is not a whole number\" >&2; "
     'printf .no_whole_number;; *) printf %s "$1";; esac; }; '
 )
 
@@ -74,22 +73,22 @@ class Shell(Part):
 
 
 class NotRewritable(ValueError):
-    """A reference stands where no variable can stand for it."""
+    """A reference is where a variable cannot replace it."""
 
 
 def rewrite(script: str) -> Shell:
-    """Make variables of the references of a script.
+    """Replace the references of a script by variables.
 
     Args:
         script: The script as its author wrote it.
 
     Returns:
-        The script to run, and what each variable stands for. A reference that is used twice has one
-        variable for each kind of place.
+        The script to run, and the reference of each variable. A reference that is used twice has
+            one variable for each kind of place.
 
     Raises:
-        NotRewritable: One stands where no variable can, or bash would take a value for a name or a
-            program.
+        NotRewritable: A reference is where a variable cannot be, or bash would take a value for a
+            name or a program.
         SetupError: It has values, and the lexer is not installed.
     """
     if not reads_values(script):

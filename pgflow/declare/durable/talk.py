@@ -1,9 +1,9 @@
 """Talk inside a step: an agent asks the user, or has another SOP carried out, and is called again
 with the answer.
 
-An agent says so at the end of its answer, between tags. Anywhere else the tags mean nothing, so an
-agent that quotes its instructions asks nobody. Each call is a turn of its own, and its prompt has
-everything that was said before: agents need no memory, and a worker that dies loses one turn.
+An agent asks between tags at the end of its answer. Elsewhere the tags mean nothing, so an agent
+may quote its instructions. Each call is a turn of its own, and its prompt has all of the talk so
+far: agents need no memory, and a worker that dies loses one turn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """The agent has another SOP carried out.
+    """A request of the agent to carry out another SOP.
 
     Args:
         said: Words of the agent before it.
@@ -97,11 +97,11 @@ def may_ask(node: Node) -> bool:
 
 
 def told(prompt: str, talk: list[str], *, asks: bool, others: Mapping[str, str]) -> str:
-    """The prompt of a turn: the step's, with what was said so far and how to say more.
+    """Return the prompt of a turn: the step's, the talk so far, and how to ask more.
 
     Args:
         prompt: The step's.
-        talk: Words that were said so far.
+        talk: The talk so far.
         asks: True if the agent may ask the user.
         others: The SOPs that it may have carried out.
     """

@@ -1,5 +1,5 @@
-"""Turns of agents: each a decision of the journal, with the model, its cost and the hash of what it
-was told; and outputs that must fit a schema, which are asked for again if they do not.
+"""Turns of agents. Each is a decision of the journal, with the model, its cost and the hash of its
+prompt. An output that does not fit its schema is asked for again.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ async def _taken(taker: _Taker, turn: Turn) -> Done:
 
 
 async def turn_once(ask: Asker, turn: Turn, folders: Folders) -> Done:
-    """Take a turn that acts on the world: nobody knows what an agent that failed has done. The
-    answer is as the journal has it.
+    """Take a turn that acts on the world. If it fails, its outcome is unknown. Return the answer as
+    the journal has it.
     """
     try:
         reply = await ask(turn)
@@ -244,11 +244,11 @@ def _done(text: str, value: JsonValue, *, has_value: bool) -> Done:
         return Done(error=f"credit exhaustion: {trim(text)}")
     said = json_text(value) if has_value else text
     if (size := len(said.encode("utf-8", "replace"))) > READABLE:
-        return Done(error=f"the agent said {size} bytes, more than {READABLE >> 20} MiB")
+        return Done(error=f"the agent's answer has {size} bytes, more than {READABLE >> 20} MiB")
     if has_value:
         return Done(text=said, value=value, has_value=True)
     if not trim(text):
-        return Done(error="the agent said nothing")
+        return Done(error="the agent's answer is empty")
     return Done(text=text)
 
 
@@ -260,7 +260,7 @@ def _fitted(done: Done, schema: JsonValue) -> tuple[Done, str]:
         try:
             value = parse_json(fenced(done.text) or done.text)
         except ValueError as error:
-            return done, f"it is no JSON: {error}"
+            return done, f"it is not JSON: {error}"
     wrong = misfits(value, schema)
     if wrong:
         return done, wrong

@@ -172,7 +172,7 @@ class Works:
             risk="irreversible", keyed=False, name=key, timeout=limit + _SLACK_SECONDS
         )(act)
         if len(text) > _MOST_ASKED:
-            return Done(error=f"node '{node.id}' is told too much: {len(text)} characters")
+            return Done(error=f"the prompt of node '{node.id}' is too long: {len(text)} characters")
         async with self.slots:
             try:
                 return (await self.lease.during(lambda: effect(text, *read))).whole()
@@ -310,7 +310,7 @@ class Works:
         return await provider.take(replace(turn, session=None))
 
     def _tell_word(self, turn: Turn, kind: Word, text: str) -> None:
-        """Tell those who watch of what an agent says or uses; inside the body of its step."""
+        """Publish a word or tool of an agent to watchers; call it inside the body of its step."""
         said: dict[str, JsonValue] = {
             "id": turn.node,
             "step": turn.key,
@@ -322,7 +322,7 @@ class Works:
             self.log.tell("tool", turn.key, content=text[:_MOST_OF_A_WORD])
 
     def _tell_answer(self, turn: Turn, reply: Reply, seconds: float) -> None:
-        """Tell of an answer in the log."""
+        """Write an answer to the log."""
         self.log.tell(
             "assistant",
             turn.key,
@@ -343,7 +343,7 @@ class Works:
 def shell_of(
     frozen: Frozen, node: Node, script: str, variables: Variables, outputs: Outputs
 ) -> tuple[str, dict[str, str]]:
-    """A shell script as it is run, and the values of its variables.
+    """Return a shell script as it is run, and the values of its variables.
 
     Args:
         frozen: The workflow.
@@ -353,8 +353,8 @@ def shell_of(
         outputs: Outputs that it can read.
 
     Raises:
-        NodeFailed: Bash would evaluate a value that is no number.
-        UnresolvableReference: Something that it mentions has no value.
+        NodeFailed: Bash would evaluate a value that is not a number.
+        UnresolvableReference: A reference has no value.
     """
     shell = frozen.shells.get(script)
     values = {}
@@ -381,7 +381,7 @@ def _digest(values: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
 
 
 def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> str:
-    """The program of a script node with its values as literals.
+    """Return the program of a script node with its values as literals.
 
     Args:
         frozen: The workflow.
@@ -390,12 +390,12 @@ def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> st
         outputs: Outputs that it can read.
 
     Raises:
-        NodeFailed: There is no such script.
-        UnresolvableReference: Something that it mentions has no value.
+        NodeFailed: The script does not exist.
+        UnresolvableReference: A reference has no value.
     """
     program = frozen.programs.get(body.script)
     if program is None:
-        raise NodeFailed(f"script node '{task.node.id}': there is no script '{body.script}'")
+        raise NodeFailed(f"script node '{task.node.id}': script '{body.script}' does not exist")
     return fill(
         program, lambda reference: resolve(reference, task.variables, outputs, "script").text
     )

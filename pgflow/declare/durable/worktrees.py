@@ -1,11 +1,10 @@
 """Worktrees: a run works in a git worktree of its own, on a branch of its own.
 
-A worktree begins with the last commit of the repository that the run was started in. It stands
-below that folder, in ``.pgflow/worktrees``, where no other tree of the repository sees it, and its
-branch is ``pgflow/RUN``. It is kept when the run fails, and removed when the run succeeds and
-nothing in it is uncommitted; its branch is kept as long as it has commits of its own. What the run
-keeps beside its work (``.pgflow/runs`` and ``.pgflow/state``) stays in the folder that it was
-started in.
+A worktree begins with the last commit of the repository that the run was started in. It is below
+that folder, in ``.pgflow/worktrees``, where no other tree of the repository sees it, and its branch
+is ``pgflow/RUN``. It is kept when the run fails, and removed when the run succeeds and nothing in
+it is uncommitted; its branch is kept as long as it has commits of its own. Files that the run keeps
+beside its work (``.pgflow/runs`` and ``.pgflow/state``) stay in the folder that it was started in.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ def why_none(folder: str | os.PathLike[str]) -> str:
 
 
 async def entered(settings: Settings) -> Settings:
-    """Return the settings of a run in its own worktree, which is made if it is not there.
+    """Return the settings of a run in its own worktree. Make the worktree if it does not exist.
 
     Args:
         settings: Its settings, in the folder that it was started in.
 
     Raises:
-        WorkflowFailed: There is no repository, or git refuses.
+        WorkflowFailed: The folder is not in a repository, or git refuses.
     """
     home, key = settings.home or settings.cwd, pgflow.run_info().key
 

@@ -1,15 +1,14 @@
-"""One graph for every family of declared workflows:
-what the front ends compile to, and what is run.
+"""One graph for every family of declared workflows, to which front ends compile and which runs.
 
 A front end (`pgflow.declare.dag`, `pgflow.declare.sop`, `pgflow.declare.icm`) reads files in their
-originals' own terms and answers a `Graph`. Below that line nobody asks which family a graph came
-from: drawing, the dry run and the durable interpreter see nodes, the edges and conditions between
-them, what they read and write, which acts touch the outside world, and where a person is asked.
-Only a durable run looks at ``family``, to choose who plays it.
+originals' own terms and returns a `Graph`. Drawing, the dry run and the durable interpreter do not
+depend on the family: they see nodes, the edges and conditions between them, what they read and
+write, which acts touch the outside world, and where a person is asked. Only a durable run looks at
+``family``, to choose its player.
 
 Texts keep their templates (``$node.output``, ``$ARGUMENTS``, ``$INPUTS.name``): they are resolved
 when a node is about to run, by `pgflow.declare.text.templates`. Durations are in milliseconds where
-the originals say milliseconds; the unit is in the name.
+the originals use milliseconds; the unit is in the name.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Risk = Literal["reversible", "compensable", "irreversible"]
 
 
 class Part(BaseModel):
-    """Base of all parts of a graph: immutable, and without keys that nobody reads."""
+    """Base of all parts of a graph: immutable, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,8 +43,7 @@ class Position(Part):
 
 
 class Input(Part):
-    """A value that whoever starts the workflow gives.
-    Without a default it is asked for, if required.
+    """An input of the workflow. A required one without a default is asked for if it is not given.
 
     One that is neither required nor has a default has no value if it is not given, and a text that
     mentions it fails. Where such an input reads as empty in its original's terms, its default is
@@ -158,11 +156,10 @@ class Check(Part):
 
 
 class Constraint(Part):
-    """One rule for whoever does the work, with its RFC 2119 level;
-    ``None`` where the line names none.
+    """One rule for the work, with its RFC 2119 level; ``None`` if the line names none.
 
-    ``scope`` is what it is said of, if not of this work alone and as a whole: a substep's number,
-    ``parameters``, or the title of a section that is said of every step.
+    ``scope`` names its subject, if that is not this work as a whole: a substep's number,
+    ``parameters``, or the title of a section that applies to every step.
     """
 
     level: Literal["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"] | None
@@ -212,9 +209,7 @@ class Atom(Part):
 
 
 class Unparsed(Part):
-    """A part of a condition that is no comparison.
-    It fails its node closed, if it is ever asked.
-    """
+    """A part of a condition that is not a comparison. If it is evaluated, its node fails closed."""
 
     kind: Literal["unparsed"] = "unparsed"
     text: str
@@ -234,8 +229,8 @@ class Condition(Part):
 
 
 class Prompt(Part):
-    """A turn of an agent: ``text`` is what it is told. A ``literal`` text is prose in which ``$``
-    means nothing. In a ``tagged`` one the values stand between tags, which they cannot end.
+    """A turn of an agent with the prompt ``text``. A ``literal`` text is prose in which ``$`` means
+    nothing. In a ``tagged`` one the values are between tags, which they cannot end.
     """
 
     mode: Literal["prompt"] = "prompt"
@@ -395,11 +390,11 @@ class Node(Part):
 
 
 class Graph(Part):
-    """A workflow: its nodes in the order of their declaration, and what is said of all of them.
+    """A workflow: its nodes in the order of their declaration, and options for all of them.
 
     ``returns`` names the node whose output is the run's; without it, it is the first sink that
-    completed and said something. ``options`` are what the original says about the run as a whole
-    (provider, model, worktree, tags, ...), for whoever runs it. ``family`` is that of its files.
+    completed with a text. ``options`` are the original's for the run as a whole (provider, model,
+    worktree, tags, ...), for the code that runs it. ``family`` is that of its files.
     """
 
     name: str

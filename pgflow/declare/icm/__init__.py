@@ -46,7 +46,7 @@ def read_file(path: str | os.PathLike[str]) -> Verdict:
 
     Args:
         path: A workspace's folder, its ``workflow.yaml`` (then the whole workspace is read), or a
-            workflow file that stands alone.
+            workflow file without a workspace.
 
     Returns:
         Its problems and, if none is an error, its graph.

@@ -7,12 +7,12 @@ What holds where several files speak:
   the Outputs tables;
 - what is declared of a stage: its frontmatter, then ``workflow.yaml``, then the prose;
 - a row of the prose about something that the state names is read only if the declared ``reads`` or
-  ``writes`` have it (otherwise it is warned of), and then adds its scope and reason; rows about
+  ``writes`` have it (otherwise there is a warning), and then adds its scope and reason; rows about
   anything else (references, shared files, the conversation) always hold, since the state does not
-  speak of them.
+  cover them.
 
-The agent of a stage is told the contract's whole prose and the folder that its paths are from;
-files are named, not put in.
+The prompt of a stage has the contract's whole prose and the folder that its paths are from; files
+are named, not included.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ class _Compiling:
     def _uses(
         self, stage: Stage, rows: tuple[Entry, ...], declared: tuple[str, ...] | None, word: str
     ) -> tuple[Use, ...]:
-        """The rows of a table that hold, then what is declared and stands in no row."""
+        """Return the rows of a table that hold, then the declared artifacts that are in no row."""
         uses: list[Use] = []
         for row in rows:
             where = place(self.workspace.folder, stage.source.base, row)
@@ -415,8 +415,8 @@ class _Compiling:
         )
 
     def _gates(self, stage: Stage, reads: tuple[Use, ...]) -> tuple[Gate, ...]:
-        """The points before a stage where somebody is waited for: a request, a go-ahead, a message
-        from outside.
+        """Return the points before a stage at which it waits for a person: a request, a go-ahead, a
+        message from outside.
         """
         fields, gates = stage.fields, list[Gate]()
         if fields.on_request:

@@ -1,8 +1,8 @@
 """Contracts in the prose of a stage's CONTEXT.md: inputs, outputs,
 checkpoints, audits, the review gate.
 
-Authors write the same contract in several dialects, told apart by the headers of its tables (or by
-bullets instead)::
+Authors write the same contract in several dialects, which differ in the headers of its tables (or
+use bullets instead)::
 
     ## Inputs       Source | File/Location | Section/Scope | Why
                     Source | File/Location | Why
@@ -15,10 +15,10 @@ bullets instead)::
     ## Audit        Check | Pass Condition           (or ## Verify with bullets)
     ## Review Gate  prose
 
-Every row becomes an entry with its position. A column whose header is unknown keeps its words in
-the entry's reason, a row that is malformed is kept and warned of, and a section in which nothing
-was found is warned of too: nothing goes silently. The whole text is what the stage's agent is told,
-since process steps refer to tables and sections around them.
+Every row becomes an entry with its position. Nothing is dropped silently: a column with an unknown
+header keeps its words in the entry's reason, a malformed row is kept with a warning, and an empty
+section gives a warning too. The agent's prompt has the whole text, since process steps refer to
+tables and sections around them.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class _Reading:
         return said
 
     def blocks(self, names: frozenset[str]) -> tuple[Block, ...]:
-        """The blocks of a section; oddities of its tables are said here."""
+        """Return the blocks of a section, and report oddities of its tables."""
         section = self.document.section(names)
         blocks = section[1] if section else ()
         for table in (b for b in blocks if b.kind == "table"):
@@ -240,7 +240,9 @@ class _Reading:
             yield self._entry(pointer, own, "", why, item.line, item.column)
 
     def _paragraph_entries(self, block: Block) -> Iterator[Entry]:
-        """The files that a paragraph names in back-ticks; one that forbids is no declaration."""
+        """Yield the files that a paragraph names in back-ticks. A paragraph that forbids declares
+        none.
+        """
         if re.match(r"(?:do not|don't|never)\b", block.text.lstrip("*_ "), re.IGNORECASE):
             return
         for pointer in pointers(block.text):

@@ -7,8 +7,8 @@ Three things need care:
   to a stage and one of them has a condition, its ``when`` is the whole of the ways: the conditions
   on the way there, joined by or.
 - *Else* is the negation of the other branches' conditions.
-- *A stage that runs only on request* is left out if nobody asks, and what comes after it goes on:
-  it waits for the stages before the one that may be left out, too.
+- *A stage that runs only on request* is left out if it is not requested, and the stages after it go
+  on: they wait for the stages before it, too.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class _Edge:
 def wire(
     stages: tuple[Declared, ...], on_request: frozenset[str], state: State, findings: Findings
 ) -> dict[str, Wiring]:
-    """The wiring of every stage.
+    """Return the wiring of every stage.
 
     Args:
         stages: The stages in the order of their declaration.
-        on_request: Those that run only if somebody asks.
+        on_request: Those that run only on request.
         state: Values that conditions may compare.
         findings: Collector of unknown stages, circles and conditions that cannot be read.
     """
@@ -112,7 +112,9 @@ def _edges(
     for stage in stages:
         for arrow, ways in _judged(arrows[stage.id], stage, state, findings):
             if arrow.target != END and arrow.target not in ids:
-                findings.error(f"stage {stage.id!r}: next {arrow.target!r} is no stage", arrow.at)
+                findings.error(
+                    f"stage {stage.id!r}: next {arrow.target!r} is not a stage", arrow.at
+                )
             elif arrow.target != END:
                 leading[arrow.target].append(_Edge(stage.id, ways, arrow.when or "", arrow.at))
     for stage in stages[1:]:
@@ -138,7 +140,7 @@ def _judged(
         any(arrow.otherwise for arrow in arrows) and not conditions
     ):
         findings.error(
-            f"stage {stage.id!r}: else needs one or more branches with conditions, and stands once",
+            f"stage {stage.id!r}: use else once, next to one or more branches with conditions",
             stage.at,
         )
         return [(arrow, ALWAYS) for arrow in arrows]

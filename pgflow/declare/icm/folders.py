@@ -1,11 +1,11 @@
 """The folders of a workspace: finding it, its stages and its files, and staying inside.
 
-A workspace is data that someone else wrote. Files are read only if they are regular files inside
-it, of moderate size and in UTF-8; a link that leads elsewhere is an error, never followed. What its
-contracts *name* is not opened at all, but a path that leads out is said too. The protocol has one
-way out: a collection of workspaces may keep shared folders above them (``/_core/CONVENTIONS.md``),
-so the nearest folder above that has ``_core``, ``workspaces`` or ``.git`` is the border for what is
-read. Nothing may be written outside the workspace itself.
+A workspace is untrusted data. Files are read only if they are regular files inside it, of moderate
+size and in UTF-8; a link that leads elsewhere is an error, never followed. Files that its contracts
+*name* are not opened at all, but a path that leads out is reported too. The protocol has one way
+out: a collection of workspaces may keep shared folders above them (``/_core/CONVENTIONS.md``), so
+the nearest folder above that has ``_core``, ``workspaces`` or ``.git`` is the border for reading.
+Nothing may be written outside the workspace itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_FOLDERS: Final = 20_000
 BOM: Final = b"\xef\xbb\xbf"
 _STAGE = re.compile(r"(?P<number>\d+[a-z]?)[-_ .]")
 OF_RUNS: Final = ".pgflow"
-"""Folder of the runs in a workspace, which is no part of it."""
+"""Folder of the runs in a workspace. It does not belong to the workspace's content."""
 SKIPPED: Final = frozenset({".git", "node_modules", "__pycache__", ".venv", OF_RUNS})
 """Folders that are not looked into."""
 _BORDERS = ("_core", "workspaces", ".git")
@@ -136,17 +136,17 @@ class Folder:
 
 
 def decode(data: bytes) -> str:
-    """The text of a file: without a byte order mark, with line feeds at the ends of lines.
+    """Return the text of a file: without a byte order mark, with line feeds at the ends of lines.
 
     Raises:
-        Unreadable: If it is no text.
+        Unreadable: It is not text.
     """
     try:
         text = data.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
         raise Unreadable(f"is not UTF-8 text (byte {error.start})") from None
     if "\0" in text:
-        raise Unreadable("has a NUL character and is no text")
+        raise Unreadable("has a NUL character, so it is not text")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if text.count("\n") > MAX_LINES:
         raise Unreadable(f"has more than {MAX_LINES} lines")

@@ -1,8 +1,7 @@
-"""The values of a YAML file as a workspace gives them: asked for by type, and complained of with
-their place.
+"""The values of a YAML file of a workspace: read by type, with errors that name their place.
 
-`pgflow.declare.text.yamlfile` reads and bounds the text. Here each value knows where it stands, so
-that the readers of workflow.yaml and of frontmatter say what they expect and nothing else.
+`pgflow.declare.text.yamlfile` reads and bounds the text. Here each value knows its position, so the
+readers of workflow.yaml and of frontmatter only state what they expect.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class Given:
         return []
 
     def fields(self, known: frozenset[str] | None = None) -> dict[str, Given] | None:
-        """The parts of a mapping by their keys. Keys that are not known are said and left out; None
+        """Return the parts of a mapping by their keys. Report unknown keys and leave them out; None
         keeps all.
         """
         if not isinstance(self.marked.parts, dict):
@@ -115,7 +114,7 @@ class Given:
         return found
 
     def _part(self, part: Marked, name: str, key: str | None = None) -> Given:
-        """A part of it: a value of a mapping stands where its key does."""
+        """Return a part. The position of a value in a mapping is that of its key."""
         line, column = (self.marked.keys or {}).get(key or "", (part.line, part.column))
         return Given(
             part, name, Position(file=self.at.file, line=line, column=column), self.findings
@@ -131,7 +130,7 @@ def each(given: Given, read: Callable[[Given], str | None]) -> Iterator[str]:
     for item in given.items():
         value = read(item)
         if value is not None and value in seen:
-            item.findings.warn(f"{value!r} stands twice in {given.name}", item.at)
+            item.findings.warn(f"{value!r} is listed twice in {given.name}", item.at)
         elif value is not None:
             seen.add(value)
             yield value

@@ -1,11 +1,11 @@
 """The shape of a stage's contract as text: headings, and below them tables, lists and paragraphs,
 each with its line.
 
-Blocks are found by markdown-it-py, because where a table, a list or a fenced example begins and
-ends is what a Markdown library knows best (a table inside a fence or a comment is an example, not a
-declaration). The cells of a table are split here: the library pads short rows and cuts long ones
-without a word, and a table whose ruler does not fit its header is no table to it at all. Here
-nothing that an author wrote may be lost, so such rows are kept and said to be malformed.
+markdown-it-py finds the blocks, because a Markdown library knows best where a table, a list or a
+fenced example begins and ends (a table inside a fence or a comment is an example, not a
+declaration). The cells of a table are split here: the library silently pads short rows and cuts
+long ones, and does not accept a table whose ruler does not fit its header. Nothing that an author
+wrote may be lost, so such rows are kept and reported as malformed.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _paragraph(content: str, lines: list[str], line: int) -> Block:
         return _table(
             lines,
             line,
-            "is no table to Markdown: its second line must have one `---` for each column",
+            "is not a Markdown table: its second line must have one `---` for each column",
         )
     return Block("paragraph", line, " ".join(content.split()))
 
@@ -183,7 +183,7 @@ def _row(header: tuple[str, ...], text: str, line: int) -> Row:
 
 
 def _by_name(header: tuple[str, ...], cells: list[str]) -> dict[str, str]:
-    """Cells by their header; a name that stands there twice keeps both."""
+    """Return cells by their header. A header that appears twice keeps both."""
     named: dict[str, str] = {}
     for name, cell in zip(header, cells, strict=True):
         named[name] = f"{named[name]} {cell}".strip() if name in named else cell

@@ -100,7 +100,7 @@ def check_layout(
 
 
 def _check_numbers(sources: list[StageSource], of_icm: bool, findings: Findings) -> None:
-    """Stage folders are named as the layout has it, and no number stands twice."""
+    """Check that stage folders are named as the layout requires, each with a number of its own."""
     seen: set[str] = set()
     for source in sources:
         number = number_of(source.folder_name)

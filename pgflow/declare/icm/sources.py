@@ -171,7 +171,7 @@ def _unused(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Artifacts by their places. A folder that holds one artifact stands for it."""
+    """Artifacts by their places. A folder that holds one artifact is the place of that artifact."""
 
     by_place: Mapping[str, str]
     by_folder: Mapping[str, frozenset[str]]

@@ -3,8 +3,8 @@ and in the frontmatter of its CONTEXT.md::
 
     reads: [transcript, meeting_notes]          # names of state entries
     writes: [action_items]
-    gate: explicit_request                      # the stage runs only if somebody asks for it
-    interrupt_before: true                      # somebody lets it go on
+    gate: explicit_request                      # the stage runs only on request
+    interrupt_before: true                      # a person lets it go on
     side_effects:
       - system: email
         idempotency_key: approval.message_id    # a path into the state, checked against its schema
@@ -14,8 +14,8 @@ and in the frontmatter of its CONTEXT.md::
     retry: 3                                # or { max_attempts: 3, delay: 5s, on_error: transient }
     timeout: 15m                                # seconds, or with ms, s, m, h, d
 
-Where both speak of a field, the frontmatter holds: it stands with the stage it is about. A
-difference is warned of.
+If both declare a field, the frontmatter wins, since it is with its stage. A difference gives a
+warning.
 """
 
 from __future__ import annotations
@@ -113,9 +113,7 @@ def combine(
         near, far = getattr(frontmatter, key), getattr(workflow, key)
         if near is not None and far is not None and _content(near) != _content(far):
             word = _WORDS.get(key, key)
-            message = (
-                f"{word} of stage {stage!r} differs from workflow.yaml; what stands here holds"
-            )
+            message = f"{word} of stage {stage!r} differs from workflow.yaml; this one is used"
             findings.warn(message, frontmatter.places.get(word))
         chosen[key] = far if near is None else near
     return StageFields(**chosen, places={**workflow.places, **frontmatter.places})

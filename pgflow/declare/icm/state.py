@@ -152,7 +152,7 @@ def check_path(expression: str, state: State, given: Given) -> bool:
     if end != len(expression) or not steps or expression.startswith((".", "[")):
         hint = "Write entry.field, as in delivery_target.folder_path."
         given.findings.error(
-            f"{given.name} {expression!r} is no path into the state", given.at, hint
+            f"{given.name} {expression!r} is not a path into the state", given.at, hint
         )
         return False
     if steps[0] not in state:

@@ -114,11 +114,11 @@ def read_workflow(
     Args:
         text: Its text.
         file: Its name, for positions.
-        folder: The workspace that it stands in; None if it is read alone.
+        folder: The workspace that it is in; None if it is read alone.
         findings: Collector of the findings.
 
     Returns:
-        What it says; None if it cannot be used at all.
+        Its content; None if it cannot be used at all.
     """
     given = (
         None
@@ -274,6 +274,7 @@ def _check_ids(stages: tuple[Declared, ...], state: State, findings: Findings) -
     for entry in state.values():
         if entry.kind == "file" and entry.written_by is not None and entry.written_by not in seen:
             findings.error(
-                f"state entry {entry.name!r} is written by {entry.written_by!r}, which is no stage",
+                f"state entry {entry.name!r} is written by {entry.written_by!r}, "
+                "which is not a stage",
                 entry.position,
             )

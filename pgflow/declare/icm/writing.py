@@ -94,7 +94,7 @@ def write_missing(directory: str | os.PathLike[str]) -> Plan:
 
 
 def without_places(graph: Graph) -> Graph:
-    """A graph without positions and files: what it says, wherever that stands.
+    """Return a graph without positions and files: its content, wherever its source is.
 
     Args:
         graph: The graph.
@@ -262,7 +262,7 @@ def _with_frontmatter(before: bytes, yaml: str) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put a file there as a whole: whoever reads it sees the old one or the new one."""
+    """Write a file atomically: a reader sees the old one or the new one."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:

@@ -95,7 +95,7 @@ def respond(approval: Approval, decision: str, text: str = "") -> Output:
     offered = [offer.id for offer in approval.decisions]
     if decision not in offered:
         raise NoSuchDecision(
-            f"There is no decision '{decision}' here. Offered: {', '.join(offered) or 'none'}."
+            f"Decision '{decision}' is not offered here. Offered: {', '.join(offered) or 'none'}."
         )
     return completed({"decision": decision, "text": text})
 
@@ -106,12 +106,12 @@ def asks_after_turn(loop: Loop | Group, *, is_over: bool, was_answered: bool) ->
 
     Args:
         loop: The loop, or group.
-        is_over: True if something says that this turn was the last.
+        is_over: True if this turn was the last by the loop's own rules.
         was_answered: True if a person has answered this loop before.
 
     Returns:
-        True for each turn of an interactive loop that was not the last; and for the last, too, if
-        nobody has had a say so far, unless the loop lets its signal decide.
+        True for each turn of an interactive loop that was not the last. True for the last one, too,
+            if no person has answered so far, unless the loop lets its signal decide.
     """
     if not loop.interactive:
         return False

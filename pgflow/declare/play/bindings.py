@@ -1,8 +1,8 @@
-"""Arguments that a node is given by name: what they are when it is about to run.
+"""Arguments of a node by name, resolved when it is about to run.
 
-A text that is exactly one reference stands for the value itself, with its type; any other text is a
-template. An argument that reads a node which was skipped may say what to take instead; one that
-failed is never replaced.
+A text that is exactly one reference becomes the value itself, with its type; any other text is a
+template. An argument that reads a skipped node may name a value to take instead; a failed node is
+never replaced.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Values of a run's inputs: those that were given, and the defaults of the others.
 
-A default may be made of other inputs (``.agents/{project_name}``). It is filled in once, whatever
-was given is not read again, and a name that has no value stays in its braces: whoever reads the
-text then knows what is missing. Defaults may name each other in circles or double each other, and
-files come from anywhere: so depth and length of what is filled in have a limit.
+A default may be made of other inputs (``.agents/{project_name}``). It is filled in once, given
+values are not read again, and a name without a value stays in its braces, so that the reader of the
+text sees what is missing. Defaults may name each other in circles or double each other, and files
+are untrusted, so the depth and length of a filled-in default are limited.
 """
 
 from __future__ import annotations

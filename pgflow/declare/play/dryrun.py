@@ -1,10 +1,8 @@
-"""A run of which nothing happens: outputs come from stubs, and what each node would have been told
-is shown.
+"""A dry run: outputs come from stubs, and the trace shows the text of each node.
 
 Approvals and gates count as answered, checks of loops that would run a shell as passed, and no
-child runs. The rest is decided by the same functions that decide a real run
-(`pgflow.declare.play.interpreter`), so that the trace shows which nodes run, with which texts, and
-why the others do not.
+child runs. The rest is decided by the functions of a real run (`pgflow.declare.play.interpreter`),
+so the trace shows which nodes run, with which texts, and why the others do not.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ class EndlessDryRun(ValueError):
 
 
 def placeholder_command(name: str) -> str:
-    """The text that stands for a command's file, which a dry run does not look for."""
+    """Return a text in place of a command's file, which a dry run does not read."""
     return f"Command {name}: $ARGUMENTS\n"
 
 
@@ -90,7 +88,7 @@ def dry_run(
     rejections: Mapping[str, Sequence[str]] | None = None,
     dialect: Dialect = "archon",
 ) -> DryRun:
-    """Tell what a run of a workflow would do.
+    """Play a workflow on stubs, without running it.
 
     Args:
         graph: The workflow.
@@ -104,7 +102,7 @@ def dry_run(
             such nodes fail.
         run_code: Runs shells and programs without a stub, but for those that act on the world.
         rejections: Reasons with which approvals are rejected before they count as answered, by id.
-        dialect: Family that says what a rejection means.
+        dialect: Family whose meaning of a rejection holds.
 
     Returns:
         What would happen. A node without a stub that would have run is shown as failed.

@@ -1,10 +1,10 @@
-"""Errors of nodes: their kind, told from the message,
-and whether and when a failed node is tried again.
+"""Errors of nodes: their class, read from the message, and whether and when a failed node is
+retried.
 
-The original knows only messages of services: it takes neither "timed out after 5ms" nor "failed
-[exit 1]" for something that may pass, so that a shell node with ``on_error: transient`` is never
-tried again. Here both are transient: whoever declares a retry for a shell node means these. It also
-finds 403 in the number of a process, which is no status here.
+The original knows only messages of services. It counts neither "timed out after 5ms" nor "failed
+[exit 1]" as transient, so it never retries a shell node with ``on_error: transient``. Here both are
+transient, because a retry declared for a shell node is meant for these. The original also finds 403
+in a process id, which is not a status here.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _FATAL_UNLESS_TRANSIENT = ("auth error",)
 
 
 def classify(message: str) -> ErrorClass:
-    """Return the class of an error: it may pass (TRANSIENT),
-    will not (FATAL), or cannot be told (UNKNOWN).
+    """Return the class of an error: it may pass (TRANSIENT), will not (FATAL), or neither is known
+    (UNKNOWN).
 
     Args:
-        message: The error's text. What is fatal wins over what may pass.
+        message: The error's text. A sign of FATAL wins over one of TRANSIENT.
     """
     text = message.lower()
     if _says(text, _FATAL):
@@ -72,7 +72,9 @@ def classify(message: str) -> ErrorClass:
 
 
 def _says(text: str, signs: tuple[str, ...]) -> bool:
-    """Return True if a sign is in a text. A number is one by itself: process 24036 is no 403."""
+    """Return True if a text has one of these signs. A number must be separate: process 24036 is not
+    403.
+    """
     return any(
         re.search(rf"(?<![0-9]){sign}(?![0-9])", text) if sign.isdecimal() else sign in text
         for sign in signs

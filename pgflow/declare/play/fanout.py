@@ -50,7 +50,7 @@ class Child:
 
 
 def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[ChildCall, ...]:
-    """The child runs that a node starts.
+    """Return the child runs that a node starts.
 
     Args:
         node: A node whose body is a `Call`.
@@ -58,8 +58,8 @@ def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[Chi
         outputs: Outputs of its nodes so far.
 
     Returns:
-        One call; or one for each item, which is the child's message and an input of it. Without a
-        message of its own, a child is told what this run was told.
+        One call; or one for each item, which is the child's message and an input of it. A child
+            without a message of its own gets that of this run.
 
     Raises:
         UnresolvableReference: If an argument, the message or the items have no value.
@@ -82,13 +82,13 @@ def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[Chi
 
 
 def items_of(text: str) -> list[JsonValue]:
-    """The items that a resolved ``items`` text lists.
+    """Return the items of a resolved ``items`` text.
 
     Args:
         text: A JSON list. An empty one is allowed: no child runs, and the node completes.
 
     Raises:
-        UnresolvableReference: If it is no JSON list.
+        UnresolvableReference: It is not a JSON list.
     """
     try:
         items = parse_json(text)

@@ -1,15 +1,14 @@
-"""The interpreter of declared workflows:
-pure functions over an immutable state say what happens next.
+"""The interpreter of declared workflows: pure functions over an immutable state that return what
+happens next.
 
-Nobody is asked, nothing is read, run or written here. A driver asks which nodes are open
-(`open_places`), begins them (`begin`), does the work that comes back as a `Task`, hands in what
-came of it (`receive`), judges groups whose nodes have ended (`judge`), and carries every `Change`
-into the state (`apply`). The dry run does so with outputs from a file; whoever runs workflows for
-good does so with outputs from the world, and both get the same decisions from the same state.
+It does no I/O. A driver asks which nodes are open (`open_places`), begins them (`begin`), does the
+work that comes back as a `Task`, hands in the result (`receive`), judges groups whose nodes have
+ended (`judge`), and carries every `Change` into the state (`apply`). The dry run takes outputs from
+a file, a durable run from the world, and both get the same decisions from the same state.
 
 Nodes are worked on in layers: a layer is open when all nodes of the layers before it have ended,
-however they ended. A failed node stops nobody; whether those after it run is for their trigger
-rules to say.
+however they ended. A failed node stops no other node; trigger rules decide whether those after it
+run.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class Task:
     Args:
         place: Place of the node.
         node: The node.
-        text: Text that is said, run or asked, its references replaced. Empty for a child run, whose
+        text: Text to prompt with, run or ask, its references replaced. Empty for a child run, whose
             message its starter resolves.
         round: Number of the turn of a loop, from 1.
         variables: Variables that the text was resolved with; a shell gets them as its environment.
@@ -351,14 +350,14 @@ def _unmet(until: Until) -> str:
 
 def group_output(plan: Plan, state: State, place: Place) -> Output:
     """Return the output of a group whose nodes have ended: the text of its first sink that
-    completed and said something.
+    completed with one.
     """
     return Output("completed", first_said(plan.within(place), scope_at(state, place).outputs))
 
 
 def run_output(graph: Graph, plan: Plan, state: State) -> str:
     """Return the output of a run: that of the node it returns, or of its first sink that completed
-    and said something.
+    with a text.
     """
     if graph.returns is None:
         return first_said(plan, state.scope.outputs)
@@ -377,9 +376,7 @@ def run_state(state: State) -> RunState:
 
 
 def first_said(plan: Plan, outputs: Outputs) -> str:
-    """The text of the first node that no other depends on, that completed,
-    and that said more than blanks.
-    """
+    """Return the text of the first sink that completed with more than blanks."""
     said = (
         outputs[node_id].text
         for node_id in plan.sinks

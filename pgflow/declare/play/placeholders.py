@@ -21,7 +21,7 @@ Misfits = Callable[[JsonValue, JsonValue], str]
 """Says what a value lacks to fit a schema; nothing if it fits."""
 
 WORD: Final = "TODO"
-"""Text that stands for any other."""
+"""Placeholder for any text."""
 
 _MOST_DEPTH: Final = 30
 
@@ -78,7 +78,7 @@ def _shared(nodes: list[Node], misfits: Misfits) -> JsonValue:
 
 
 def _why_not(node: Node, value: JsonValue, misfits: Misfits) -> str:
-    """Return the reason why a value is no output of a node; empty if it is."""
+    """Return the reason why a value is not an output of a node; empty if it is."""
     if node.output_schema is not None and (wrong := misfits(value, node.output_schema)):
         return wrong
     until = node.body.until if isinstance(node.body, Loop) else None

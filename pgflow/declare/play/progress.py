@@ -16,7 +16,7 @@ from pgflow.declare.graph.plan import Place, Plan
 from pgflow.declare.text.outputs import Output, Outputs
 
 STREAM: Final = "nodes"
-"""Stream in which a run tells of each node that ended."""
+"""Stream to which a run publishes each node that ended."""
 
 WORDS: Final = "agents"
 """Stream of what agents say and use while they are at work. Nothing of it is kept: read it live."""
@@ -61,13 +61,13 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A node ended.
+    """End of a node.
 
     Args:
         place: Place of the node.
         output: Its end, and the output that it left.
         reason: Reason of that state, if there is one.
-        text: Text that it was told, run or asked.
+        text: Text that it was prompted with, ran or asked.
         cancels: True if it ends the run.
     """
 
@@ -146,17 +146,17 @@ def visible(state: State, place: Place) -> Outputs:
 
 
 def open_places(plan: Plan, state: State, within: Place = ()) -> tuple[Place, ...]:
-    """The nodes of the current layer that have not ended.
-    The next layer opens when all of them have.
+    """Return the nodes of the current layer that have not ended. The next layer opens when all of
+    them have.
 
     Args:
         plan: The run's plan.
         state: Its progress.
-        within: A group that is in a round, to be told of its nodes.
+        within: A group that is in a round, to return its nodes instead.
 
     Returns:
-        Their places, in order; none if all nodes have ended.
-        Those in groups are told only if asked for.
+        Their places, in order; none if all nodes have ended. Nodes in groups are returned only with
+            ``within``.
     """
     ended = scope_at(state, within).outputs
     for layer in plan.within(within).layers:

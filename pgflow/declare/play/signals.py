@@ -86,8 +86,8 @@ def _tagged(text: str, signal: str) -> Iterator[tuple[int, int]]:
 
 
 def _opening_tag(text: str, end: int, name: str, free: int) -> int | None:
-    """Return the start of the tag ``<name …>`` that stands right before ``end``, blanks aside; None
-    if there is none.
+    """Return the start of the tag ``<name …>`` right before ``end``, blanks aside; None if it is
+    not there.
     """
     while end > free and text[end - 1] in WHITE_SPACE:
         end -= 1

@@ -20,7 +20,7 @@ class Entry:
             ``failed`` or ``paused``.
         reason: Reason of that state, if there is one.
         iteration: Number of the round of the group around it, from 1.
-        text: Text that it would have been told, run or asked.
+        text: Text that it would have been prompted with, run or asked.
         output: Its output.
     """
 
@@ -55,12 +55,11 @@ class DryRun:
     """Result of a dry run.
 
     Args:
-        outcome: End that the run would come to.
+        outcome: End of the run.
         trace: Ends of the nodes, in their order.
-        summary: Text of the first node that no other depends on and that said something; None if
-            nobody did.
+        summary: Text of the first sink that has one; None if none has.
         missing: Ids of nodes that would have run and had no stub, sorted.
-        unused: Ids of stubs that nobody asked for, sorted.
+        unused: Ids of stubs that were not needed, sorted.
         made_up: Ids of nodes whose output is a placeholder, sorted.
         unasked: Ids of approvals that were to be rejected, and were not asked for so often, sorted.
     """

@@ -2,8 +2,8 @@
 and compiled to the graph.
 
 `page` sorts the lines of a Markdown file; `steps`, `parameters` and `constraints` find those three
-in it, and `outline` puts them together. `lint` says what the format's validator would; `prompts`
-composes what an agent is told for a step, `chaining` finds the other SOPs that a text names, and
+in it, and `outline` puts them together. `lint` warns as the format's validator would; `prompts`
+composes an agent's prompt for a step, `chaining` finds the other SOPs that a text names, and
 `compiling` makes the graph. `reading` is the way through all of them.
 """
 

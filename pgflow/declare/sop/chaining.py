@@ -1,11 +1,10 @@
 """Mentions of other SOPs in an SOP.
 
 The format has no syntax for one SOP to start another: texts say "run `code-assist` on each task",
-and the agent or its user does. So a mention is recorded as what it is, something that a step refers
-to, with the line that does; it is no edge and starts nothing. A mention is a file's name
-(``code-assist.sop.md``), or the name of an SOP in the same directory in back-ticks, before the word
-SOP or script, or written with its hyphens. A name of one plain word could be any word, and is not
-taken for one.
+and the agent or its user does so. A mention is recorded as something that a step refers to, with
+its line; it makes no edge and starts nothing. A mention is a file's name (``code-assist.sop.md``),
+or the name of an SOP in the same directory in back-ticks, before the word SOP or script, or written
+with its hyphens. A name of one plain word could be any word, and is not a mention.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def _file(
     message = (
         f"'{name}' could be {' or '.join(files)}"
         if files
-        else f"There is no SOP '{name}' in the same directory"
+        else f"SOP '{name}' is not in the same directory"
     )
     problems.append(
         Problem(

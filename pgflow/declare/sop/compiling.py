@@ -175,8 +175,8 @@ class _Maker:
     def uses(
         self, siblings: Collection[str] | None, problems: list[Problem]
     ) -> dict[int, tuple[Use, ...]]:
-        """Return the uses of other SOPs by each step, by its place. What stands outside the steps
-        is put to the first of them.
+        """Return the uses of other SOPs by each step, by its place. Uses outside the steps belong
+        to the first of them.
         """
         lines = {
             place: list(range(step.start, step.end))

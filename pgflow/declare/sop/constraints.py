@@ -1,5 +1,5 @@
-"""The rules of an SOP: what stands under ``**Constraints:**``, with its RFC 2119 level and the
-reason it gives.
+"""The rules of an SOP: the bullets under ``**Constraints:**``, each with its RFC 2119 level and its
+reason.
 
 A rule is one bullet of the outermost list, with everything under it. Its level is the first keyword
 of its own sentence; the keywords of nested bullets only count where that sentence has none. Words
@@ -88,9 +88,7 @@ def is_constraints(label: Label) -> bool:
 
 
 def is_acquisition(label: Label) -> bool:
-    """True for a label whose bullets say how parameters are got,
-    where it stands among the parameters.
-    """
+    """Return True if a label among the parameters has bullets on how to get them."""
     return is_constraints(label) or "acquisition" in label.name
 
 
@@ -144,7 +142,7 @@ def read_rule(text: str) -> tuple[Level | None, str]:
 
 
 def _inline_rule(label: Label) -> Iterator[Rule]:
-    """The rule that stands on the line of the label itself."""
+    """Yield the rule on the line of the label itself, if it has one."""
     level, because = read_rule(label.rest)
     if level:
         yield Rule(label.line, label.line + 1, label.column, label.rest, level, because)

@@ -121,7 +121,7 @@ def _of_steps(outline: Outline) -> Iterator[Problem]:
                     "No bullets under Constraints",
                     block.start + 1,
                     block.column,
-                    "its text is told to the agent as it stands",
+                    "the agent gets its text unchanged",
                 )
         seen.setdefault(step.number, step)
         before = step
@@ -138,7 +138,7 @@ def _of_substeps(steps: Iterable[Step]) -> Iterator[Problem]:
                 yield _warning(f"Substep {part.number} is there twice", part.start + 1, part.column)
             elif not part.number.startswith(step.number):
                 yield _warning(
-                    f"Substep {part.number} stands in step {step.number}",
+                    f"Substep {part.number} is inside step {step.number}",
                     part.start + 1,
                     part.column,
                 )
@@ -179,7 +179,7 @@ def _of_markdown(outline: Outline) -> Iterator[Problem]:
         )
     for number, text in enumerate(page.lines[page.front_matter :], page.front_matter + 1):
         for variable, column in variables(text):
-            hint = "an SOP's own text is no template: it reaches the agent as ${...}"
+            hint = "an SOP's own text is not a template: the agent sees ${...} as it is"
             yield _warning(f"{variable} is not filled in", number, column, hint)
 
 

@@ -1,8 +1,8 @@
 """An SOP as read: its title, sections, parameters, steps and constraints, each with its lines.
 
-What is neither parameters nor steps is *context*: the overview, notes on modes, formats,
-examples, troubleshooting. It is said of the SOP as a whole wherever it stands, and goes into
-every step's prompt.
+Everything but parameters and steps is *context*: the overview, notes on modes, formats, examples,
+troubleshooting. It applies to the SOP as a whole, wherever it is written, and goes into every
+step's prompt.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ class Outline:
 
     @property
     def context(self) -> Iterator[tuple[int, int]]:
-        """The lines that are said of all steps, as ranges:
-        all but the steps and the heading over them.
-        """
+        """Yield the lines of the context as ranges: all but the steps and the heading over them."""
         start = self.page.front_matter
         apart = [(section.start, section.start + 1) for section in self.named(STEPS)] + [
             (step.start, step.end) for step in self.steps
@@ -103,8 +101,7 @@ def _end(page: Page, title: Heading | None, problems: list[Problem]) -> int:
     if second is None:
         return len(page.lines)
     hint = (
-        "what follows is carried into every prompt as it stands; "
-        "an SOP of its own needs a file of its own"
+        "the text after it goes into every prompt unchanged; move a second SOP to a file of its own"
     )
     problems.append(
         Problem(

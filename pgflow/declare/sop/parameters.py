@@ -153,7 +153,7 @@ def _parameter(
     needed = _NEEDED.search(words)
     required = needed is not None and not needed["not"] and not _CONDITION.search(words)
     if needed and _CONDITION.search(words):
-        hint = "it is not asked for before the run; the steps are told the condition"
+        hint = "it is not asked for before the run; the prompts of the steps have the condition"
         problems.append(
             _doubt(place, f"Parameter '{name}' is required only under a condition: {words}", hint)
         )

@@ -1,14 +1,13 @@
-"""The text that an agent is given for one step of an SOP.
+"""The prompt of an agent for one step of an SOP.
 
 It is the SOP itself with the other steps taken out: its sections in their order, then the step with
-its substeps, each block of constraints with the strictest first. Around that stand the tags in
-which the original hands SOPs to agents, the parameters' values, what the step before said, and the
-user's message, each between tags that it cannot end. How parameters are to be asked for is told to
-the first step only; the later ones have them.
+its substeps, each block of constraints with the strictest first. Around it are the tags in which
+the original hands SOPs to agents, the parameters' values, the output of the step before, and the
+user's message, each between tags that it cannot end. Only the first step's prompt says how to ask
+for parameters; the later ones have their values.
 
-An SOP's text is no template. Where it has something that would be filled in (``$ARGUMENTS`` in an
-example of a shell script), that is written with braces, which nothing fills in and which a shell
-reads the same.
+An SOP's text is not a template. A reference that would be filled in (``$ARGUMENTS`` in an example
+of a shell script) is written with braces, which are never filled in and mean the same to a shell.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ def as_is(text: str) -> str:
 
 
 def context(outline: Outline, *, asks: bool) -> str:
-    """Return the context of an SOP, which every step is given.
+    """Return the context of an SOP, which is in every prompt.
 
     Args:
         outline: The SOP.
-        asks: True to tell how parameters are got.
+        asks: True to include how to get parameters.
 
     Returns:
         Its text without steps.

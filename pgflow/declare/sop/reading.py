@@ -81,7 +81,7 @@ def read_text(text: str, file: str, *, siblings: Collection[str] | None = None) 
             problems.append(
                 Problem(
                     "The prompts would be too large together",
-                    hint="each step is told all that stands outside the steps",
+                    hint="each prompt contains all text outside the steps",
                 )
             )
     return Verdict(
@@ -143,7 +143,7 @@ def _read_error(message: str) -> Problem:
 
 
 def _siblings(directory: Path) -> Collection[str] | None:
-    """The names of the SOP files in a directory; None if they cannot be told."""
+    """Return the names of the SOP files in a directory; None if it cannot be listed."""
     try:
         with os.scandir(directory) as entries:
             names = frozenset(entry.name for entry in entries if entry.name.endswith(SUFFIXES))

@@ -31,7 +31,7 @@ _STEP_SECTION: Final = re.compile(r"(step|phase|stage)\s+\d", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A level two heading and what stands under it, lines ``start`` to ``end``."""
+    """A level two heading and its content, lines ``start`` to ``end``."""
 
     heading: Heading
     start: int
@@ -130,7 +130,7 @@ def _numbered(
             hint = (
                 f"it is read as part of {numbered[-1].title!r}"
                 if numbered
-                else "it is read as said of all steps"
+                else "it is read as part of all steps"
             )
             problems.append(
                 _remark(
@@ -247,7 +247,7 @@ def _strays(
                 and named.number == str(int(last) + 1)
                 and _has_constraints(page, heading, section.end)
             ):
-                message = f"Step {named.number} stands in section {section.heading.title!r}"
+                message = f"Step {named.number} is in section {section.heading.title!r}"
                 problems.append(
                     _remark(message, heading, "it is run as a step; move it to '## Steps'")
                 )
@@ -262,7 +262,7 @@ def _strays(
 
 
 def _end_of(page: Page, heading: Heading, limit: int) -> int:
-    """The line before which what stands under a heading ends."""
+    """Return the line before which a heading's content ends."""
     return min(
         limit,
         next(

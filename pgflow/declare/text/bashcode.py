@@ -1,6 +1,6 @@
-"""Programs that a script hands a value to as code: a shell, ``awk``, ``ssh``, ``python -c``.
+"""Programs to which a script passes a value as code: a shell, ``awk``, ``ssh``, ``python -c``.
 
-Only a person can tell whether that is meant, so it is warned of, by the name of the program.
+Only a person can decide whether that is intended, so it gives a warning that names the program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bash script that reads values, as the lexer sees it, and what is to be said of it."""
+"""A bash script that reads values, as the lexer sees it, and its findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SELECT = re.compile(rb"(?<![\w$-])select(?=\s+\w+\s+in\s)")
 
 
 def reads_values(script: str) -> bool:
-    """Return True for a script that may say what an agent or a person said."""
+    """Return True if a script may contain words of an agent or a person."""
     return any(True for _ in program_references(script)) or SAID.search(script) is not None
 
 
@@ -63,8 +63,8 @@ class Script:
         while inner := next((child for child in node.children if child.has_error), None):
             node = inner
         said = (
-            "the lexer does not understand this script, so its values cannot be told from its "
-            "quotes: write it more plainly"
+            "the lexer does not understand this script, so it cannot tell which values are quoted: "
+            "simplify the script"
         )
         return Finding(node.start_byte, said)
 
@@ -102,7 +102,7 @@ class Script:
         return list(upwards(self.root.descendant_for_byte_range(start, start + 1)))
 
     def is_live(self, start: int) -> bool:
-        """Return True if a reference is one: it stands in no comment, and its ``$`` is neither
+        """Return True if a reference is one: it is not in a comment, and its ``$`` is neither
         escaped nor the second one of a ``$$``.
         """
         kinds = {node.type for node in self.nodes_at(start)}

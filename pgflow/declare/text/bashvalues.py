@@ -1,5 +1,5 @@
-"""The ways of values through a script: which of its variables may say what an agent or a person
-said.
+"""The flow of values through a script: which of its variables may hold words of an agent or a
+person.
 
 It looks at names and not at the order of commands: a variable carries a value if any assignment in
 the script may give it one. Numbers that bash has computed carry none.
@@ -32,7 +32,7 @@ SAID: Final = re.compile(
 """Variables of the environment that carry the words of people and agents."""
 
 ARGUMENTS: Final = "@"
-"""Stands for the arguments of the script's functions, and for those of ``set``."""
+"""Name for the arguments of the script's functions, and for those of ``set``."""
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _POSITIONAL: Final = re.compile(r"[1-9][0-9]*|[@*]")
@@ -48,7 +48,7 @@ def words_of(command: Any) -> list[Any]:
 
 
 def command_name(command: Any) -> str:
-    """The name of a command without the folder it is in; empty if it is no plain word."""
+    """Return the name of a command without its folder; empty if it is not a plain word."""
     if command.type in ("declaration_command", "unset_command"):
         return text_of(command.children[0])
     name = command.child_by_field_name("name")
@@ -95,7 +95,7 @@ class Values:
         return self._carries(node, self.names)
 
     def has_reference(self, node: Any) -> bool:
-        """Return True if a reference stands in a part of the script."""
+        """Return True if a part of the script has a reference."""
         return self._between(node.start_byte, node.end_byte)
 
     def reference_in(self, node: Any) -> tuple[int, int] | None:

@@ -38,8 +38,8 @@ _ATOM = re.compile(
 
 
 def parse_condition(text: str, position: Position | None = None) -> Condition:
-    """Read a condition. Never fails: what is no comparison is kept as `Unparsed`, and skips its
-    node if it is reached.
+    """Read a condition. Never fails: text that is not a comparison is kept as `Unparsed`, and skips
+    its node if it is reached.
 
     Args:
         text: The text after ``when``.
@@ -98,11 +98,11 @@ def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) 
         inputs: The run's inputs.
 
     Returns:
-        True or False; None if a part had to be looked at that is no comparison, or compares the
-        size of what is no number.
+        True or False; None if an evaluated part is not a comparison, or compares the size of
+            something that is not a number.
 
     Raises:
-        UnresolvableReference: If a reference had to be looked at that has no value.
+        UnresolvableReference: If an evaluated reference has no value.
     """
     for alternative in condition.any_of:
         answer = _all_hold(alternative, outputs, inputs)
@@ -140,7 +140,7 @@ def _atom_holds(atom: Atom, outputs: Outputs, inputs: Inputs | None) -> bool | N
 
 
 def _read(reference: str, outputs: Outputs, inputs: Inputs | None) -> str:
-    """The text that the left side of a comparison stands for."""
+    """Return the text of the left side of a comparison."""
     scope, _, path = reference.removeprefix("$").partition(".")
     if scope == "INPUTS":
         return value_text(read_input(inputs, path))

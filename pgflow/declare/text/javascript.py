@@ -188,7 +188,7 @@ def parse_json(text: str) -> JsonValue:
     become doubles.
 
     Raises:
-        ValueError: If it is no JSON, or nested too deeply to be read.
+        ValueError: It is not JSON, or is nested too deeply to be read.
     """
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse, parse_int=_whole)
@@ -199,7 +199,7 @@ def parse_json(text: str) -> JsonValue:
 
 def _refuse(name: str) -> None:
     """Say no to the words that Python reads and JSON does not know."""
-    raise ValueError(f"{name} is no JSON.")
+    raise ValueError(f"{name} is not JSON.")
 
 
 def _whole(digits: str) -> int | float:

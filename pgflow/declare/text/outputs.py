@@ -118,12 +118,12 @@ def declared_fields(schema: JsonValue) -> tuple[str, ...] | None:
 
 
 def value_text(value: JsonValue) -> str:
-    """A value as it stands within text: strings as they are, everything else as compact JSON."""
+    """Return a value as text: strings as they are, everything else as compact JSON."""
     return value if isinstance(value, str) else json_text(value)
 
 
 def read_field(outputs: Outputs, node_id: NodeId, field: str) -> JsonValue:
-    """The value of ``$node.output.field``; empty text where a declared field has none.
+    """Return the value of ``$node.output.field``; empty text where a declared field has none.
 
     Args:
         outputs: Outputs of the nodes, in the order of their ends.
@@ -131,7 +131,7 @@ def read_field(outputs: Outputs, node_id: NodeId, field: str) -> JsonValue:
         field: Name of the field.
 
     Raises:
-        UnresolvableReference: If it cannot be told what the value is.
+        UnresolvableReference: The value cannot be determined.
     """
     output = outputs.get(node_id)
     if output is None:
@@ -211,9 +211,7 @@ def fenced(text: str) -> str:
 
 
 def _why_no_object(text: str) -> str:
-    """Return the reason why fields cannot be read: a list is a value whose shape nobody can change,
-    other text is none.
-    """
+    """Return the reason why a text has no fields: it is a JSON list, or not JSON at all."""
     try:
         return "array-aggregate" if isinstance(parse_json(text), list) else "unparseable"
     except ValueError:

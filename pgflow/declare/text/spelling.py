@@ -8,8 +8,8 @@ from itertools import islice
 _SUGGESTIONS = 3
 _LONGEST = 100
 _MOST = 500
-"""Longer names, and more of them, are not compared: nobody would find the slip, and hostile files
-have many.
+"""Longest names, and most of them, that are compared. Beyond that a suggestion would not help, and
+hostile files have many.
 """
 
 

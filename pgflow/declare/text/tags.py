@@ -1,9 +1,9 @@
 """Values between tags: nothing in a value can end the tag around it, or begin another.
 
-What people and agents say is put between tags in prompts (``<user-input>``), so that whoever reads
-them knows whose words they are. A value that has such a tag of its own would speak for somebody
-else. The bracket of each tag that these prompts use is written as ``&lt;`` there, and everything
-else, code and HTML among it, stays as it is.
+Prompts put words of people and agents between tags (``<user-input>``), so that a model knows whose
+words they are. A value with such a tag of its own could pass for the words of another. So the
+bracket of each tag that these prompts use is written as ``&lt;`` there, and everything else, code
+and HTML included, stays as it is.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def tagged(tag: str, value: str, **attributes: str) -> str:
 
 
 def attribute(text: str) -> str:
-    """A text as it stands between the quotes of an attribute."""
+    """Return a text as the content of a quoted attribute."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")

@@ -1,16 +1,16 @@
 """The ``$`` of texts: variables of the run (``$ARGUMENTS``), outputs of nodes
 (``$node.output.field``), inputs (``$INPUTS.name``).
 
-A text is read once, from left to right, and what is put in is never read again: neither a person's
-message nor a node's output can bring in references of its own. There is no escape and no boundary
-at the right of a name: ``$ARGUMENTS_X`` is the message and "_X", ``$a.outputs`` is the output and
-an "s", and ``${ARGUMENTS}`` is no reference at all.
+A text is read once, from left to right, and inserted values are never read again: neither a
+person's message nor a node's output can bring in references of its own. A name has no escape, and
+no boundary at its right: ``$ARGUMENTS_X`` is the message and "_X", ``$a.outputs`` is the output and
+an "s", and ``${ARGUMENTS}`` is not a reference at all.
 
-Where a text becomes a program, nothing that a person said becomes part of it: in shell and script
-texts the variables that carry such words stay as they are and are given as environment variables of
-the same names (`environment`). Outputs of nodes are put in as the original puts them in, for a
-shell as quoted words. That is how a script is shown; between a script's own double quotes a quoted
-word is no protection, so whoever runs a script hands outputs over in its environment as well.
+Where a text becomes a program, words of a person never become part of it. In shell and script texts
+the variables that carry such words stay as they are, and are set as environment variables of the
+same names (`environment`). Outputs of nodes are put in as the original puts them in, for a shell as
+quoted words. That is how a script is shown. Between a script's own double quotes a quoted word does
+not protect, so code that runs a script passes outputs in its environment as well.
 """
 
 from __future__ import annotations
@@ -101,20 +101,19 @@ class Variables:
 
     Args:
         workflow_id: ``$WORKFLOW_ID``, the run's id.
-        message: ``$ARGUMENTS`` and ``$USER_MESSAGE``, what the person said who started it.
+        message: ``$ARGUMENTS`` and ``$USER_MESSAGE``, the message of the person who started it.
         artifacts_dir: ``$ARTIFACTS_DIR``.
         state_dir: ``$STATE_DIR``; a text that mentions it fails if it is empty.
         base_branch: ``$BASE_BRANCH``; a text that mentions it fails if it is empty.
         docs_dir: ``$DOCS_DIR``.
         context: ``$CONTEXT``, the issue that the run is about.
-        user_input: ``$LOOP_USER_INPUT``, what a person answered to a loop's last turn.
+        user_input: ``$LOOP_USER_INPUT``, a person's answer to a loop's last turn.
         rejection_reason: ``$REJECTION_REASON``.
-        previous_output: ``$LOOP_PREV_OUTPUT``, what a loop's last turn gave.
+        previous_output: ``$LOOP_PREV_OUTPUT``, the output of a loop's last turn.
         inputs: ``$INPUTS.name``.
         previous: ``$LOOP_PREV.node.output``; outside of groups these mentions stay as they are.
-        rereads: True if what people said is read again for the variables that come after
-            it. The original does so, and what it shows is shown like this; what is done is
-            never made like this.
+        rereads: True if words of people are read again for the variables that come after them. The
+            original does so, and its texts are shown like this; texts that run never are.
     """
 
     workflow_id: str
@@ -181,7 +180,7 @@ def program_references(text: str) -> Iterator[tuple[int, int]]:
 
 
 def value_references(text: str) -> Iterator[tuple[int, int]]:
-    """The same without the run's own variables: what agents and programs have said."""
+    """Yield the same without the run's own variables: outputs of agents and programs."""
     for found in _IN_PROGRAMS.finditer(text):
         if found["variable"] is None:
             yield found.span()
@@ -232,8 +231,8 @@ def takes_context(text: str, variables: Variables) -> bool:
 
 
 def with_context(text: str, template: str, variables: Variables) -> str:
-    """A resolved prompt with the context after it,
-    unless its template said where the context goes.
+    """Return a resolved prompt with the context after it, unless its template has a place for the
+    context.
     """
     if not variables.context or takes_context(template, variables):
         return text
@@ -391,7 +390,7 @@ def _writer(surface: Surface, spill_dir: str | None, spills: list[Spill]) -> _Wr
 
 
 def _plain(value: JsonValue) -> str:
-    """A value as it stands within text. JSON reads 1e999 as a number, which it cannot write."""
+    """Return a value as text. JSON reads 1e999 as a number, which it cannot write."""
     return number_text(value) if isinstance(value, float) else value_text(value)
 
 

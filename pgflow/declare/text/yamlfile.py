@@ -1,14 +1,14 @@
-"""Reading YAML that somebody else wrote: plain values, the line and column of each of them, and
-bounds on everything.
+"""Reading untrusted YAML: plain values, the line and column of each of them, and bounds on
+everything.
 
-ruamel.yaml scans and parses; what its events mean is decided here, because the files of this family
-were written for Bun's parser and not for Python's: only ``true`` and ``false`` are booleans,
+ruamel.yaml scans and parses; this module gives its events their meaning, because the files of this
+family were written for Bun's parser and not for Python's: only ``true`` and ``false`` are booleans,
 ``014`` is fourteen, dates are texts, keys are always texts, several documents are a list, control
 characters (as left behind by a wrong decoding) are characters like others, and tabs may separate
 but never indent. Where the two parsers disagree on what is YAML at all, Bun's answer holds.
 
-Two things are stricter than the original. A key that stands twice in one mapping is an error, since
-one of the two values would be lost without a word. And a file has bounds: `MAX_BYTES`, `MAX_DEPTH`
+Two things are stricter than the original. A key that appears twice in one mapping is an error,
+since one of the two values would be lost silently. And a file has bounds: `MAX_BYTES`, `MAX_DEPTH`
 nested collections, and `MAX_VALUES` values with every alias counted as often as it is used, so that
 no short file can become a large one.
 """
@@ -58,7 +58,7 @@ _SEPARATORS = "\x85\u2028\u2029"
 
 
 class YamlError(Exception):
-    """A text is no YAML, or more than is read.
+    """A text is not YAML, or exceeds a bound.
 
     Args:
         message: Mistake, in the words of the original's parser.
@@ -75,8 +75,8 @@ class YamlError(Exception):
 
     @property
     def is_bound(self) -> bool:
-        """True if the original would have read the text: only a bound is exceeded,
-        or a key stands twice.
+        """True if the original would have read the text: only a bound is exceeded, or a key appears
+        twice.
         """
         return self.message not in _ORIGINAL_WORDS
 
@@ -156,7 +156,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def refuse_utf16(data: bytes) -> None:
-    """Refuse bytes that are UTF-16, which would be told of as characters that nobody sees.
+    """Refuse bytes that are UTF-16, which would be reported as invisible characters.
 
     Raises:
         YamlError: They are.
@@ -187,7 +187,7 @@ def read_yaml(text: str) -> Marked:
         The value with its places. Several documents are a list; no document is None.
 
     Raises:
-        YamlError: It is no YAML, has a key twice, or exceeds a bound.
+        YamlError: It is not YAML, has a key twice, or exceeds a bound.
     """
     if len(text) > MAX_BYTES:
         raise YamlError(f"Text is larger than {MAX_BYTES:,} characters")
@@ -303,8 +303,8 @@ class _Composer:
         plain = event.style is None or event.style == ""
         if unfit := _UNFIT.search(text):
             what = "A NUL" if unfit[0] == "\0" else "Half of a character"
-            hint = "No database, program or agent can take it: leave it out."
-            self.wrong.append(WrongYaml(f"{what} stands in a text", line, column, hint))
+            hint = "No database, program or agent accepts it: remove it."
+            self.wrong.append(WrongYaml(f"{what} in a text", line, column, hint))
         tag = str(event.tag) if event.tag is not None else None
         literal = not plain or tag == "!" or (tag is not None and tag.endswith(":str"))
         return Marked(
@@ -316,7 +316,7 @@ class _Composer:
         found = self.anchors.get(event.anchor)
         if found is None:
             what = (
-                "stands inside what it refers to"
+                "is inside the value that it refers to"
                 if self._is_open(event.anchor)
                 else "refers to nothing before it"
             )
@@ -384,7 +384,7 @@ class _OpenMapping:
             return
         name = as_text(key.value)
         if name in self.parts and self.twice is None:
-            hint = f"It stands in line {self.keys[name][0]} already; keep one of them."
+            hint = f"It is already in line {self.keys[name][0]}; keep one of them."
             self.twice = WrongYaml(f"Duplicate key '{name}'", key.line, key.column, hint)
         self.parts[name], self.keys[name] = node, (key.line, key.column)
 

@@ -225,7 +225,7 @@ class Scanner(_Scanner):
         super().stale_possible_simple_keys()
 
     def fetch_value(self) -> None:
-        """A colon: what stands before it is a key, and therefore on one line."""
+        """Fetch a colon: the text before it is a key, and must be on one line."""
         start = self.key_start
         if (
             start

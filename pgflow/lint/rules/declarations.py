@@ -21,7 +21,7 @@ class EffectWithoutSettle(Rule):
     code = "PF302"
     title = "effect without settle"
     why = (
-        "after a crash in the middle nobody can tell what became of it, "
+        "after a crash in the middle its outcome is unknown, "
         "and the run is stuck until a person does"
     )
     instead = "declare @NAME.settle, which asks the other side"

@@ -220,11 +220,11 @@ def _answer(verdict: str, form: Mapping[str, str], why: str, edit: Any) -> Answe
             return Approve(comment=why)
         case "edit":
             if edit is None or edit is ABSENT:
-                raise InvalidArgument("null is no edit: approve, or reject")
+                raise InvalidArgument("an edit cannot be null: approve or reject instead")
             return Approve(edit=edit, comment=why)
         case "reject":
             if not why:
-                raise InvalidArgument("say why you reject: the run is told")
+                raise InvalidArgument("give a reason for the rejection: the run receives it")
             return Reject(why)
         case "escalate":
             return Escalate(_named(form))
@@ -259,7 +259,6 @@ async def _find(desk: Desk, request: Request) -> GateRow:
     gate = await desk.ask(find_gate(query(request, "gate"), tenant=desk.tenant))
     if gate is None:
         raise GateClosed(
-            "this gate asks nothing any more: somebody has answered, its time is over, or its run "
-            "does not want an answer"
+            "this gate is closed: it was answered, it expired, or its run no longer wants an answer"
         )
     return gate

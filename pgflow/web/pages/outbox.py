@@ -29,7 +29,7 @@ STATES = {
 }
 SHAPES = {"working": "running", "idle": "waiting", "paused": "paused", "open": "stuck"}
 """Shapes of the states, as runs have them."""
-DELIVERIES = {"dead": "tried no more, until somebody says so", "waiting": "tried again"}
+DELIVERIES = {"dead": "not tried again until you redeliver them", "waiting": "tried again"}
 """States of events that could not be delivered at once, those that need a person first."""
 
 
@@ -95,5 +95,5 @@ async def find_relay(desk: Desk, request: Request) -> RelayRow:
     name = query(request, "name")
     found = next((relay for relay in await desk.ask(list_relays()) if relay.name == name), None)
     if found is None:
-        raise RelayNotFound(f"there is no relay {name!r}")
+        raise RelayNotFound(f"relay {name!r} does not exist")
     return found

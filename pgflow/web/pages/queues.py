@@ -138,5 +138,5 @@ async def _find(desk: Desk, request: Request) -> QueueRow:
     name = query(request, "name")
     found = await desk.ask(list_queues(name))
     if not found:
-        raise RunNotFound(f"there is no queue {name!r}")
+        raise RunNotFound(f"queue {name!r} does not exist")
     return found[0]

@@ -278,5 +278,5 @@ async def _find(desk: Desk, request: Request) -> ScheduleRow:
     name = query(request, "name")
     found = await desk.ask(find_schedule(name))
     if found is None:
-        raise ScheduleNotFound(f"there is no schedule {name!r}")
+        raise ScheduleNotFound(f"schedule {name!r} does not exist")
     return found

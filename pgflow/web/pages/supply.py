@@ -74,7 +74,7 @@ async def show_budget(desk: Desk, request: Request) -> Page:
     pool = query(request, "pool")
     rows = (await desk.ask(list_budgets(pool, limit=None))).items
     if not rows:
-        raise PoolNotFound(f"there is no pool {pool!r}")
+        raise PoolNotFound(f"pool {pool!r} does not exist")
     return Page(
         "budget",
         pool,
@@ -111,9 +111,11 @@ def _amount(text: str) -> Decimal:
     try:
         amount = Decimal(text.strip())
     except InvalidOperation:
-        raise InvalidArgument(f"{text!r} is no amount") from None
+        raise InvalidArgument(f"{text!r} is not an amount") from None
     if not amount.is_finite() or amount <= 0:
-        raise InvalidArgument(f"{text!r} is no amount that could be granted")
+        raise InvalidArgument(
+            f"{text!r} cannot be granted: an amount is finite and greater than zero"
+        )
     return amount
 
 
@@ -140,7 +142,7 @@ async def show_worker(desk: Desk, request: Request) -> Page:
     number = query(request, "id")
     found = [row for row in await desk.ask(list_workers()) if str(row.worker_id) == number]
     if not found:
-        raise RunNotFound(f"there is no worker {number!r}: it has left, or counts as dead")
+        raise RunNotFound(f"worker {number!r} is gone: it has left, or counts as dead")
     (worker,) = found
     silent = {one.worker_id: one.silent_seconds for one in await desk.ask(check_workers())}
     return Page(

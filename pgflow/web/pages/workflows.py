@@ -42,7 +42,7 @@ async def show_workflow(desk: Desk, request: Request) -> Page:
     found = await desk.ask_seldom("versions", list_versions(), KEPT_SECONDS)
     versions = [row for row in found if row.workflow == name]
     if not (rows or steps or versions):
-        raise RunNotFound(f"there is no workflow {name!r} among the newest runs and the workers")
+        raise RunNotFound(f"workflow {name!r} is unknown to the newest runs and the workers")
     patches = await desk.ask_seldom("patches", list_patches(), KEPT_SECONDS)
     return Page(
         "workflow",

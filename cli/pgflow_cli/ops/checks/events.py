@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_relays(patient: Patient) -> Iterator[Finding]:
-    """Relays whose target fails, and events that nobody tries any more."""
+    """Yield relays whose target fails, and dead events."""
     from pgflow.inspect import list_relays
 
     relays = patient.ask(list_relays())
@@ -30,7 +30,7 @@ def check_relays(patient: Patient) -> Iterator[Finding]:
                 "warn",
                 f"the target of relay {relay.name} has failed {relay.failures} times in a row: "
                 f"{relay.error}",
-                f"mend {relay.target}, then `pgflow outbox resume {relay.name}`",
+                f"fix {relay.target}, then `pgflow outbox resume {relay.name}`",
             )
         elif relay.state == "paused" or (relay.state == "idle" and relay.lag >= 10_000):
             is_well = False

@@ -1,6 +1,4 @@
-"""Checks of the schema: whether it is installed, whether somebody has changed it, and the rights of
-the role.
-"""
+"""Checks of the schema: whether it is installed and unchanged, and the rights of the role."""
 
 from __future__ import annotations
 
@@ -245,7 +243,7 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
         # As docs/how-to/managed-postgres.md has it: one role for everything.
         yield Finding(
             "ok",
-            f"{name} owns the schema, and nobody else uses pgflow: the roles to grant from "
+            f"{name} owns the schema, and no other role can use pgflow: the roles to grant from "
             f"({', '.join(names)}) are not there",
         )
     elif missing:

@@ -19,7 +19,7 @@ LONG_SECONDS = 300
 CLOCK_SECONDS = 2.0
 LISTEN_SECONDS = 3.0
 CONNECTIONS_OF_A_WORKER = 9
-"""Five, and four for transactional steps, unless it was told otherwise."""
+"""Five, plus four for transactional steps unless the worker is configured otherwise."""
 
 
 def check_version(patient: Patient) -> Iterator[Finding]:
@@ -162,7 +162,7 @@ def check_pooler(patient: Patient) -> Iterator[Finding]:
 
 
 def _shares_a_backend(patient: Patient) -> bool:
-    """Tell whether one server process serves two connections that are open at once."""
+    """Return True if one server process serves two connections that are open at once."""
     query = "select pg_backend_pid() as pid"
     with patient.second_connection() as other:
         for _ in range(5):
@@ -319,8 +319,8 @@ select pg_jit_available() and reset_val = 'on' as is_on,
   current_setting('jit_above_cost')::float8 as above
 from pg_settings where name = 'jit'
 """
-"""`reset_val` is how sessions of this role begin; our own does without, and is told then that it is
-not available.
+"""`reset_val` is the setting that sessions of this role begin with. Our own session turns jit off,
+after which `pg_jit_available` is false.
 """
 
 

@@ -17,8 +17,8 @@ LATE_SECONDS = 60
 
 
 def check_workers(patient: Patient) -> Iterator[Finding]:
-    """Workers that have gone silent, that an upgrade has left behind or that lose threads, and runs
-    that are leased to nobody.
+    """Yield workers that are silent, run the code of an older schema or lose threads, and runs
+    leased to workers that are gone.
     """
     from pgflow.inspect import health
 
@@ -47,9 +47,9 @@ def check_workers(patient: Patient) -> Iterator[Finding]:
         threads = count_of(worker.lost_threads, "thread")
         yield Finding(
             "warn",
-            f"{_who(worker)} has {threads} at bodies of steps that go "
-            "on though nobody waits for them",
-            "its log names the steps: give what they wait for a time-out of its own; it hands its "
+            f"{_who(worker)} has {threads} in bodies of steps that run "
+            "on after their runs gave up on them",
+            "its log names the steps: set a time-out on the calls they wait for; it hands its "
             "runs back when it has lost too many",
         )
     if not lost and not left_behind and not hung:
@@ -61,7 +61,7 @@ def _who(worker: WorkerHealth) -> str:
 
 
 def check_queues(patient: Patient) -> Iterator[Finding]:
-    """Runs that nobody will take."""
+    """Yield queued runs that no worker will take."""
     from pgflow.inspect import health
 
     wrong = False
@@ -102,7 +102,7 @@ def check_stuck(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "warn",
             f"{count_of(stuck.runs, 'run')} stuck: {stuck.reason}",
-            f"pgflow show {stuck.example}; mend the cause, then pgflow retry --status stuck",
+            f"pgflow show {stuck.example}; fix the cause, then pgflow retry --status stuck",
         )
     if not found:
         yield Finding("ok", "no run is stuck")
@@ -159,7 +159,7 @@ def check_messages(patient: Patient) -> Iterator[Finding]:
 
 
 def check_losses(patient: Patient) -> Iterator[Finding]:
-    """Check for fail-overs that lost units which workers were told are durable."""
+    """Yield fail-overs that lost units acknowledged to workers as durable."""
     from pgflow.inspect import health
 
     losses = patient.ask(health.list_losses())
@@ -288,7 +288,7 @@ def check_books(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "fail",
             found,
-            "this is a bug, or somebody wrote to pgflow's tables: keep a dump and report it",
+            "this is a bug, or another program wrote to pgflow's tables: keep a dump and report it",
         )
     if not violations:
         yield Finding("ok", "every invariant holds")

@@ -1,9 +1,9 @@
 """Files that appear: a run for each content of each path, once.
 
-Folders are looked at again and again, since no way of being told works on every kind of them. A
-file is taken when two looks have found it the same, so that one which is still being written waits.
-Its run has path and content in its key. And a document says of each that it was taken, so that a
-file which is still there starts no second run after its first was pruned.
+Folders are polled, since no notification works on every file system. A file is taken once two looks
+found it the same, so one that is still being written waits. The key of its run has its path and
+content. A document records each file that was taken, so a file that is still there starts no second
+run after its first was pruned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK = 1 << 20
 
 
 class Look(NamedTuple):
-    """Result of a look at a file: the same twice means that nobody is writing it."""
+    """State of a file. If two looks are equal, the file is no longer being written."""
 
     inode: int
     size: int
@@ -98,7 +98,9 @@ class Arrivals:
             try:
                 await self._starts.start(trigger, key, event)
             except NotStorable as error:
-                log.warning("trigger %s: %s is no input: %s", trigger.name, ascii(path), error)
+                log.warning(
+                    "trigger %s: %s cannot be an input: %s", trigger.name, ascii(path), error
+                )
             else:
                 await documents.put([Put(COLLECTION, address, {"key": key}, once=True)])
         self._taken[place] = look

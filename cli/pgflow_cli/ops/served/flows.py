@@ -1,9 +1,9 @@
 """Flows: the workflow of each trigger, frozen as its file is now.
 
-A run has the text that its file had when it started. So a server freezes a file when it starts, and
-again when an event comes after anything in the folder has changed. Whether something has is told by
-the times and sizes of the files, which costs one look at each. A file that has been broken by an
-edit starts no runs with half of it: the last text that was sound stands, and the log says so.
+A run uses the text that its file had at its start. So the server freezes a file when it starts, and
+again at an event after anything in the folder has changed. It detects a change by the times and
+sizes of the files, one look at each. If an edit breaks a file, runs keep using the last sound text,
+and the log has the error.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Flows:
     Args:
         folder: Folder of the files.
         triggers: The triggers.
-        wishes: Words of the command line, which count for all runs.
+        wishes: Options of the command line, which count for all runs.
 
     Raises:
         Mistake: One cannot be run.
-        Ended: The file of one has errors, and they have been said.
+        Ended: The file of one has errors; they are already printed.
     """
 
     def __init__(self, folder: Path, triggers: list[Trigger], wishes: Wishes) -> None:
@@ -109,4 +109,4 @@ def find_flow(folder: Path, run: str) -> Path:
         return found[0]
     if found:
         raise Mistake(f"{len(found)} workflows in {folder} are named {run!r}: name the file")
-    raise Mistake(f"there is no workflow {run!r} in {folder}: name a file of it, or a workflow")
+    raise Mistake(f"{folder} has no workflow {run!r}: name a file of it, or a workflow")

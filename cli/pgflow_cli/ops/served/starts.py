@@ -154,7 +154,7 @@ def _names(said: str | list[str]) -> list[str]:
 def _secret(trigger: Trigger, name: str) -> str:
     found = os.environ.get(name)
     if not found:
-        raise Mistake(f"[{trigger.name}] secret: there is no variable {name} here, or it is empty")
+        raise Mistake(f"[{trigger.name}] secret: variable {name} is not set, or is empty")
     return found
 
 

@@ -36,7 +36,7 @@ _SOURCES: Final[Mapping[str, frozenset[str]]] = {
     "topic": frozenset({"start"}),
     "files": frozenset(),
 }
-"""Sources of events, each with the words that are said of it alone."""
+"""Sources of events, each with the keys that only it allows."""
 VERIFIERS: Final = ("github", "stripe", "standard")
 _DURATIONS: Final = ("every", "offset", "jitter")
 
@@ -127,7 +127,9 @@ def read_triggers(path: Path) -> list[Trigger]:
 
 def _trigger(place: str, name: str, said: Any) -> Trigger:
     if not _WORD.fullmatch(name):
-        raise Mistake(f"{place} is no name: take up to 64 letters, digits, '_', '.' and '-'")
+        raise Mistake(
+            f"{place} is not a valid name: use up to 64 letters, digits, '_', '.' and '-'"
+        )
     if not isinstance(said, dict):
         raise Mistake(f"{place} is a table with run and one of {', '.join(_SOURCES)}")
     sources = [one for one in _SOURCES if one in said]
@@ -138,8 +140,7 @@ def _trigger(place: str, name: str, said: Any) -> Trigger:
     known = _SHARED | _SOURCES[source] | {source}
     if unknown := sorted(set(said) - known):
         raise Mistake(
-            f"{place} has {unknown[0]!r}, which nothing reads: it may have "
-            f"{', '.join(sorted(known))}"
+            f"{place} has {unknown[0]!r}, which is unknown: it may have {', '.join(sorted(known))}"
         )
     trigger = Trigger(
         name,
@@ -183,7 +184,7 @@ def _check(place: str, trigger: Trigger) -> None:
         if not isinstance(way, str) or not way:
             raise Mistake(f"{place}: take.{name} is a way such as 'issue.number', not {way!r}")
     if both := sorted(set(trigger.take) & set(trigger.inputs)):
-        raise Mistake(f"{place}: {both[0]} stands in inputs and in take")
+        raise Mistake(f"{place}: {both[0]} is both in inputs and in take")
     if trigger.is_schedule:
         if trigger.take or _WAY.search(trigger.conversation):
             raise Mistake(f"{place}: a slot has nothing to take; its run's key names it")

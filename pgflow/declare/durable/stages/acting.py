@@ -1,9 +1,9 @@
 """Acts of a stage on the world: the turn of an agent that acts on other systems, the delivery of
-files, and how each is taken back.
+files, and the compensation of each.
 
-Both are effects of the ledger. What an agent has done when its worker died, nobody knows: a person
-settles it. A delivery is sent again under the same key, since its folder remembers what it got. If
-the run fails later, what has a compensation is taken back, the last act first.
+Both are effects of the ledger. If the worker dies during an agent's turn, its outcome is unknown
+and a person settles it. A delivery is sent again under the same key, since its folder remembers
+what it got. If the run fails later, acts with a compensation are compensated, the last act first.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Deliveries: files of a workspace, put into the folder that a message names, once.
 
-What is delivered is put aside first, under its hash, so that every attempt delivers the same bytes.
-Each file takes its place in one move, and a list of what was delivered is written last. So a
-delivery that is tried again, by this run or by another, finds the folder, and makes no second one.
-A file that somebody else has put there, or has edited since, is never overwritten.
+The files are first put aside under their hashes, so that every attempt delivers the same bytes.
+Each file takes its place in one move, and a list of them is written last. So a delivery that is
+tried again, by this run or by another, finds the folder and does not deliver twice. A file of
+another origin, or one that was edited since, is never overwritten.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def deliver(tree: Tree, folders: Folders, location: str, parcel: Parcel) -> Deli
         parcel: The files.
 
     Raises:
-        DeliveryRefused: The folder is none, or somebody else's files are in the way.
+        DeliveryRefused: The target is not a folder, or files of another origin are in the way.
     """
     try:
         folder = tree.target(location)
@@ -100,7 +100,7 @@ def deliver(tree: Tree, folders: Folders, location: str, parcel: Parcel) -> Deli
 
 
 def take_back(tree: Tree, location: str, delivered: Delivered) -> None:
-    """Remove what was delivered, but for files that somebody has edited since."""
+    """Remove the delivered files, except those that were edited since."""
     try:
         folder = tree.target(location)
     except Outside:
@@ -123,7 +123,9 @@ def _kept(folders: Folders, digest: str) -> Path:
 
 
 def _hash_at(path: Path) -> str | None:
-    """Return the hash of a file; a text that is no hash for what is none."""
+    """Return the hash of a file; None if nothing is there, and a text that is not a hash for
+    anything else.
+    """
     if not path.exists() and not path.is_symlink():
         return None
     return hash_of_file(path) if path.is_file() else "no file"

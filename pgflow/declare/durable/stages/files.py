@@ -42,7 +42,7 @@ class Tree:
             Outside: It leads elsewhere.
         """
         if "\0" in location or not location.strip():
-            raise Outside(f"{location!r} is no path")
+            raise Outside(f"{location!r} is not a path")
         plain = location.replace("\\", "/")
         if plain.startswith(("/", "~")) or _DRIVE.match(plain):
             raise Outside(f"{location!r} is absolute: name a path below {self.root}")
@@ -67,13 +67,13 @@ class Tree:
         found = self.path(location)
         parts = found.relative_to(Path(self.root).resolve()).parts
         if not parts or parts[0] in _OWN or parts[0] == "stages":
-            raise Outside(f"{location!r} is no folder to deliver to: it is the workspace's own")
+            raise Outside(f"cannot deliver to {location!r}: the folder belongs to the workspace")
         if found.exists() and not found.is_dir():
-            raise Outside(f"{location!r} is no folder")
+            raise Outside(f"{location!r} is not a folder")
         return found
 
     def files(self, location: str) -> list[Path]:
-        """The files that a location stands for, in the order of their paths.
+        """Return the files at a location, in the order of their paths.
 
         Args:
             location: A path, a folder, or a pattern.
@@ -107,7 +107,9 @@ class Tree:
         return hash_of("".join(said).encode("utf-8", "surrogateescape"))
 
     def stamp(self, location: str) -> str:
-        """A text that changes whenever somebody writes to a location, be it the same bytes."""
+        """Return a text that changes whenever a location is written to, even with the same
+        bytes.
+        """
         told = [(path, path.stat()) for path in self.files(location)]
         return " ".join(f"{path.name}:{one.st_ino}:{one.st_mtime_ns}" for path, one in told)
 

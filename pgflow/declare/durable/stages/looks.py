@@ -1,10 +1,10 @@
-"""Looks at a workspace's files: what a stage finds before it runs, what its agent left, and the
-record of what it ran with.
+"""Looks at a workspace's files: the inputs of a stage, the outputs of its agent, and the record of
+its last run.
 
-The record is a file of the workspace (``.pgflow/stages/STAGE.json``), so that the next run knows
-it, whoever starts it. A stage whose inputs and prompt are those of the record, and whose outputs
-are there, has nothing to do. Only inputs are compared: an output that a person has edited is
-theirs, and the stages after it see that it has changed.
+The record is a file of the workspace (``.pgflow/stages/STAGE.json``), so that every later run knows
+it. A stage has nothing to do if its inputs and prompt are those of the record, and its outputs
+exist. Only inputs are compared: an output that a person has edited stays as it is, and the stages
+after it see the change.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Look(BaseModel):
     """State of a stage's files.
 
     Attributes:
-        inputs: Hashes of what it reads, by path; null for what is not there.
-        stamps: Marks of its outputs, which change whenever somebody writes to them.
-        missing: Path of an input that it needs and that is not there; else empty.
+        inputs: Hashes of its inputs, by path; null for missing ones.
+        stamps: Marks of its outputs, which change whenever they are written to.
+        missing: Path of a required input that does not exist; else empty.
         is_current: True if the stage has nothing to do.
         text: Its output, if it has nothing to do.
     """
@@ -95,9 +95,9 @@ class Desk:
         """Look at the files before the stage runs.
 
         Args:
-            prompt: Hash of what its agent is told.
-            left_out: Stages that this run has left out, whose files need not be there.
-            may_be_current: True if the stage need not run where nothing has changed.
+            prompt: Hash of the agent's prompt.
+            left_out: Stages that this run has left out, whose files need not exist.
+            may_be_current: True if the stage need not run when nothing has changed.
         """
         own = {file.location for file in self.stage.writes}  # no change that others have made
         reads = [file for file in self.stage.reads if file.location not in own]
@@ -172,12 +172,12 @@ class Desk:
         return [(file, text) for file, text in texts if isinstance(text, str)]
 
     def finish(self, said: str, look: Look, prompt: str, parcel: list[StageFile] | None) -> Kept:
-        """Look at the outputs as they are accepted, and record what the stage has run with.
+        """Look at the outputs as they are accepted, and record the inputs of the stage.
 
         Args:
             said: Words of its agent.
             look: State of its inputs when it began.
-            prompt: Hash of what its agent was told.
+            prompt: Hash of the agent's prompt.
             parcel: Files that a delivery of the stage brings; None if it delivers nothing.
         """
         if missing := self._missing():

@@ -86,7 +86,7 @@ class Mail:
         return await pgflow.call(key, check, value, returns=str)
 
     async def is_requested(self, stage: str) -> bool:
-        """Return True if somebody has asked for a stage by now."""
+        """Return True if a stage was requested by now."""
         if stage in self.settings.requested:
             return True
         try:

@@ -123,10 +123,11 @@ class _Planning:
             )
 
     def _location(self, node: Node, base: str, use: Use, entry: Artifact | None) -> str | None:
-        """The path of something that a stage uses; None if it is no file of the workspace.
+        """Return the path of something that a stage uses; None if it is not a file of the
+        workspace.
 
         Raises:
-            InvalidWorkflow: The stage needs it, and it is nowhere.
+            InvalidWorkflow: The stage needs it, and it has no location.
         """
         if entry is not None:
             if entry.location is None and not (use.optional or entry.optional):

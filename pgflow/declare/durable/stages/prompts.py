@@ -1,7 +1,6 @@
-"""Texts of a stage's turns: what its agent is told to do, to present, to check and to mend.
+"""Prompts of a stage's turns: to work, to present, to check and to revise.
 
-The contract is the author's, and stands first. What people and agents have said comes after it, as
-words that are quoted.
+The author's contract comes first. Words of people and agents come after it, as quotations.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ VERDICT: Final[JsonValue] = {
     },
     "required": ["passed"],
 }
-"""Schema of the answer of whoever checks a stage."""
+"""Schema of the checker's answer on a stage."""
 
 _MOST_CHARS: Final = 20_000
 
@@ -40,12 +39,12 @@ def digest(prompt: str) -> str:
 
 
 def whole(contract: str, stage: Stage, message: str) -> str:
-    """All that the agent of a stage is told at first.
+    """Return the first prompt of a stage's agent.
 
     Args:
         contract: The author's text.
         stage: The stage's files.
-        message: Words of whoever started the run.
+        message: Message of the person who started the run.
     """
     asked = f"Whoever started this says: {message}" if message else ""
     return joined(contract, asked, _where(stage))
@@ -89,7 +88,7 @@ def decided(presented: str, said: str) -> str:
 
 
 def again(said: str, notes: str) -> str:
-    """The order to mend what was made.
+    """Return the prompt to revise an answer.
 
     Args:
         said: The agent's last words.

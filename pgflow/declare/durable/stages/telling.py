@@ -21,7 +21,7 @@ MOST_SHOWN_BYTES: Final = 64 << 10
 
 
 class Telling:
-    """The turns of one stage: its prompt, what was said since, and the next keys.
+    """The turns of one stage: its prompt, the dialogue since, and the next keys.
 
     Args:
         task: The stage's task.
@@ -45,7 +45,7 @@ class Telling:
         self.prompt = prompts.joined(self.prompt, said)
 
     def remember(self, said: str) -> None:
-        """Add what was said between two turns."""
+        """Add words between two turns to the dialogue."""
         self.dialogue.append(said)
 
     def key(self, kind: str) -> str:
