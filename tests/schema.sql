@@ -2851,7 +2851,7 @@ function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolea
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 1ef06d224eb1c640b4b26878a1a4dae4
+  md5 f33bf88b672dd57a80c2e9343ebabd4f
 
 function pgflow.check_documents_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Documents have times that can be
@@ -3304,7 +3304,7 @@ function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) 
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0349383197246b9ceb7d89478f62c744
+  md5 cb1344c7700365a2480b92512624bace
 
 function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs bigint, OUT completed bigint, OUT failed bigint, OUT cancelled bigint, OUT is_whole boolean) returns record, owner pgflow_owner
   -- Number of the members of a batch, and how many of them have ended in which way; is_whole: all are named. PF001: no run that has a batch has the key
@@ -3356,10 +3356,10 @@ function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgf
   md5 58cd8fea7f7869686cc3b5d4f69c26bc
 
 function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
-  -- The seq before the step that failed last (of a run of a file: first), or before the first effect that was taken back for it; null = no step has failed
+  -- The seq before the step that failed last (of a run of a file: first), or before the first effect that was taken back for it, and before each lock in whose block it would be; null = no step has failed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 291e44ec222759868b519324fb0ba2a1
+  md5 3bdaac1534fe9b412bbd55c71e122e41
 
 function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, owner pgflow_owner
   -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
@@ -4620,6 +4620,13 @@ function pgflow.left_done_(me bigint) returns TABLE(call integer, name text, key
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 90310c11748b0cccf116fba03d71dbc2
+
+function pgflow.left_locks_(run_id bigint, cut integer, is_fork boolean) returns TABLE(seq integer, key text, given_back_at integer), owner pgflow_owner
+  -- Locks in whose blocks a cut stands, and that the run which goes on from there would not hold
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 0735b8d88983a2f0a185e54767949f04
 
 function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner pgflow_owner
   -- Shows a fork what its origin had from earlier generations, so that it can repeat the copied part

@@ -6,7 +6,7 @@
 -- *dropped* part. It is not undone: it stays in the origin's journal, and what it did outside has been done.
 --
 -- Licences of bodies whose outcome is not in the copy are left out of it: the new run asks for its own, under the key
--- that is carried or one of its own.
+-- that is carried or one of its own. Failed attempts under them keep what says their key.
 --
 -- Random numbers, and keys that workflow code makes itself, come from a stem. In the copied part the code
 -- must draw what it drew then, so `heritage.seeds` says up to which seq which stem holds: [[seq, stem], ...].
@@ -301,6 +301,8 @@ begin
       union all
       select i.seq from pgflow.unit i join pgflow.effect_ends_(run_id) e on e.call = i.call
       where i.run_id = run_id and i.seq <= cut and i.kind = 'i' and e.ended_at > cut
+      union all
+      select l.seq from pgflow.left_locks_(run_id, cut, false) l
     ) s;
     exit when first is null;
     cut := first - 1;
@@ -310,7 +312,7 @@ end
 $$;
 comment on function pgflow.cut_to_retry_(bigint)
   is 'The seq before the step that failed last (of a run of a file: first), or before the first effect that was taken '
-     'back for it; null = no step has failed';
+     'back for it, and before each lock in whose block it would be; null = no step has failed';
 
 create or replace function pgflow.check_cut_(run_id bigint, cut int, edit json, is_fork boolean)
 returns void
@@ -376,6 +378,13 @@ begin
         found.seq, cut),
       hint = format('Fork at unit %s or before, or after the effect is settled.', found.seq - 1);
   end if;
+  select l.* into found from pgflow.left_locks_(run_id, cut, is_fork) l limit 1;
+  if found.seq is not null then
+    raise exception using errcode = 'PF003',
+      message = format('lock %s, won at unit %s, would not be held after unit %s', found.key, found.seq, cut),
+      hint = format('Cut at unit %s or before, so that it is taken again%s.', found.seq - 1,
+        ', or at unit ' || found.given_back_at || ' or after');
+  end if;
   if edit is not null then
     perform pgflow.check_json_(edit, 'the edited result');
     if not exists (select from pgflow.unit u where u.run_id = run_id and u.seq = cut and u.kind in ('c', 'f', 'd')) then
@@ -403,6 +412,13 @@ begin
   with closed as (
     select u.call from pgflow.unit u
     where u.run_id = origin and u.seq <= cut and u.kind in ('c', 'H', 'f', 'X', 'x')
+  ), unlicensed as (
+    select distinct on (l.call) l.* from (
+      select (s->>0)::int as call, u.seq, s->>3 as ordinal
+      from pgflow.unit u cross join lateral json_array_elements(u.starts) s
+      where u.run_id = origin and u.seq <= cut and s->>1 = 's'
+    ) l
+    where l.call not in (select c.call from closed c) order by l.call, l.seq
   ), done as (
     insert into pgflow.unit (run_id, token, at, recorded_at, due_at, args_hash, seq, call, kind, name, key,
       payload, starts)
@@ -411,7 +427,9 @@ begin
       -- What will rest on a decision from here on has keys of its own, and so have gates; what has been done keeps its
       -- key.
       case when u.kind in ('d', 'g') and starts_with(u.key, old_stem || '/')
-        then stem || substr(u.key, length(old_stem) + 1) else u.key end,
+        then stem || substr(u.key, length(old_stem) + 1)
+        when u.kind = 'a' then coalesce(u.key, (select l.ordinal from unlicensed l where l.call = u.call))
+        else u.key end,
       case when u.seq = cut and edit is not null then edit
         when u.kind = 'i' and starts_with(u.payload->>'decision', old_stem || '/') then json_build_object(
           'request', u.payload->'request', 'risk', u.payload->>'risk', 'code', u.payload->>'code',

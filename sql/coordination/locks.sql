@@ -575,6 +575,32 @@ comment on function pgflow.carry_locks_(bigint, bigint, timestamptz)
   is 'Hands the locks of a run to the next generation, which has them when it asks for them; answers the chains to '
      'wake';
 
+create or replace function pgflow.left_locks_(run_id bigint, cut int, is_fork boolean)
+returns table (seq int, key text, given_back_at int)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  -- A run of a file asks for its folder again: see pgflow/declare/durable/lease.py.
+  return query
+    select w.seq, w.name::text, g.seq
+    from pgflow.unit w
+    left join pgflow.unit g on g.run_id = w.run_id and g.kind = 'u' and g.payload->>'fence' = w.payload->>'fence'
+    where w.run_id = left_locks_.run_id and w.kind = 'L' and w.seq <= cut and coalesce(g.seq, cut + 1) > cut
+      and not exists (select from pgflow.unit x where x.run_id = w.run_id and x.call = w.call and x.kind = 'x')
+      and (is_fork or not exists (
+        select from pgflow.lock l where l.fence = (w.payload->>'fence')::bigint and l.run_id = w.run_id
+      ))
+      and not pgflow.is_of_file_(w.run_id)
+    order by w.seq;
+end
+$$;
+comment on function pgflow.left_locks_(bigint, int, boolean)
+  is 'Locks in whose blocks a cut stands, and that the run which goes on from there would not hold';
+
 create or replace function pgflow.move_locks_(origin bigint, cut int, heir bigint, t timestamptz)
 returns void
 language plpgsql

@@ -288,9 +288,20 @@ select r.key, f.call, f.name as step,
   f.started_at, f.ended_at,
   case when f.ordinal ~ '^[0-9]+$' then coalesce(
     (select e->>1 from jsonb_array_elements(r.heritage->'keys') with ordinality as x (e, n)
-      where coalesce(f.started_seq, f.ended_seq) <= (e->>0)::int order by n limit 1),
+      where coalesce(f.started_seq, f.ended_seq, f.failed_seq) <= (e->>0)::int order by n limit 1),
     r.root::text || case when r.generation > 1 then '~' || r.generation else '' end
-  ) || '/' || f.name || '/' || f.ordinal else f.ordinal end as idempotency_key,
+  ) || '/' || f.name || '/' || f.ordinal
+  -- The result of a transaction was handed on from another run: the key is the one that its body had there.
+  when f.ordinal ~ '^[0-9]+:[0-9]+$' then (
+    select coalesce(
+      (select e->>1 from jsonb_array_elements(o.heritage->'keys') with ordinality as x (e, n)
+        where u.seq <= (e->>0)::int order by n limit 1),
+      o.root::text || case when o.generation > 1 then '~' || o.generation else '' end
+    ) || '/' || u.name || '/' || u.key
+    from pgflow.unit u join pgflow.run o on o.run_id = u.run_id
+    where u.run_id = split_part(f.ordinal, ':', 1)::bigint and u.call = split_part(f.ordinal, ':', 2)::int
+      and u.kind in ('c', 'H'))
+  else f.ordinal end as idempotency_key,
   case when f.ending in ('c', 'H') then (select u.payload::json from pgflow.unit u
     where u.run_id = r.run_id and u.seq = f.payload_seq) end as output,
   case f.ending when 'f' then (select u.payload::json from pgflow.unit u
@@ -301,8 +312,10 @@ from pgflow.run r
 -- run's units only, and whoever asks for a page in the order of run_id stops at its end.
 cross join lateral (
   select e.call, min(e.name) as name, max(e.ending) as ending, count(*) filter (where e.kind = 'a') as failed_attempts,
-    min(e.started_at) as started_at, max(e.ended_at) as ended_at, min(e.ordinal) as ordinal,
+    min(e.started_at) as started_at, max(e.ended_at) as ended_at,
+    coalesce(min(e.ordinal) filter (where e.kind = 's'), min(e.ordinal)) as ordinal,
     min(e.seq) filter (where e.kind = 's') as started_seq, min(e.seq) filter (where e.ending is not null) as ended_seq,
+    min(e.seq) filter (where e.kind = 'a') as failed_seq,
     max(e.seq) filter (where e.ending is not null or e.kind = 'r') as payload_seq,
     min(e.token) filter (where e.kind = 's') as begun_by,
     array_agg(e.token) filter (where e.kind in ('c', 'H', 'f', 'a')) as ended_by,
@@ -311,10 +324,11 @@ cross join lateral (
     select u.seq, u.token, u.call::int as call, u.name::text as name, u.kind::"char" as kind,
       case when u.kind not in ('a', 'i', 'r') then u.kind::text end as ending, null::timestamptz as started_at,
       case when u.kind <> 'a' then u.at end as ended_at,
-      case when u.kind in ('c', 'H', 'f') then u.key::text end as ordinal
+      case when u.kind in ('c', 'H', 'f', 'a') then u.key::text end as ordinal
     from pgflow.unit u where u.run_id = r.run_id and u.kind in ('c', 'H', 'f', 'X', 'a', 'i', 'r')
     union all
-    select u.seq, u.token, (s->>0)::int, s->>2, 's', null, u.recorded_at, null, case when s->>1 = 's' then s->>3 end
+    select u.seq, u.token, (s->>0)::int, s->>2, 's', null, u.recorded_at, null,
+      case when s->>1 = 's' or s->>3 like '%:%' then s->>3 end
     from pgflow.unit u cross join lateral jsonb_array_elements(u.starts::jsonb) s
     where u.run_id = r.run_id and u.starts is not null and s->>1 <> 'e'
   ) e

@@ -316,6 +316,55 @@ def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(
     )
 
 
+@step(retries=pgflow.Retries(max_attempts=4, first_delay=0.001))
+async def insist(item: str) -> str:
+    acted.append((item, pgflow.idempotency_key()))
+    if sum(what == item for what, _ in acted) < 3:
+        raise ValueError(f"no {item} yet")
+    return f"{item} had"
+
+
+KEYS = (
+    "select (s.call, s.idempotency_key) from pgflow.steps s join pgflow.runs r using (run_id) "
+    "where r.key = %s and s.attempts > 0 order by s.call"
+)
+
+
+def test_a_step_that_is_begun_has_its_key_after_every_cut(flow: Harness, conn: Conn) -> None:
+    @workflow
+    async def trip() -> None:
+        await asyncio.gather(insist("visa"), buy("map"))
+        await book("seat")
+        await insist("taxi")
+        await word.wait()
+
+    flow.include(trip)
+    flow.start(trip.options(key="k"))
+    flow.until_idle()
+    keys = dict(rows(conn, KEYS, "k"))
+    assert len(keys) == 4
+    assert all(keys.values())
+    last = units(conn, "k")
+    for cut in range(last + 1):
+        for order in (
+            f"pgflow.rewind_run('k', {cut}, effects => 'reuse')",
+            f"pgflow.rewind_run('k', {cut}, effects => 'repeat')",
+            f"pgflow.fork_run('k', 'k2', at_seq => {cut}, effects => 'repeat')",
+        ):
+            with conn.transaction(force_rollback=True):
+                conn.execute(f"select {order}")  # type: ignore[arg-type]
+                seen = dict(rows(conn, KEYS, "k2" if "fork" in order else "k"))
+                assert seen == {call: keys[call] for call in seen}
+                # One whose attempts have failed, again after a second cut.
+                conn.execute(
+                    f"select pgflow.fork_run('k', 'k3', at_seq => {cut}, effects => 'repeat')"
+                )  # type: ignore[arg-type]
+                assert dict(rows(conn, KEYS, "k3")) == seen
+    flow.app.rewind("k", 3, effects="reuse")
+    flow.until_idle()
+    assert dict(rows(conn, KEYS, "k")) == keys
+
+
 @pytest.mark.full
 def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, conn: Conn) -> None:
     @workflow
@@ -332,7 +381,7 @@ def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, c
     assert rows(
         conn,
         "select idempotency_key from pgflow.steps join pgflow.runs using (run_id) order by call",
-    ) == [keys[0][1], keys[1][1], None, None]
+    ) == [key for _, key in keys] + [f"{keys[0][1].split('/')[0]}/book/{n}" for n in (1, 2)]
     flow.app.restart("k", effects="reuse", input={"items": ["bread"], "seats": ["12b"]})
     assert run.result(SOON) == ["bread bought", "12b booked"]
     with pytest.raises(

@@ -716,49 +716,86 @@ async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_b
     assert await run.result(SOON) == 2
 
 
-@pytest.mark.full
-async def test_a_rewind_into_a_block_that_was_left_hears_that_its_lock_is_lost(
+async def test_a_rewind_or_a_fork_into_a_block_that_holds_nothing_names_where_to_cut(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
     @workflow
-    async def twice_noted() -> str:
-        try:
-            async with pgflow.lock("a"):
-                await note("one")
-                await note("two")
-        except LockLost:
-            return "lost"
+    async def noted(ends: str) -> str:
+        async with pgflow.lock("a"):
+            await note("one")
+            if ends == "later":
+                await go.wait()
         return "kept"
 
-    aflow.include(twice_noted)
-    run = await aflow.start(twice_noted.options(key="first"))
+    aflow.include(noted)
+    run = await aflow.start(noted.options(key="first"), "now")
     assert await run.result(SOON) == "kept"
-    conn.execute("select pgflow.rewind_run('first', 3, effects => 'repeat')")
-    await aflow.until_idle()
-    assert await aflow.app.get("first", twice_noted).result(SOON) == "lost"
-
-
-@pytest.mark.full
-async def test_a_fork_does_not_hold_what_its_origin_holds(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    @workflow
-    async def inside() -> str:
-        try:
-            async with pgflow.lock("a"):
-                return await go.wait()
-        except LockLost:
-            return "lost"
-
-    aflow.include(inside)
-    run = await aflow.start(inside.options(key="first"))
-    await aflow.until_idle()
+    for order in (
+        "pgflow.rewind_run('first', 3, effects => 'repeat')",
+        "pgflow.fork_run('first', at_seq => 1, effects => 'repeat')",
+    ):
+        with pytest.raises(psycopg.Error, match=r"lock a, won at unit 1, would not be held") as no:
+            conn.execute(f"select {order}")  # type: ignore[arg-type]
+        assert (no.value.sqlstate, no.value.diag.message_hint) == (
+            "PF003",
+            "Cut at unit 0 or before, so that it is taken again, or at unit 4 or after.",
+        )
+    conn.execute("select pgflow.rewind_run('first', 0, effects => 'repeat')")
     conn.execute("select pgflow.fork_run('first', 'second')")
     await aflow.until_idle()
-    assert await aflow.app.get("second", inside).result(SOON) == "lost"
-    assert holders(conn) == [("a", "first")]
-    await run.send(go, "on")
-    assert await run.result(SOON) == "on"
+    assert await aflow.app.get("first", noted).result(SOON) == "kept"
+    assert await aflow.app.get("second", noted).result(SOON) == "kept"
+
+    held = await aflow.start(noted.options(key="third"), "later")
+    await aflow.until_idle()
+    with pytest.raises(psycopg.Error, match=r"lock a, won at unit 1, would not be held") as no:
+        conn.execute("select pgflow.fork_run('third', 'fourth')")
+    assert no.value.diag.message_hint == "Cut at unit 0 or before, so that it is taken again."
+    conn.execute("select pgflow.fork_run('third', 'fourth', at_seq => 0, effects => 'repeat')")
+    await aflow.until_idle()
+    assert holders(conn) == [("a", "third")]
+    await held.send(go, "on")
+    assert await held.result(SOON) == "kept"
+    await aflow.app.get("fourth", noted).send(go, "on")
+    assert await aflow.app.get("fourth", noted).result(SOON) == "kept"
+
+
+async def test_a_retry_of_a_step_that_failed_in_a_block_takes_the_lock_again(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    broken = True
+
+    @pgflow.read
+    async def measure() -> int:
+        return 1
+
+    @step(retries=1)
+    async def fragile() -> str:
+        if broken:
+            raise ValueError("not yet")
+        return "done"
+
+    @workflow
+    async def in_two() -> str:
+        async with pgflow.lock("outer"):
+            await measure()
+            async with pgflow.lock("inner"):
+                return await fragile()
+
+    aflow.include(in_two, hold)
+    run = await aflow.start(in_two.options(key="first"))
+    with pytest.raises(pgflow.RunFailed):
+        await run.result(SOON)
+    other = await aflow.start(hold, "outer")
+    await aflow.until_idle()
+    broken = False
+    await aflow.app.retry("first")
+    await aflow.until_idle()
+    assert holders(conn) == [("outer", other.key)]
+    await other.send(go, "on")
+    await other.result(SOON)
+    assert await run.result(SOON) == "done"
+    assert holders(conn) == []
 
 
 # ---------------------------------------------------------------- sync
