@@ -1,4 +1,4 @@
--- Privileges. Tables are granted to nobody: everything goes through functions, which run with the
+-- Privileges. No role is granted a table: everything goes through functions, which run with the
 -- rights of the schema's owner, and through views. Where the roles do not exist - they belong to the
 -- whole cluster, and an installer may lack the right to make them - the owner alone may call; the
 -- installer then prints the statements that a database administrator runs.

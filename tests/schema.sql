@@ -119,7 +119,7 @@ table pgflow.carried, owner pgflow_owner
   run_id bigint not null -- The run that may ask for it, or must take it back
   args_hash bigint not null -- Hash of the arguments with which the step or effect was called; 0 for a child
   seq integer not null -- Place in the journal that was dropped; of an effect to be taken back, the place of its intent there; of a child, the place of its start in this run's journal
-  call integer not null -- Number that the call has in the journal of this run, if it is there already; else one that tells these rows apart
+  call integer not null -- Number that the call has in the journal of this run, if it is there already; else one that keeps these rows apart
   is_done boolean not null -- True: it had completed, and its result is carried. False: a step has its key, under which it runs again; an effect that must be taken back is open
   what text not null default 'step'::text -- step (or transaction), effect and child: handed over where the run asks for the same; undo: an effect to be taken back before the run goes on
   name text not null -- Name of the step, effect or workflow
@@ -569,9 +569,9 @@ table pgflow.held, owner pgflow_owner
   attempt integer not null -- Claims since the run last made progress
   priority smallint not null -- Lower numbers are claimed first, within their lane
   has_begun boolean -- True once a worker has held the run
-  state text not null -- paused = somebody asked for it, stuck = somebody must help
-  reason text not null -- Reason in short: the words of whoever paused it, or the kind of trouble
-  held_by text -- Name of whoever paused it, with the role of the session in brackets; pgflow where the engine did
+  state text not null -- paused = by an order, stuck = it needs help
+  reason text not null -- Reason in short: the one given for the pause, or the kind of trouble
+  held_by text -- Who paused it, with the role of the session in brackets; pgflow where the engine did
   code_hash text -- Hash of the code that found the run impossible to replay: a worker with other code tries it again
   detail jsonb -- Details of the trouble, such as both sides of a divergence
   constraint held_pkey PRIMARY KEY (run_id)
@@ -814,7 +814,7 @@ table pgflow.outcome, owner pgflow_owner
   token bigint -- Token of the lease that wrote it; null where SQL ended a run that no worker held
   finished_at timestamp with time zone not null -- Time of the end
   status text not null -- completed, failed, cancelled, or continued as the next generation
-  reason text -- Reason of a cancel, in the words of whoever asked for it
+  reason text -- Reason given for a cancel
   output pgflow.run_value -- Value that the workflow returned
   error pgflow.run_value -- The exception that it raised: type, message, traceback
   constraint outcome_check CHECK (((status = 'failed'::text) = (error IS NOT NULL)))
@@ -1412,7 +1412,7 @@ table pgflow.unit_3, owner pgflow_owner
 
 table pgflow.unit_kind, owner pgflow_owner
   -- The closed list of unit kinds: name, whether it ends its call, and who writes it
-  kind "char" not null -- The one character that stands for it in the journal
+  kind "char" not null -- The one character that it has in the journal
   name text not null -- Name in the view timeline
   is_terminal boolean not null -- True if a unit of this kind is the outcome of its call
   written_by text not null -- Functions that write it, and the occasion
@@ -1944,12 +1944,12 @@ view pgflow.provenance, owner pgflow_owner
 
 view pgflow.queue_changes, owner pgflow_owner
   -- Rules that were set, pauses, resumptions and purges of queues: who, when and why
-  changed_at timestamp with time zone -- Time at which it was said
+  changed_at timestamp with time zone -- Time of the change
   queue text -- Name of the queue
   what text -- set, paused, resumed or purged
-  said jsonb -- The rules that were set, as they were said; null takes one away. Of a purge, how many runs
+  said jsonb -- The rules that were set, as given; null removes one. Of a purge, the number of runs
   why text -- The reason given; null = none
-  changed_by text -- Name of whoever said it, with the role of the session in brackets
+  changed_by text -- Who made the change, with the role of the session in brackets
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2264,17 +2264,17 @@ view pgflow.triggers, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.undelivered_messages, owner pgflow_owner
-  -- Signals that no run took: it had ended, or somebody took them out of its mailbox
+  -- Signals that no run took: the run had ended, or they were taken out of its mailbox
   key text -- Key of the run
   message bigint -- The number of the message: what requeue_message takes
   signal text -- Name of the signal
   payload json -- Its payload
-  reason text -- ended: the run had ended; dropped or replaced: somebody took it out of the mailbox
+  reason text -- ended: the run had ended; dropped or replaced: it was taken out of the mailbox
   ended_as text -- Status of the run that has ended; null = it is open
   sent_at timestamp with time zone -- Time of sending
   sent_by text -- Sender: the name that was given, with the role of the session in brackets
   moved_at timestamp with time zone -- Time at which it was put aside
-  moved_by text -- Name of whoever took it out of the mailbox, with the role of the session in brackets; null = the run had ended
+  moved_by text -- Who took it out of the mailbox, with the role of the session in brackets; null = the run had ended
   why text -- The reason that was given; or why the code of the run could not take it
   replaced_in bigint -- The number of the message that has its place now; null = none has
   tenant text -- Tenant of the run; empty where there is only one
@@ -2291,7 +2291,7 @@ view pgflow.updates, owner pgflow_owner
   key text -- Key of the run
   update_id text -- Id of the update
   update text -- Name of its handler
-  status text -- waiting; done, failed: its handler returned or raised; rejected: by its validator; refused: the run ended first, and somebody has asked
+  status text -- waiting; done, failed: its handler returned or raised; rejected: by its validator; refused: the run ended first, and the sender has asked
   sent_at timestamp with time zone -- Time of sending
   sent_by text -- Sender: the name that was given, with the role of the session in brackets
   replied_at timestamp with time zone -- Time of the answer; null = there is none
@@ -2473,7 +2473,7 @@ function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT ans
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a5c4160c0c2fa059216fd52a8d8e8454
+  md5 a04340fb0c0826ab60fd2923531a9813
 
 function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
   -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles. For a role of pgflow_speaker, which speaks for the users of an application, both are its word; all others answer as the role of their session, and act as roles that it is a member of (PF021). That role is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
@@ -2612,7 +2612,7 @@ function pgflow.beat_step(run_id bigint, token bigint, call integer, attempt int
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8ab872c8c59974006e63a79d2f26a7f0
+  md5 c4a6c64e71f69b73b89a1459fc0481a7
   grant execute to pgflow_worker
 
 function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step text, input json, edit json, effects text, children text, attempts integer, timeout_seconds double precision, why text, sent_by text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -2636,11 +2636,11 @@ function pgflow.begin_replacements_(max integer, t timestamp with time zone) ret
   md5 495b50aca6e533712908cfd6b182efa0
 
 function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeout_ms integer DEFAULT 0, durable_seq integer DEFAULT 0) returns text, owner pgflow_owner
-  -- First call of a transactional step's transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and tells its number
+  -- First call of a transactional step's transaction: checks the lease and that the last unit is there, leaves a mark that only this transaction carries, and returns its number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 886f2bfe435cfbfa0546003abf26ffbc
+  md5 7dca663cb9aabfc1060f481370236307
   grant execute to pgflow_worker
 
 function pgflow.begin_tick(queues text) returns boolean, owner pgflow_owner
@@ -2794,7 +2794,7 @@ function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow
   grant execute to pgflow_speaker
 
 function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork boolean) returns text, owner pgflow_owner
-  -- Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, repeat or compensate
+  -- Refuses (PF020) to drop units that have acted unless effects says what becomes of it; returns reuse, repeat or compensate
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 25130fd91d6fe20a8deb44b200508ea2
@@ -2839,7 +2839,7 @@ function pgflow.check_collect_(collect integer, max_wait_seconds double precisio
   -- Refuses (PF003) what cannot be collected; answers how many items a start brings
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 2d96f821c87f79e6f6a98ddcd52cf380
+  md5 f65d24ce176d9ffcc76ceeb34793f5b4
 
 function pgflow.check_collection_(collection text) returns void, owner pgflow_owner
   -- Refuses (PF003) a collection that nobody may write: one with such a name, or the record of orders to relays
@@ -2921,10 +2921,10 @@ function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   md5 ff501c02eb3d595ce6095524e602e475
 
 function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
-  -- Refuses (PF003) what cannot be said of a key that may be taken
+  -- Refuses (PF003) options that need a key, or that exclude if_taken
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 c524100f7056890d5c8f48d7fdd07b64
+  md5 4840e4f4a0803cfcc430eaede4f12e56
 
 function pgflow.check_input_(input json) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that no run can have
@@ -2951,10 +2951,10 @@ function pgflow.check_key_(key text) returns void, owner pgflow_owner
   md5 6eeb7e1ac2227b2bf3ac3020c710f17f
 
 function pgflow.check_labels_() returns TABLE(invariant text, detail text), owner pgflow_owner
-  -- Labels are those of the start with what the run has said of them
+  -- Labels are those of the start with the changes that the run has made
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 94ff544f7607331dde08882362f8b57d
+  md5 ced67e333ec2a1316d6859a1e016d59d
 
 function pgflow.check_lines_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Runs in lines, and whose turn it is
@@ -2975,7 +2975,7 @@ function pgflow.check_locks_() returns TABLE(invariant text, detail text), owner
   md5 228497f37efeff79814c6cf43832b528
 
 function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner pgflow_owner
-  -- Mail has a chain, and somebody who will look at it
+  -- Mail belongs to a chain, and something will look at it: a lease, a nudge or a timer
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 27139bd1ac4b85a5d5f97efc3754928d
@@ -3029,7 +3029,7 @@ function pgflow.check_path_(path text[]) returns text[], owner pgflow_owner
   md5 21bc54926ffe07c653614886bce89dee
 
 function pgflow.check_payload_(run_id bigint, key text, name text, payload json) returns void, owner pgflow_owner
-  -- Refuses (PF003) the payload of a signal that no code a run may meet would take, as far as workers have said
+  -- Refuses (PF003) the payload of a signal that no registered version of the run's code would take
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=on
@@ -3096,10 +3096,10 @@ function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner
   md5 f8ae6d271b27d7516f32f021e6eaa7ee
 
 function pgflow.check_times_(key_seconds double precision, debounce_seconds double precision, max_wait_seconds double precision, if_taken text, key text, run_at timestamp with time zone, budget jsonb) returns void, owner pgflow_owner
-  -- Refuses (PF003) times that cannot be said of a key
+  -- Refuses (PF003) combinations of times that a key cannot have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 4f2a4c97f3b809e8df1db7b23d0598b4
+  md5 8e36f9308807b1d98bb39f3ddc252b98
 
 function pgflow.check_updates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Each update waits, was taken, or is answered, once; and the journal says so
@@ -3147,7 +3147,7 @@ function pgflow.claim_line_(queue text, lanes integer[], max integer, worker_id 
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 b39354a542714e8c350c18b5b4ee2c1a
+  md5 cd6c3fe99e1e103146840312ba4f651c
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone, reason text, detail json), owner pgflow_owner
   -- Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease
@@ -3383,7 +3383,7 @@ function pgflow.debounce_(me bigint, workflow text, lane integer, input json, la
   -- Gives a run that has not begun the input and options of a later start, and puts it off; false if it has begun or is being cancelled. PF002: it is a run of another workflow
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f27c5d02c683a0563e63960ebb6396dd
+  md5 f871da068aa5052cf5b5ec0124d66d64
 
 function pgflow.declare_(one jsonb, worker_id integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Sets a schedule as code declares it; false if it is like that already
@@ -3474,7 +3474,7 @@ function pgflow.delete_folder(collection text, prefix text[]) returns integer, o
   grant execute to pgflow_worker
 
 function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
-  -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
+  -- Sends a signal and, if the run is parked waiting for it, makes the run ready in the same transaction. Returns (chain, lane); lane is null if nothing was made ready: call wake(chain) then. Notifies the lane's workers unless tell is false. Also returns the number of the message and the status of a run that has ended, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -3537,11 +3537,11 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
-  -- Takes a message out of the mailbox of a run and puts it aside, or says of one that was put aside that nobody need see to it; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running
+  -- Takes a message out of the mailbox of a run and puts it aside, or marks one that was put aside as dealt with; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the run is running
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6a5d272b4efd92553841970816259b84
+  md5 8359de55acc9d9cf94eb2aa52e4ed6da
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
@@ -3615,7 +3615,7 @@ function pgflow.emit_drafts(run_id bigint, token bigint, call integer, try text,
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 65177a73ad6ca0fb010ba98ded7beeac
+  md5 91b05a5558c07067e1a857f2f50567da
   grant execute to pgflow_worker
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
@@ -3638,7 +3638,7 @@ function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns
   md5 0f5b980add4814a584e13f2155b09dcd
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
-  -- Status of a run that has ended, so that nobody takes its mail; null = it is open
+  -- Status of a run that has ended and so takes no mail; null while it is open
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
@@ -3681,7 +3681,7 @@ function pgflow.expire_lines_(max integer, t timestamp with time zone) returns v
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3d0f9a362835ee421ac84031eeb1d782
+  md5 e7091aaa10109ffcf42eefba19b73f02
 
 function pgflow.expire_runs_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs whose deadline has passed
@@ -4034,7 +4034,7 @@ function pgflow.free_keys_(tenant text, keys text[], key_seconds double precisio
   md5 4103c0ed4766ffab0289bd194fcca886
 
 function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
-  -- Held -> ready for runs that are stuck for want of an effect's outcome, once somebody has said what became of it
+  -- Held -> ready for runs that are stuck for want of an effect's outcome, once its outcome has been settled
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -4287,7 +4287,7 @@ function pgflow.intern_lane_(queue text, workflow text, version text, is_start b
   md5 9afabb25a826a34f122a49648f7aadb8
 
 function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflow_owner
-  -- True if a worker has said that a workflow had this name before
+  -- True if a worker has registered this name as an earlier one of the workflow
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
@@ -4521,7 +4521,7 @@ function pgflow.lacking_(names text[], periods timestamp with time zone[], amoun
   md5 0e091e52d0f639570a69867490409fd9
 
 function pgflow.latch_(name text) returns bigint, owner pgflow_owner
-  -- Number of the advisory lock of a name, which nobody else can compute
+  -- Number of the advisory lock of a name, which only this installation can compute
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
@@ -4555,7 +4555,7 @@ function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
   md5 c5ae4098cfb014c11690361276b9eb04
 
 function pgflow.leave_line_(queue text, max integer) returns integer[], owner pgflow_owner
-  -- In the line of a queue -> ready, save whom somebody has locked; answers their lanes
+  -- Moves runs from the line of a queue to ready, except those that are locked; returns their lanes
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -4644,7 +4644,7 @@ function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::intege
   grant execute to pgflow_operator
 
 function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone, passing boolean) returns bigint[], owner pgflow_owner
-  -- The first runs of a key, locked, save those that somebody is just pausing or cancelling; or the first that may pass those that have its turn. Its caller says what the planner may do
+  -- The first runs of a key, locked, except those that are being paused or cancelled; or the first that may pass those that have its turn. Its caller says what the planner may do
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 04887660907921acf035fe9e6603cf03
@@ -4739,7 +4739,7 @@ function pgflow.lock_pools_(names text[]) returns void, owner pgflow_owner
   md5 9bc64cb2eb987ea5dbc3a9032a3f7052
 
 function pgflow.lock_unbegun_(me bigint) returns text, owner pgflow_owner
-  -- Locks the place of a run that nobody has claimed or paused; answers which it is, null if it has begun
+  -- Locks the place of a run that has not been claimed or paused, and returns which it is; null if it has begun
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 b32010a63d72e3e57f940fe08518cc7f
@@ -4857,7 +4857,7 @@ function pgflow.move_slots_(queue text, scope "char", was double precision, beco
   md5 c48b0e5b563b449b3fe6ab0a496f869f
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
+  -- Hands pending verdicts on open effects to the generation that owes them now, and records those on effects that the old one keeps
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 63200fb516647861a286aebeeba2a2c7
@@ -4951,13 +4951,13 @@ function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT 
   md5 f2e0a6706dad6c42a1ae4722e99e640a
 
 function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Keeps who said what of a queue
+  -- Records a change of a queue, and by whom
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 4fe7e2903d9ea313facbfa8179d71707
 
 function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
-  -- Marks the messages that a run could not take, and tells their numbers in why it is held
+  -- Marks the messages that a run could not take, and lists their numbers in the reason of the hold
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -5017,7 +5017,7 @@ function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_owner
-  -- For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it is a cancel that had its try
+  -- Nudges those of the runs taken from their leases that have mail, except for a cancel that has been tried
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 223f0ad5816fabb3b326111fe6b9e210
@@ -5042,7 +5042,7 @@ function pgflow.offer_updates_(questions jsonb, positions integer[]) returns TAB
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9a00490870b4eab0b2ba5d1553ff7686
+  md5 fc1cf5fd8086455c5ec5579700a38e55
 
 function pgflow.on_batch_failure(batch text, workflow text, input json DEFAULT '{}'::json, queue text DEFAULT 'default'::text, tenant text DEFAULT ''::text) returns void, owner pgflow_owner
   -- Has a run of this workflow begin with the first failure in a batch, once: its key is that of the batch with /failed behind it, and its labels batch and failed name the batch and the member. PF001: no run that has a batch has the key; PF002: the batch begins another; PF003: no run can have this input; PF006: the batch is over
@@ -5103,7 +5103,7 @@ function pgflow.owe_(me bigint, call integer, name text, key text, reason text, 
   md5 0bd99714cb471e302fc3dda78a25c0b0
 
 function pgflow.owe_by_force_(me bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
-  -- Before a run is ended by force: takes what was said of its effects, and opens a debt for each that is left done
+  -- Before a run is ended by force: applies the verdicts on its effects, and opens a debt for each that stays done
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 ae83f64600771d4bb1d0894fd621b53f
@@ -5116,7 +5116,7 @@ function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) r
   md5 776e2d75ea1a8ca28da6e8da29e7348f
 
 function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
-  -- Opens a debt for each effect that a run leaves behind and nobody is going to take back
+  -- Opens a debt for each effect that a run leaves behind without a compensation
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 3f5a67701e49667c525531aecef33833
@@ -5175,7 +5175,7 @@ function pgflow.park_gates_(questions jsonb, positions integer[], t timestamp wi
   md5 f33247e5ef703c8d1f2f11a740cad924
 
 function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, what text, name text, taken_back_at integer), owner pgflow_owner
-  -- Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may go on from there as if they were done
+  -- Effects before a cut, and children started before it, whose compensation began after it: no run may go on from there as if they were done
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 4d0796e6743162277324cf87614a29c0
@@ -5323,7 +5323,7 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   md5 125be9c9864c4a16ab0955ebc508978b
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
-  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
+  -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and the status of a run that has ended: pgflow.undelivered_messages keeps its message. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5407,7 +5407,7 @@ function pgflow.put_documents(documents json) returns integer, owner pgflow_owne
   grant execute to pgflow_worker
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving; what was said of obligations is recorded
+  -- Moves what is left in the mailboxes of finished chains to `undelivered`, except what another wake is moving; records the verdicts on obligations among it
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 ebc5504c06e9c360dc079a8d8871627a
@@ -5489,7 +5489,7 @@ function pgflow.read_rate_(said text, OUT many integer, OUT seconds double preci
   -- Number and seconds of a rate such as 100/1m; PF003 if it is none
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 736b8e98c314723a894fdf68ff2c8122
+  md5 6f67003bfbbb9dc3df531b4d8fcdf63e
 
 function pgflow.read_schedule_spec(name text) returns jsonb, owner pgflow_owner
   -- Spec of a schedule, by which its slots are computed. PF027 if there is none
@@ -5506,7 +5506,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a49a1c8afb72c40a1cf69f28a089dac6
+  md5 b74c4b0990c8ac58950d42ff89521441
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5856,7 +5856,7 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d87727ae91cb9ea20c16e60afa0f9d2d
+  md5 fdecaaa64275c29edd82f498fb500aac
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5904,7 +5904,7 @@ function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1940322c1b8b65ef72a3776ee412e656
+  md5 47b75792c6275762b8cc7935b07a1eab
   grant execute to pgflow_operator
 
 function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_owner
@@ -6067,13 +6067,13 @@ function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f6e6a65907fa7d42180d603c7f9273ad
+  md5 6d1a35a5b590b01721c66179bc11e5f3
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.sender_(name text) returns text, owner pgflow_owner
-  -- Name of whoever says something, with the role of the session in brackets; without a name, that role alone
+  -- Name of the sender, with the role of the session in brackets; without a name, that role alone
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 bc79472130872079be15fd7e1e036f96
@@ -6112,7 +6112,7 @@ function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent tex
   grant execute to pgflow_worker
 
 function pgflow.set_queue(queue text, rules jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns jsonb, owner pgflow_owner
-  -- Sets rules of a queue, of those that it names, and answers all: concurrency and per_worker, most runs held at once by all workers and by one; key, an expression over the input, labels, tenant and workflow of a run; per_key, most runs of one key; fifo, each once those before it of its key have ended; rate and key_rate, such as 100/1m, most runs that begin, with burst and key_burst as a bucket; ageing_seconds of waiting that are worth one step of priority; weights of keys; expires_seconds after which a run that has not begun is cancelled; closed, true to take no new runs; max_deaths, after so many workers died over a run it is stuck (5 if nothing is said). null takes a rule away. PF003: a rule that no queue can have
+  -- Sets rules of a queue, of those that it names, and answers all: concurrency and per_worker, most runs held at once by all workers and by one; key, an expression over the input, labels, tenant and workflow of a run; per_key, most runs of one key; fifo, each once those before it of its key have ended; rate and key_rate, such as 100/1m, most runs that begin, with burst and key_burst as a bucket; ageing_seconds of waiting that are worth one step of priority; weights of keys; expires_seconds after which a run that has not begun is cancelled; closed, true to take no new runs; max_deaths, after so many workers died over a run it is stuck (5 by default). null removes a rule. PF003: a rule that no queue can have
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -6196,7 +6196,7 @@ function pgflow.settle_updates_(told jsonb, t timestamp with time zone) returns 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 50bd01b687445412282cbcf325a58dee
+  md5 4741270c6761c6f45ea0c9b0bb1cd7f8
 
 function pgflow.share_session(worker integer) returns void, owner pgflow_owner
   -- Holds the latch of a worker for as long as this session lives
@@ -6432,7 +6432,7 @@ function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
   md5 ef9fe9c847528e9b996cd200821cb583
 
 function pgflow.take_out_(chain bigint, message bigint, why_moved text, number bigint, said_by text, why text) returns void, owner pgflow_owner
-  -- Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use
+  -- Keeps a copy of a message that is taken out of a mailbox, under another number if that one stays in use
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 12518bf584f489bac79ab555611245d5
@@ -6525,7 +6525,7 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   md5 b75c56048ff0e91a2d01a23ec9b327f8
 
 function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
-  -- Reason that somebody gave, without the passwords that it quotes, cut to so many characters
+  -- A given reason, with the passwords in it masked, cut to so many characters
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 ceb236cf93554e9a1fa9423655144561
@@ -6604,7 +6604,7 @@ function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgfl
   md5 9d23505eca7151218c2300f8bf95fd60
 
 function pgflow.unbegun_(queue text, upto bigint) returns TABLE(run_id bigint, chain_id bigint), owner pgflow_owner
-  -- Runs of a queue that wait and that nobody has claimed, paused or cancelled, up to a number
+  -- Runs of a queue that wait, and have not been claimed, paused or cancelled, up to a number
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 a2d25c116c8748d432cb09af5afbed6b
@@ -6803,13 +6803,13 @@ function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEF
   grant execute to pgflow_worker
 
 function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT 1000, tell boolean DEFAULT true) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
-  -- Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended
+  -- Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and notifies workers unless tell is false; returns lanes made ready, leased runs with mail, and runs ended
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 14272033b2cfc346f08de60c14b58cfd
+  md5 94094b893746278f7a18b09793154c14
   grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator

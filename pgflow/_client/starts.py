@@ -112,7 +112,6 @@ def start_query(
         if options.times_key:
             raise InvalidArgument(
                 "key_for=, debounce=, max_wait= and collect= require options(key=...)"
-                "options(key=...) too"
             )
         return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
     return start.start_run(

@@ -5,7 +5,7 @@
 -- arguments. effects => 'compensate': every effect that may have been done is taken back before the run's code goes
 -- on, the last one first; what is open is settled first.
 --
--- What must go on in the new journal before its code has asked for it stands there under calls from 1,000,000,000 on,
+-- What must go on in the new journal before its code has asked for it has calls from 1,000,000,000 on,
 -- after the operator's unit: children with their start, so that their results find the run, which is their parent from
 -- then on (the only update that a row of `run` ever gets); open effects with copies of all their units and with what is
 -- owed. A worker that claims the run takes the effects back (`undo` in `carried`) and ends that with a unit

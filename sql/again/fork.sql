@@ -3,7 +3,7 @@
 -- from the old journal, and what of it is dropped.
 --
 -- A fork only reads its origin, which may be running, and goes on beside it under a key of its own. A new
--- generation takes the place of the old one, whose outcome becomes `continued`: what it was before is told by the
+-- generation takes the place of the old one, whose outcome becomes `continued`: what it was before is in the
 -- operator's unit, the first one after the cut. So a run that a worker holds must be paused first. Mail is the
 -- chain's: what the dropped part had taken is put back, before what waits, and what was put aside at the end too.
 -- A fork gets copies of it if it asks. Obligations that were opened in the kept part go on to the new
@@ -277,8 +277,8 @@ begin
 end
 $$;
 comment on function pgflow.move_words_(bigint, bigint, bigint, timestamptz)
-  is 'Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old '
-     'generation keeps it is recorded there';
+  is 'Hands pending verdicts on open effects to the generation that owes them now, and records those on effects '
+     'that the old one keeps';
 
 create or replace function pgflow.leave_(me bigint, why text, t timestamptz)
 returns void

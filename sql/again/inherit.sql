@@ -230,7 +230,7 @@ begin
 end
 $$;
 comment on function pgflow.check_acts_(bigint, int, text, boolean)
-  is 'Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, '
+  is 'Refuses (PF020) to drop units that have acted unless effects says what becomes of it; returns reuse, '
      'repeat or compensate';
 
 create or replace function pgflow.effect_ends_(run_id bigint)
@@ -278,7 +278,7 @@ as $$
   order by 1, 4
 $$;
 comment on function pgflow.parted_(bigint, int)
-  is 'Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may '
+  is 'Effects before a cut, and children started before it, whose compensation began after it: no run may '
      'go on from there as if they were done';
 
 create or replace function pgflow.cut_to_retry_(run_id bigint)
@@ -572,7 +572,7 @@ comment on column pgflow.carried.seq
   is 'Place in the journal that was dropped; of an effect to be taken back, the place of its intent there; of a child, '
      'the place of its start in this run''s journal';
 comment on column pgflow.carried.call
-  is 'Number that the call has in the journal of this run, if it is there already; else one that tells these rows '
+  is 'Number that the call has in the journal of this run, if it is there already; else one that keeps these rows '
      'apart';
 comment on column pgflow.carried.is_done
   is 'True: it had completed, and its result is carried. False: a step has its key, under which it runs again; an '

@@ -1,5 +1,5 @@
 -- Envelopes: values that the codec of an app has encoded (`App(codec=...)`). One is an object that names its key as
--- `$codec` and holds the value as `data`; what is readable beside that is said where it is read. Nothing here can
+-- `$codec` and holds the value as `data`; where each is read says what is readable beside that. Nothing here can
 -- decode one. What SQL compares are keyed hashes (`hash`), and the policy reads what an effect lets it read (`shown`).
 
 create or replace function pgflow.is_envelope_(value jsonb)

@@ -18,7 +18,8 @@ returns bigint
 language sql
 stable
 return (select pgflow.latch_of_(s.salt, latch_.name) from pgflow.salt s);
-comment on function pgflow.latch_(text) is 'Number of the advisory lock of a name, which nobody else can compute';
+comment on function pgflow.latch_(text)
+  is 'Number of the advisory lock of a name, which only this installation can compute';
 
 create or replace function pgflow.wait_for_latch_(name text, is_shared boolean, what text)
 returns void

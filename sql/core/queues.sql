@@ -20,7 +20,7 @@ begin
   seconds := coalesce(nullif(part[2], ''), '1')::float8
     * case part[3] when 'ms' then 0.001 when 's' then 1 when 'm' then 60 when 'h' then 3600 when 'd' then 86400 end;
   if part is null or many = 0 or seconds not between 0.01 and 2592000 then
-    raise exception using errcode = 'PF003', message = format('%s is no rate', quote_literal(said)),
+    raise exception using errcode = 'PF003', message = format('invalid rate: %s', quote_literal(said)),
       hint = 'Say how many in which time, from 10ms to 30d: 100/1m, 5/s, 1000/2h.';
   end if;
 end
@@ -43,7 +43,8 @@ begin
   perform pgflow.note_evidence_('queue_change', json_build_array(id));
 end
 $$;
-comment on function pgflow.note_queue_(text, text, jsonb, text, text, timestamptz) is 'Keeps who said what of a queue';
+comment on function pgflow.note_queue_(text, text, jsonb, text, text, timestamptz)
+  is 'Records a change of a queue, and by whom';
 
 create or replace function pgflow.refuse_rules_(rules jsonb)
 returns void
@@ -236,8 +237,8 @@ comment on function pgflow.set_queue(text, jsonb, text, text)
      'per_key, most runs of one key; fifo, each once those before it of its key have ended; rate and key_rate, such '
      'as 100/1m, most runs that begin, with burst and key_burst as a bucket; ageing_seconds of waiting that are worth '
      'one step of priority; weights of keys; expires_seconds after which a run that has not begun is cancelled; '
-     'closed, true to take no new runs; max_deaths, after so many workers died over a run it is stuck (5 if nothing is '
-     'said). null takes a rule away. PF003: a rule that no queue can have';
+     'closed, true to take no new runs; max_deaths, after so many workers died over a run it is stuck (5 by '
+     'default). null removes a rule. PF003: a rule that no queue can have';
 --! grant set_queue to pgflow_operator
 
 drop view if exists pgflow.queue_changes;
@@ -246,11 +247,11 @@ select c.changed_at, c.queue, c.what, c.said, c.why, c.changed_by from pgflow.qu
 comment on view pgflow.queue_changes
   is 'Rules that were set, pauses, resumptions and purges of queues: who, when and why';
 --! grant queue_changes to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
-comment on column pgflow.queue_changes.changed_at is 'Time at which it was said';
+comment on column pgflow.queue_changes.changed_at is 'Time of the change';
 comment on column pgflow.queue_changes.queue is 'Name of the queue';
 comment on column pgflow.queue_changes.what is 'set, paused, resumed or purged';
 comment on column pgflow.queue_changes.said
-  is 'The rules that were set, as they were said; null takes one away. Of a purge, how many runs';
+  is 'The rules that were set, as given; null removes one. Of a purge, the number of runs';
 comment on column pgflow.queue_changes.why is 'The reason given; null = none';
 comment on column pgflow.queue_changes.changed_by
-  is 'Name of whoever said it, with the role of the session in brackets';
+  is 'Who made the change, with the role of the session in brackets';

@@ -1,5 +1,5 @@
 -- Senders. A caller may give a name: a console that of the person at it, a command line that of its user. Nobody can
--- check it, so the role of the session stands behind it. That is last, and never cut off.
+-- check it, so the role of the session follows it. That is last, and never cut off.
 
 create or replace function pgflow.sender_(name text)
 returns text
@@ -12,7 +12,7 @@ as $$
     else left(name, 180) || ' (' || session_user || ')' end
 $$;
 comment on function pgflow.sender_(text)
-  is 'Name of whoever says something, with the role of the session in brackets; without a name, that role alone';
+  is 'Name of the sender, with the role of the session in brackets; without a name, that role alone';
 
 create or replace function pgflow.caller_()
 returns name
@@ -43,5 +43,5 @@ begin
   return left(why, most);
 end
 $$;
-comment on function pgflow.told_(text, int) is 'Reason that somebody gave, without the passwords that it quotes, cut'
+comment on function pgflow.told_(text, int) is 'A given reason, with the passwords in it masked, cut'
   ' to so many characters';

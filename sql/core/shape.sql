@@ -154,6 +154,6 @@ begin
 end
 $$;
 comment on function pgflow.check_payload_(bigint, text, text, json)
-  is 'Refuses (PF003) the payload of a signal that no code a run may meet would take, as far as workers have said';
+  is 'Refuses (PF003) the payload of a signal that no registered version of the run''s code would take';
 
 comment on column pgflow.code_signal.shape is 'Payloads that the code certainly refuses, see sql/core/shape.sql';

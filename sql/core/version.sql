@@ -17,7 +17,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select exists (select from pgflow.code c where c.workflow = old_name and c.alias_of = name)
 $$;
-comment on function pgflow.is_alias_(text, text) is 'True if a worker has said that a workflow had this name before';
+comment on function pgflow.is_alias_(text, text)
+  is 'True if a worker has registered this name as an earlier one of the workflow';
 
 create or replace function pgflow.put_code_(codes jsonb)
 returns void

@@ -34,7 +34,7 @@
 --                         generation
 --   admits                [{call, name, pool, amounts, hard, licence}, ...]   calls that ask a pool, see admit_all_
 --   effects               [{call, name, key, ...}, ...]   intents and further attempts, see intend_
---   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked,
+--   open_effects          [call, ...]                 effects that may be settled while the run is parked,
 --                         and obligations that it waits for before it ends
 --   owes                  of `continue`: true if obligations are open
 --   gates                 [[call, name], ...]         gates that the code waits for, see sql/ledgers/gates.sql
@@ -557,7 +557,7 @@ begin
     mailed := mailed || pgflow.time_out_locks_(questions, looking, t);
   end if;
   if mailed <> '{}' then
-    -- What somebody has said of an effect comes before it could be tried again, and before the run could be held for
+    -- A verdict on an effect comes before it could be tried again, and before the run could be held for
     -- want of it.
     for one in
       select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain
@@ -735,8 +735,8 @@ comment on column pgflow.held.lane_id is 'Its queue, workflow and version';
 comment on column pgflow.held.last_seq is 'Last unit of the run; 0 = nothing is recorded';
 comment on column pgflow.held.attempt is 'Claims since the run last made progress';
 comment on column pgflow.held.priority is 'Lower numbers are claimed first, within their lane';
-comment on column pgflow.held.state is 'paused = somebody asked for it, stuck = somebody must help';
-comment on column pgflow.held.reason is 'Reason in short: the words of whoever paused it, or the kind of trouble';
+comment on column pgflow.held.state is 'paused = by an order, stuck = it needs help';
+comment on column pgflow.held.reason is 'Reason in short: the one given for the pause, or the kind of trouble';
 comment on column pgflow.held.held_by
-  is 'Name of whoever paused it, with the role of the session in brackets; pgflow where the engine did';
+  is 'Who paused it, with the role of the session in brackets; pgflow where the engine did';
 comment on column pgflow.held.detail is 'Details of the trouble, such as both sides of a divergence';

@@ -25,7 +25,7 @@ declare
   length int;
 begin
   if key is null then
-    raise exception using errcode = 'PF003', message = 'collect is said of a key: pass one';
+    raise exception using errcode = 'PF003', message = 'collect needs a key';
   end if;
   if collect not between 1 and 1000 then
     raise exception using errcode = 'PF003',

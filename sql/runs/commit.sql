@@ -44,7 +44,7 @@
 -- careful path reads what is there and decides `already` (these seqs exist under our token: the ack
 -- of an earlier try was lost) before it looks at the lease or the outcome.
 --
--- The answer is null where all is well and nothing is to be told, else
+-- The answer is null where all is well and there is no news, else
 --   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of answer_all_], "wake": [chains], "lanes":
 --   [lanes], "told": [[chain, message of only_messages_], ...]}
 -- `told` has results of children whose parents this worker holds.
@@ -450,7 +450,7 @@ end
 $$;
 comment on function pgflow.check_journal_() is 'A journal is dense, and ends with its run';
 
-comment on column pgflow.unit_kind.kind is 'The one character that stands for it in the journal';
+comment on column pgflow.unit_kind.kind is 'The one character that it has in the journal';
 comment on column pgflow.unit_kind.name is 'Name in the view timeline';
 comment on column pgflow.unit_kind.is_terminal is 'True if a unit of this kind is the outcome of its call';
 comment on column pgflow.unit_kind.written_by is 'Functions that write it, and the occasion';

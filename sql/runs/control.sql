@@ -104,7 +104,7 @@ begin
       hint = 'Say from which step, or restart it.';
   end if;
   if not is_again and (attempts is not null or effects is not null) then
-    raise exception using errcode = 'PF003', message = 'attempts and effects are said of a retry from a step';
+    raise exception using errcode = 'PF003', message = 'attempts and effects need a step to retry from';
   end if;
   if not is_again then
     perform pgflow.post_(chain, 't', 'retry', json_build_object('why', pgflow.told_(why, 4096)), pgflow.sender_(sent_by));

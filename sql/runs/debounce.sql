@@ -1,7 +1,7 @@
 -- Starts of which the last counts. The first start under a key makes a run that begins a while later. Each further one
 -- puts that off and gives the run its own input, as long as it has not begun. All of them answer the same run.
 --
--- A run that nobody has claimed is its row in `run`, a place and no unit. So it is changed in place, under the lock of
+-- A run that has not been claimed is its row in `run`, a place and no unit. It is changed in place, under the lock of
 -- its place: a claim, a wake and a cancel skip or wait for the same row. Seals begin with the first unit, and hash the
 -- start as it is then. Once a run has a unit - it has been claimed, or paused - it is left as it is. The key goes to a
 -- new run, and what has begun goes on beside it.
@@ -31,7 +31,7 @@ begin
 end
 $$;
 comment on function pgflow.lock_unbegun_(bigint)
-  is 'Locks the place of a run that nobody has claimed or paused; answers which it is, null if it has begun';
+  is 'Locks the place of a run that has not been claimed or paused, and returns which it is; null if it has begun';
 
 create or replace function pgflow.refuse_other_(me bigint, workflow text, input json)
 returns void
@@ -92,7 +92,7 @@ begin
   end if;
 
   if place = 'ready' then
-    -- Its key in a line may be another now: it stands there anew, by its number at the same place.
+    -- Its key in a line may be another now: it is added anew, at the same place by its number.
     delete from pgflow.line_run w where w.run_id = me;
     update pgflow.ready r set lane_id = lane, priority = priority where r.run_id = me;
     if is_lined then

@@ -1,5 +1,5 @@
--- The end of a run, whoever brings it about: the parent hears of it, children that should not outlive
--- it are cancelled, mail that nobody will take is put aside, and what only served the open run goes.
+-- The end of a run, whatever its cause: the parent hears of it, children that should not outlive
+-- it are cancelled, mail that will not be taken is put aside, and what only served the open run goes.
 
 create or replace function pgflow.tell_parents_(run_ids bigint[], t timestamptz)
 returns bigint[]
@@ -81,8 +81,8 @@ as $$
   having count(*) > 0
 $$;
 comment on function pgflow.put_mail_aside_(bigint[], timestamptz)
-  is 'Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving; what '
-     'was said of obligations is recorded';
+  is 'Moves what is left in the mailboxes of finished chains to `undelivered`, except what another wake is moving; '
+     'records the verdicts on obligations among it';
 
 create or replace function pgflow.wind_up_(run_ids bigint[], t timestamptz)
 returns bigint[]
@@ -139,6 +139,6 @@ comment on function pgflow.check_ends_() is 'Ended runs and the generations of a
 comment on column pgflow.outcome.run_id is 'The run that ended';
 comment on column pgflow.outcome.finished_at is 'Time of the end';
 comment on column pgflow.outcome.status is 'completed, failed, cancelled, or continued as the next generation';
-comment on column pgflow.outcome.reason is 'Reason of a cancel, in the words of whoever asked for it';
+comment on column pgflow.outcome.reason is 'Reason given for a cancel';
 comment on column pgflow.outcome.output is 'Value that the workflow returned';
 comment on column pgflow.outcome.error is 'The exception that it raised: type, message, traceback';

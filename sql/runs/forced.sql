@@ -9,7 +9,7 @@
 --   reason    forced           the run was ended by force
 --             parent_forced    the run has completed, and its parent, which would take its effects back, was ended
 --                              by force
---   verdict   taken_back       somebody has taken it back by other means
+--   verdict   taken_back       it was taken back by other means
 --             stands           it need not be taken back
 --             handed_on        the run goes on as another generation, or the parent has it: that takes it back
 --
@@ -140,7 +140,7 @@ begin
 end
 $$;
 comment on function pgflow.owe_left_(bigint, text, timestamptz, int)
-  is 'Opens a debt for each effect that a run leaves behind and nobody is going to take back';
+  is 'Opens a debt for each effect that a run leaves behind without a compensation';
 
 create or replace function pgflow.owe_by_force_(me bigint, chain bigint, t timestamptz, inout seq int)
 language plpgsql
@@ -158,7 +158,7 @@ begin
 end
 $$;
 comment on function pgflow.owe_by_force_(bigint, bigint, timestamptz, int)
-  is 'Before a run is ended by force: takes what was said of its effects, and opens a debt for each that is left done';
+  is 'Before a run is ended by force: applies the verdicts on its effects, and opens a debt for each that stays done';
 
 create or replace function pgflow.owe_for_parent_(children bigint[], t timestamptz)
 returns void

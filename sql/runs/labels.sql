@@ -55,11 +55,11 @@ as $$
 #variable_conflict use_column
 begin
   return query
-  select 'labels are those of the start with what the run has said of them', format('run %s', x.run_id)
+  select 'labels are those of the start with the changes that the run has made', format('run %s', x.run_id)
   from (select run_id from pgflow.relabelled union select run_id from pgflow.unit where kind = 'y') x
   left join pgflow.run r on r.run_id = x.run_id
   left join pgflow.relabelled l on l.run_id = x.run_id
   where l.run_id is null or r.labels is null or r.labels is distinct from pgflow.relabelled_(l.labels, x.run_id, 0);
 end
 $$;
-comment on function pgflow.check_labels_() is 'Labels are those of the start with what the run has said of them';
+comment on function pgflow.check_labels_() is 'Labels are those of the start with the changes that the run has made';

@@ -4,9 +4,9 @@
 -- or priorities that age (`set_queue`). A queue without such rules knows nothing of all this.
 --
 -- A run in a line is ready, with a row in `line_run`, and its row in `ready` has the number of its lane negated. No
--- worker serves such a lane, so claims of other queues never meet it, and whoever looks for ready runs finds it as any
+-- worker serves such a lane, so claims of other queues never meet it, and a look for ready runs finds it as any
 -- other. Starts line up at once. Whatever comes back - woken, released, reaped, resumed - and children become ready as
--- everywhere, and a claim lines them up first (`line_up_`). So whoever makes a run ready needs to know nothing of
+-- everywhere, and a claim lines them up first (`line_up_`). So code that makes a run ready needs to know nothing of
 -- lines. A run leaves a line by its turn, by a pause, a cancel or a rewind, or with all others when the rules change.
 --
 -- Claims of such a queue go one after the other, behind the lock of its row. So limits and rates are counted by one at
@@ -17,7 +17,7 @@
 --
 -- In order (`is_fifo`) a run begins only once all of its key that began before it have ended, however long they wait,
 -- sleep or are stuck. `line_turn` knows these. It is cleared of those that are over by later turns of their key. A run
--- whose ancestor has the turn stands apart (rank -1), and passes while that waits for it: both would wait for ever.
+-- whose ancestor has the turn is kept apart (rank -1), and passes while that waits for it: both would wait for ever.
 -- Other circles that lines are a part of are found by `pgflow.deadlocks` (`sql/ops/deadlocks.sql`).
 --
 -- A rate counts runs that begin. Windows are counted in hundredths, and one hundredth more is looked back on than the
@@ -323,7 +323,7 @@ begin
 end
 $$;
 comment on function pgflow.line_heads_(text, boolean, text, int[], boolean, int, timestamptz, boolean)
-  is 'The first runs of a key, locked, save those that somebody is just pausing or cancelling; or the first that may '
+  is 'The first runs of a key, locked, except those that are being paused or cancelled; or the first that may '
      'pass those that have its turn. Its caller says what the planner may do';
 
 create or replace function pgflow.claim_line_(
@@ -475,7 +475,7 @@ begin
         taken := taken || turn;
       end if;
       if fresh and rules.rate is not null and turn <> '{}' then
-        -- By a clock that is read behind the leases: nobody is seen to begin later than it is counted.
+        -- By a clock that is read behind the leases: no run is seen to begin later than it is counted.
         perform pgflow.line_use_(queue, 'q', array[''], array[cardinality(turn)], rules.rate, rules.rate_seconds,
           rules.burst, pgflow.now_());
       end if;
@@ -568,7 +568,7 @@ begin
 end
 $$;
 comment on function pgflow.leave_line_(text, int)
-  is 'In the line of a queue -> ready, save whom somebody has locked; answers their lanes';
+  is 'Moves runs from the line of a queue to ready, except those that are locked; returns their lanes';
 
 create or replace function pgflow.expire_lines_(max int, t timestamptz)
 returns void
@@ -595,7 +595,7 @@ begin
     select r.run_id from pgflow.ready r where r.run_id = any(due) order by r.run_id for update skip locked
   );
   with stale as (
-    -- It does not begin any more, and is not told again.
+    -- It does not begin any more, and is not cancelled again.
     update pgflow.line_run w set expires_at = '-infinity' where w.run_id = any(due) and w.expires_at <= t
     returning w.run_id
   ), told as (

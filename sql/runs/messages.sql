@@ -1,4 +1,4 @@
--- Messages as people see them: what waits in the mailbox of a run, what the run's code could not take, and what nobody
+-- Messages as people see them: what waits in the mailbox of a run, what the run's code could not take, and what no run
 -- took.
 --
 -- A message whose payload does not fit the type that the code waits for is not consumed: the run is held as stuck,
@@ -60,7 +60,7 @@ begin
 end
 $$;
 comment on function pgflow.note_refused_(jsonb)
-  is 'Marks the messages that a run could not take, and tells their numbers in why it is held';
+  is 'Marks the messages that a run could not take, and lists their numbers in the reason of the hold';
 
 create or replace function pgflow.seize_message_(
   chain bigint, message bigint, shown text, out me bigint, out place json, out name text, out waits boolean
@@ -142,7 +142,7 @@ as $$
   from pgflow.signal s where s.chain_id = chain and s.kind = 's' and s.signal_id = message
 $$;
 comment on function pgflow.take_out_(bigint, bigint, text, bigint, text, text)
-  is 'Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use';
+  is 'Keeps a copy of a message that is taken out of a mailbox, under another number if that one stays in use';
 
 create or replace function pgflow.drop_message(
   key text, message bigint, why text default 'dropped', tenant text default '', sent_by text default null,
@@ -167,7 +167,7 @@ begin
     where d.chain_id = drop_message.chain_id and d.kind = 's' and d.signal_id = message and d.reason = 'ended';
     if not found then
       raise exception using errcode = 'PF006',
-        message = format('message %s of run %s waits no more: somebody took it out', message, quote_literal(key)),
+        message = format('message %s of run %s no longer waits: it was taken out', message, quote_literal(key)),
         hint = 'Requeue it if a run should take it after all; pgflow.drop_history removes it with its run.';
     end if;
     return;
@@ -178,8 +178,8 @@ begin
 end
 $$;
 comment on function pgflow.drop_message(text, bigint, text, text, text)
-  is 'Takes a message out of the mailbox of a run and puts it aside, or says of one that was put aside that nobody '
-     'need see to it; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the '
+  is 'Takes a message out of the mailbox of a run and puts it aside, or marks one that was put aside as '
+     'dealt with; a run that was stuck for want of it goes on. PF001 if there is no such message, PF006 while the '
      'run is running';
 --! grant drop_message to pgflow_operator
 
@@ -301,21 +301,21 @@ select r.key, d.signal_id as message, d.name::text as signal, d.payload::json as
 from pgflow.undelivered d join pgflow.run r on r.run_id = d.chain_id
 where d.kind = 's';
 comment on view pgflow.undelivered_messages
-  is 'Signals that no run took: it had ended, or somebody took them out of its mailbox';
+  is 'Signals that no run took: the run had ended, or they were taken out of its mailbox';
 --! grant undelivered_messages to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.undelivered_messages.key is 'Key of the run';
 comment on column pgflow.undelivered_messages.message is 'The number of the message: what requeue_message takes';
 comment on column pgflow.undelivered_messages.signal is 'Name of the signal';
 comment on column pgflow.undelivered_messages.payload is 'Its payload';
 comment on column pgflow.undelivered_messages.reason
-  is 'ended: the run had ended; dropped or replaced: somebody took it out of the mailbox';
+  is 'ended: the run had ended; dropped or replaced: it was taken out of the mailbox';
 comment on column pgflow.undelivered_messages.ended_as is 'Status of the run that has ended; null = it is open';
 comment on column pgflow.undelivered_messages.sent_at is 'Time of sending';
 comment on column pgflow.undelivered_messages.sent_by
   is 'Sender: the name that was given, with the role of the session in brackets';
 comment on column pgflow.undelivered_messages.moved_at is 'Time at which it was put aside';
 comment on column pgflow.undelivered_messages.moved_by
-  is 'Name of whoever took it out of the mailbox, with the role of the session in brackets; null = the run had ended';
+  is 'Who took it out of the mailbox, with the role of the session in brackets; null = the run had ended';
 comment on column pgflow.undelivered_messages.why
   is 'The reason that was given; or why the code of the run could not take it';
 comment on column pgflow.undelivered_messages.replaced_in

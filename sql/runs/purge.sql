@@ -1,7 +1,7 @@
 -- Purging a queue: the runs of it that have not begun are cancelled, however many there are.
 --
--- Who purges counts first, and is told the highest number among them. What is confirmed is that number: it names the
--- runs, since those that have not begun and are not above it can only become fewer. Then they are told in batches, each
+-- A purge counts first, and gets the highest number among them. You confirm that number: it names the
+-- runs, since those that have not begun and are not above it can only become fewer. Then batches cancel them, each
 -- a transaction of its own. Nothing that is started meanwhile is purged.
 
 create or replace function pgflow.unbegun_(queue text, upto bigint)
@@ -29,7 +29,7 @@ begin
 end
 $$;
 comment on function pgflow.unbegun_(text, bigint)
-  is 'Runs of a queue that wait and that nobody has claimed, paused or cancelled, up to a number';
+  is 'Runs of a queue that wait, and have not been claimed, paused or cancelled, up to a number';
 
 create or replace function pgflow.purge_queue(
   queue text, upto bigint default null, max int default 1000, why text default null, sent_by text default null,

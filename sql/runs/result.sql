@@ -62,7 +62,7 @@ as $$
     (select k.key from pgflow.run k where k.run_id = n.run_id)
   from unnest(chains) as c (id)
   cross join lateral (
-    -- No run at all: its history was removed while somebody waited.
+    -- No run at all: its history was removed during the wait.
     select case when exists (select from pgflow.outcome f where f.run_id = c.id and f.status <> 'continued' offset 0)
       then c.id else coalesce(
         (select r.run_id from pgflow.run r where r.chain_id = c.id and r.generation > 1
@@ -120,7 +120,7 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  -- Who skips values is told all the same where the stream was closed.
+  -- A reader that skips values still learns where the stream was closed.
   select v.run_id, v.seq, v.value, v.key
   from (
     select u.run_id, u.seq, u.payload::text as value, u.key::text as key,

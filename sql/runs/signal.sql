@@ -71,7 +71,7 @@ begin
 end
 $$;
 comment on function pgflow.ended_as_(bigint)
-  is 'Status of a run that has ended, so that nobody takes its mail; null = it is open';
+  is 'Status of a run that has ended and so takes no mail; null while it is open';
 
 create or replace function pgflow.nudge_asked_(chains bigint[])
 returns bigint[]
@@ -96,8 +96,7 @@ begin
 end
 $$;
 comment on function pgflow.nudge_asked_(bigint[])
-  is 'For whoever takes runs from their leases: has those looked at of which somebody has asked something, unless it '
-     'is a cancel that had its try';
+  is 'Nudges those of the runs taken from their leases that have mail, except for a cancel that has been tried';
 
 create or replace function pgflow.is_first_(
   chain bigint, key text, name text, payload json, out is_first boolean, out message_id bigint, out ended_as text
@@ -182,7 +181,7 @@ end
 $$;
 comment on function pgflow.post_signal(text, text, json, text, text, text)
   is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(), the number of the message, '
-     'and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. '
+     'and the status of a run that has ended: pgflow.undelivered_messages keeps its message. '
      'The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it '
      'answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and '
      'takes no such payload. PF001 if no run has the key';
@@ -255,10 +254,11 @@ begin
 end
 $$;
 comment on function pgflow.deliver_signal(text, text, json, text, text, boolean, text)
-  is 'Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers '
-     'the chain and that run''s lane, whose workers it tells unless told not to; without a lane: wake() the chain '
-     'next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the '
-     'workflow declares the signal and takes no such payload. PF001 if no run has the key';
+  is 'Sends a signal and, if the run is parked waiting for it, makes the run ready in the same transaction. Returns '
+     '(chain, lane); lane is null if nothing was made ready: call wake(chain) then. Notifies the lane''s workers '
+     'unless tell is false. Also returns the number of the message and the status of a run that has ended, as '
+     'post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run '
+     'has the key';
 --! grant deliver_signal to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_mail_()
@@ -301,7 +301,8 @@ begin
     and not exists (select from pgflow.nudge n where n.chain_id = s.chain_id);
 end
 $$;
-comment on function pgflow.check_mail_() is 'Mail has a chain, and somebody who will look at it';
+comment on function pgflow.check_mail_()
+  is 'Mail belongs to a chain, and something will look at it: a lease, a nudge or a timer';
 
 comment on column pgflow.signal.signal_id is 'The number of the message: messages are taken in this order';
 comment on column pgflow.signal.chain_id is 'The chain that it is for';

@@ -296,7 +296,7 @@ begin
   end if;
   if if_taken <> 'match' and key is null then
     raise exception using errcode = 'PF003',
-      message = format('if_taken => %s is said of a key: pass one', quote_literal(if_taken));
+      message = format('if_taken => %s needs a key', quote_literal(if_taken));
   end if;
   if defaults is not null and json_typeof(defaults) <> 'object' then
     raise exception using errcode = 'PF003', message = 'defaults must be an object of parameter names';
@@ -304,7 +304,7 @@ begin
 end
 $$;
 comment on function pgflow.check_if_taken_(text, uuid, timestamptz, text, json)
-  is 'Refuses (PF003) what cannot be said of a key that may be taken';
+  is 'Refuses (PF003) options that need a key, or that exclude if_taken';
 
 create or replace function pgflow.is_own_(chain bigint, start_id uuid)
 returns boolean
@@ -329,7 +329,7 @@ as $$
 begin
   if key is null then
     raise exception using errcode = 'PF003',
-      message = 'key_seconds and debounce_seconds are said of a key: pass one';
+      message = 'key_seconds and debounce_seconds need a key';
   end if;
   if not (key_seconds between 0 and 3.2e9) then
     raise exception using errcode = 'PF003', message = 'key_seconds must be between 0 and a hundred years';
@@ -350,7 +350,7 @@ begin
 end
 $$;
 comment on function pgflow.check_times_(float8, float8, float8, text, text, timestamptz, jsonb)
-  is 'Refuses (PF003) times that cannot be said of a key';
+  is 'Refuses (PF003) combinations of times that a key cannot have';
 
 create or replace function pgflow.key_counts_(chain bigint, key_seconds float8)
 returns boolean

@@ -21,7 +21,7 @@ begin
   -- After a fail-over that has lost it, what goes on would leave a hole in the journal.
   if durable_seq > 0 and not exists (select from pgflow.unit u where u.run_id = run_id and u.seq = durable_seq) then
     raise exception using errcode = 'PF004',
-      message = format('run %s lacks the unit %s, which this worker was told is durable', run_id, durable_seq);
+      message = format('run %s lacks the unit %s, whose commit this worker has seen acknowledged', run_id, durable_seq);
   end if;
   perform set_config('pgflow.step', format('%s/%s/%s', run_id, token, call), true);
   if current_setting('synchronous_commit') = 'off' then
@@ -30,14 +30,14 @@ begin
   if idle_timeout_ms > 0 and current_setting('idle_in_transaction_session_timeout') = '0' then
     perform set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true);
   end if;
-  -- Its number is told before anything can be lost: by it the worker learns what became of a COMMIT that never
+  -- Its number is returned before anything can be lost: by it the worker learns what became of a COMMIT that never
   -- answered.
   return pg_current_xact_id()::text;
 end
 $$;
 comment on function pgflow.begin_step(bigint, bigint, int, int, int)
   is 'First call of a transactional step''s transaction: checks the lease and that the last unit is there, leaves a '
-     'mark that only this transaction carries, and tells its number';
+     'mark that only this transaction carries, and returns its number';
 --! grant begin_step to pgflow_worker
 
 create or replace function pgflow.fence_step(
@@ -132,7 +132,7 @@ as $$
 #variable_conflict use_variable
 begin
   perform set_config('synchronous_commit', 'off', true);
-  -- The lock keeps the lease until this is committed: whoever ends the run then finds the beat and removes it.
+  -- The lock keeps the lease until this is committed: the end of the run then finds the beat and removes it.
   perform from pgflow.lease e where e.run_id = run_id and e.token = token for key share;
   if not found then
     return false;
@@ -173,7 +173,7 @@ as $$
 #variable_conflict use_variable
 begin
   perform set_config('synchronous_commit', 'off', true);
-  -- As for beats: whoever ends the run then finds the drafts and removes them.
+  -- As for beats: the end of the run then finds the drafts and removes them.
   perform from pgflow.lease e where e.run_id = run_id and e.token = token for key share;
   if not found then
     return false;

@@ -1,4 +1,4 @@
--- Updates: what somebody asks a running workflow to do, with exactly one answer. A sender inserts mail of kind `u`,
+-- Updates: requests to a running workflow, each with exactly one answer. A sender inserts mail of kind `u`,
 -- and a row by which he knows his own: the same id is one update, however often it is sent.
 --
 -- A worker is shown updates, and takes none by that: its code says whether it lets one through (`offer_updates_`). One
@@ -39,7 +39,7 @@ begin
   chain_id := pgflow.chain_of_(tenant, key);
   wanted := hashtextextended(jsonb_build_array(name, pgflow.as_compared_(payload))::text, 0);
   t := pgflow.now_();
-  -- Who sends again waits for nobody: not for a worker that answers just now either.
+  -- Sending again never waits, not even for a worker that is answering.
   select u.same_as into found_as from pgflow.run_update u where u.chain_id = chain_id and u.update_id = update_id;
   is_new := false;
   while found_as is null loop
@@ -168,7 +168,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
-  -- Whoever sent it was told that the run had ended; then it was rewound.
+  -- Its sender learned that the run had ended; then the run was rewound.
   delete from pgflow.signal s where s.ctid = any(array(
     select m.ctid from jsonb_array_elements(questions) with ordinality as a (q, pos)
     cross join lateral (
@@ -232,7 +232,7 @@ begin
     raise exception using errcode = 'PF006',
       message = format('%s of %s updates are no longer in their mailboxes', taken - gone, taken);
   end if;
-  -- The first answer counts, also where a rewind has the handler run again; a fork answers nobody.
+  -- The first answer counts, also where a rewind runs the handler again; a fork answers no update.
   update pgflow.run_update u
   set status = e->>5, replied_at = t, reply_run_id = case when e->>4 is not null then (e->0)::bigint end,
     reply_seq = (e->>4)::int, error = (e->>6)::json
@@ -259,7 +259,7 @@ comment on column pgflow.updates.update_id is 'Id of the update';
 comment on column pgflow.updates.update is 'Name of its handler';
 comment on column pgflow.updates.status
   is 'waiting; done, failed: its handler returned or raised; rejected: by its validator; refused: the run ended first, '
-     'and somebody has asked';
+     'and the sender has asked';
 comment on column pgflow.updates.sent_at is 'Time of sending';
 comment on column pgflow.updates.sent_by is 'Sender: the name that was given, with the role of the session in brackets';
 comment on column pgflow.updates.replied_at is 'Time of the answer; null = there is none';

@@ -7,8 +7,8 @@
 -- looked, and of those only the ones of runs that it found where they can be looked at:
 --
 --   parked           and locked by this wake, which moves the run if it has a reason to go on;
---   a lease          that this wake could lock: nobody who looked before the message was committed can
---                    still be on the way to park, hold or end the run, and whoever looks next sees it;
+--   a lease          that this wake could lock: no one that looked before the message was committed can
+--                    still be on the way to park, hold or end the run, and the next look sees it;
 --   ready, held      seen there, if only signals wait (the next holder looks); locked, if people ask;
 --   ended            and the mail has been put aside.
 --
@@ -238,7 +238,7 @@ begin
 end
 $$;
 comment on function pgflow.free_settled_(bigint[], bigint[], timestamptz)
-  is 'Held -> ready for runs that are stuck for want of an effect''s outcome, once somebody has said what became of it';
+  is 'Held -> ready for runs that are stuck for want of an effect''s outcome, once its outcome has been settled';
 
 create or replace function pgflow.tell_workers_(lanes int[], mail bigint[])
 returns void
@@ -358,7 +358,7 @@ begin
     from pgflow.free_settled_(seen, ids, t) f;
   end if;
 
-  -- A worker that holds the run is told that there is mail; mail of the finished is put aside.
+  -- A worker that holds the run gets a notification of its mail; mail of finished runs is put aside.
   mail := array(
     select e.run_id from unnest(seen, ids) as s (c, i)
     cross join lateral (select l.run_id from pgflow.lease l where l.run_id = s.i offset 0) e
@@ -372,7 +372,7 @@ begin
     );
   end if;
   if not ids <@ looked then
-    -- The history of a chain was removed while somebody sent.
+    -- The history of the chain was removed during the send.
     delete from pgflow.signal m where m.chain_id = any(array(
       select s.c from unnest(seen, ids) as s (c, i)
       where s.i <> all(looked) and not exists (select from pgflow.run r where r.run_id = s.c offset 0)
@@ -400,7 +400,7 @@ begin
   );
   delete from pgflow.nudge n using unnest(nudged, nudges) as g (chain, id)
   where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);
-  -- Of those that were not read, a full sweep knows only that there may be some: whoever sweeps looks again soon.
+  -- Of those that were not read, a full sweep knows only that there may be some: the sweeper looks again soon.
   busy := cardinality(keep) + (chains is null and cardinality(nudged) >= max)::int
     + (exists (select from pgflow.lock_nudge n where n.nudged_at > t - interval '1 second'))::int;
   if tell and (lanes <> '{}' or mail <> '{}') then
@@ -413,8 +413,8 @@ begin
 end
 $$;
 comment on function pgflow.wake(bigint[], int, boolean)
-  is 'Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the '
-     'workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended';
+  is 'Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and notifies '
+     'workers unless tell is false; returns lanes made ready, leased runs with mail, and runs ended';
 --! grant wake to pgflow_client, pgflow_worker, pgflow_operator, pgflow_approver, pgflow_speaker
 
 create or replace function pgflow.wake_due_(max int, t timestamptz)

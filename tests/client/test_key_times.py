@@ -340,7 +340,7 @@ async def test_the_last_of_starts_counts_in_python(aflow: AsyncHarness, conn: Co
 async def test_what_cannot_be_said_is_refused(aflow: AsyncHarness, conn: Conn) -> None:
     app = aflow.app
     for options, why in (
-        ({"key_for": 5}, "are said of a key"),
+        ({"key_for": 5}, r"require options\(key="),
         ({"key": "k", "max_wait": 5}, "max_wait_seconds is of a debounce"),
         ({"key": "k", "debounce": 5, "max_wait": 4}, "at least as long"),
         ({"key": "k", "debounce": 0}, "more than 0"),
@@ -381,4 +381,4 @@ def test_times_of_keys_are_said_on_the_command_line(dsn: str, conn: Conn) -> Non
     )
     assert rows(conn, "select input->'n' from pgflow.run where key = 'l'") == [2]
     missing = cli(dsn, "start", "demo", "--debounce", "1h")
-    assert (missing.code, "are said of a key: pass --key too" in missing.err) == (2, True)
+    assert (missing.code, "--collect require --key" in missing.err) == (2, True)

@@ -423,7 +423,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["update pgflow.unit set kind = 'f' where run_id = %(heir)s and seq = 1"],
         ["update pgflow.run set origin_seq = 2 where run_id = %(heir)s"],
     ],
-    "labels are those of the start with what the run has said of them": [
+    "labels are those of the start with the changes that the run has made": [
         ["insert into pgflow.relabelled (run_id) values (%(nobody)s)"],
         ["insert into pgflow.relabelled (run_id) values (%(leased)s)"],
     ],

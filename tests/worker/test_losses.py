@@ -93,7 +93,7 @@ def test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost(
     db.execute("delete from pgflow.unit where run_id = %s and seq = 2", (run.run_id,))
     with (
         pytest.raises(
-            psycopg.Error, match="lacks the unit 2, which this worker was told is durable"
+            psycopg.Error, match="lacks the unit 2, whose commit this worker has seen"
         ) as refused,
         db.transaction(),
     ):
