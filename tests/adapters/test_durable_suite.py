@@ -44,5 +44,7 @@ def test_the_page_has_the_figures() -> None:
     fates = Counter("counterpart" if ":" in fate else fate for *_, fate in ROWS)
     page = (ROOM.parents[1] / "docs" / "how-to" / "pydantic-ai.md").read_text()
     reasons = len(ROWS) - fates["counterpart"]
-    said = f"{fates['counterpart']} have a counterpart here, {reasons} a reason why they do not apply"
+    said = (
+        f"{fates['counterpart']} have a counterpart here, {reasons} a reason why they do not apply"
+    )
     assert said in page
