@@ -1,1 +1,1 @@
-"""Programs that use pgflow as anybody would; each is run by a test."""
+"""Programs that use pgflow as an application would; a test runs each."""

@@ -1,7 +1,7 @@
-"""The browser agent: a click has no key, so the page itself says whether it was done.
+"""The browser agent: a click has no key, so the page itself shows whether it was done.
 
-A click is meant for the page that the model has seen. It is not made on another one. If nobody
-knows whether it was made, the page is looked at again.
+The agent clicks only on the page that the model has seen. If the outcome of a click is unknown, it
+looks at the page again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pgflow import (
 
 @dataclass(frozen=True)
 class Page:
-    """Page that the site shows: the place in the shop, and the articles in the basket."""
+    """Page of the site: the place in the shop, and the articles in the basket."""
 
     place: str
     basket: tuple[str, ...]
 
 
 def page_of(site: str) -> Page:
-    """Returns the page as the site shows it: all that was clicked on it made it."""
+    """Return the page of the site, computed from its recorded clicks."""
     clicks = counterparty(site).lines()
     basket = tuple(
         line["button"].removeprefix("add ") for line in clicks if "add" in line["button"]
@@ -44,13 +44,13 @@ def page_of(site: str) -> Page:
 
 @read
 async def look(site: str) -> Page:
-    """Takes a picture of the page."""
+    """Take a picture of the page."""
     return page_of(site)
 
 
 @decision()
 async def aim(goal: list[str], page: Page) -> Choice[str | None]:
-    """Chooses a button. A model would; this one takes the first thing that is missing."""
+    """Choose a button: this stand-in for a model takes the first missing article."""
     missing = [article for article in goal if article not in page.basket]
     button = f"add {missing[0]}" if missing else "buy" if page.place == "shop" else None
     return Choice(button, why=f"{len(missing)} of {len(goal)} are missing", evidence=[str(page)])
@@ -58,7 +58,7 @@ async def aim(goal: list[str], page: Page) -> Choice[str | None]:
 
 @effect(risk="irreversible", keyed=False, timeout=ATTEMPT, settle_retries=OFTEN)
 async def click(site: str, button: str, before: Page) -> Page:
-    """Clicks. The site knows no keys: a second click does the same once more."""
+    """Click. The site has no idempotency keys: a second click acts a second time."""
     del before
     await counterparty(site).act("click", uuid.uuid4().hex, button=button)
     return page_of(site)
@@ -79,7 +79,7 @@ async def _(site: str, button: str, before: Page) -> Confirmed[Page] | Absent | 
 
 @workflow
 async def buy(site: str, goal: list[str]) -> Page:
-    """Looks, aims and clicks until there is nothing to click on."""
+    """Look, aim and click until no button is left."""
     while True:
         page = await look(site)
         aimed = await aim(goal, page)
@@ -89,4 +89,4 @@ async def buy(site: str, goal: list[str]) -> Page:
         try:
             await step(site, aimed.value, page)
         except Diverged:
-            continue  # somebody else was here: the next look decides again
+            continue  # the page has changed: look and decide again

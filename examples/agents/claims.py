@@ -1,9 +1,9 @@
-"""The support agent: it says nothing that is not on the books.
+"""The support agent: it sends only promises that are on the books.
 
-A model writes prose, and prose promises. So each promise is found in the draft, permitted by a
-policy and recorded as an obligation, all before the sentence is sent. What the policy forbids is
-written out of the draft. After that the promises are data: they are kept here, or handed to people,
-and one that nobody keeps is breached by the database's clock.
+A model writes prose, and prose makes promises. So the agent finds each promise in the draft, checks
+it against a policy and records it as an obligation, all before it sends the sentence. A draft with
+a forbidden promise is written again. From then on the promises are data: the run keeps them, or
+hands them to people, and the database's clock detects a breach.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from examples.agents.world import ATTEMPT, OFTEN, counterparty
 from pgflow import Absent, Choice, Confirmed, StillUnknown, decision, effect, workflow
 
 MOST_CENTS = 5_000
-"""Most that the agent may promise to give back."""
+"""Largest refund that the agent may promise."""
 
 PHRASES = (
     (re.compile(r"refund of \$(\d+)"), "refund", timedelta(days=5)),
     (re.compile(r"call you by Friday"), "call", timedelta(days=3)),
 )
-"""Sentences that promise something, and until when that must be done."""
+"""Phrases that make a promise, and their deadlines."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Promise that a draft makes."""
+    """Promise in a draft."""
 
     what: str
     cents: int
@@ -36,7 +36,7 @@ class Claim:
 
 
 def claims_in(draft: str) -> list[Claim]:
-    """Return the promises of a draft. A model would find them; this knows two phrases."""
+    """Return the promises in a draft: this stand-in for a model knows two phrases."""
     return [
         Claim(what, int(found[1]) * 100 if found.groups() else 0, due)
         for phrase, what, due in PHRASES
@@ -51,7 +51,7 @@ def is_permitted(claim: Claim) -> bool:
 
 @decision()
 async def draft_reply(question: str, forbidden: list[str]) -> Choice[str]:
-    """Writes a reply. A model would; this one is generous until it is told not to be."""
+    """Write a reply: this stand-in for a model is generous until its draft is refused."""
     cents = 20 if "refund" in forbidden else 200
     return Choice(
         f"We are sorry. You get a refund of ${cents}, and we will call you by Friday.",
@@ -63,7 +63,7 @@ async def draft_reply(question: str, forbidden: list[str]) -> Choice[str]:
 
 @effect(risk="irreversible", timeout=ATTEMPT, settle_retries=OFTEN)
 async def send(customer: str, text: str) -> str:
-    """Sends the reply."""
+    """Send the reply."""
     key = pgflow.idempotency_key()
     return await counterparty("mail").act("send", key, customer=customer, text=text)
 
@@ -77,7 +77,7 @@ async def _(customer: str, text: str) -> Confirmed[str] | Absent | StillUnknown:
 
 @effect(risk="irreversible", timeout=ATTEMPT, settle_retries=OFTEN)
 async def pay_back(customer: str, cents: int) -> str:
-    """Gives money back."""
+    """Give money back."""
     key = pgflow.idempotency_key()
     return await counterparty("bank").act("pay", key, customer=customer, cents=cents)
 
@@ -91,9 +91,7 @@ async def _(customer: str, cents: int) -> Confirmed[str] | Absent | StillUnknown
 
 @workflow
 async def reply(customer: str, question: str) -> str:
-    """Claims before prose: one reply, and each of its promises kept once, or in somebody's
-    hands.
-    """
+    """Send one reply, and keep each of its promises once or hand it to a person."""
     forbidden: list[str] = []
     draft = await draft_reply(question, forbidden)
     while wrong := [c.what for c in claims_in(draft.value) if not is_permitted(c)]:

@@ -1,8 +1,8 @@
-"""The coding agent: the plan is a decision, each edit a commit of the run's own line, and what
-leaves the machine needs leave.
+"""The coding agent: the plan is a decision, each edit a commit of the run's own line, and a push
+needs approval.
 
-After a crash the same plan goes on behind the last edit that was made. If the tests stay red, all
-edits are dropped, and those of people stay.
+After a crash the same plan continues after its last edit. If the tests stay red, the run drops its
+edits and keeps those of people.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pgflow.workspace import Workspace, change, lease, push
 
 
 class StillRed(Exception):
-    """The tests are red, and there are no more tries."""
+    """The tests are red after the last attempt."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Tests:
 
 PLANS = ([Patch("shop.py", "return cents", "return cents * 2")],
          [Patch("shop.py", "* 2", "* 3"), Patch("NOTES", "", "three of each\n")])  # fmt: skip
-"""All that this model can think of."""
+"""Answers of this stand-in for a model."""
 
 
 @decision()
 async def plan(ticket: str, attempt: int, seen: str) -> Choice[list[Patch]]:
-    """Plans the edits. A model would, and say something else each time."""
+    """Plan the edits. A model would give another answer each time."""
     pgflow.charge(usd=Decimal("0.50"))
     return Choice(
         PLANS[attempt % len(PLANS)],
@@ -58,7 +58,7 @@ async def plan(ticket: str, attempt: int, seen: str) -> Choice[list[Patch]]:
 
 @change()
 def patch(ws: Workspace, edit: Patch) -> None:
-    """Edits a file."""
+    """Edit a file."""
     path = Path(ws.path) / edit.path
     text = path.read_text() if path.exists() else ""
     if edit.old not in text:
@@ -68,7 +68,7 @@ def patch(ws: Workspace, edit: Patch) -> None:
 
 @read
 async def run_tests(ws: Workspace) -> Tests:
-    """Runs the tests. They change nothing that a snapshot has."""
+    """Run the tests. They change no file of a snapshot."""
     done = subprocess.run(  # noqa: ASYNC221 - an example, of one run
         [sys.executable, "-B", "test_shop.py"],
         cwd=ws.path,
@@ -81,14 +81,14 @@ async def run_tests(ws: Workspace) -> Tests:
 
 
 def check(tests: Tests) -> None:
-    """Ends the saga of an attempt whose tests are red."""
+    """End the saga of an attempt with red tests."""
     if not tests.passed:
         raise StillRed(tests.output)
 
 
 @workflow(raises=[StillRed])
 async def code(ws: Workspace, ticket: str, remote: str, attempts: int = 2) -> str:
-    """Works on a ticket until the tests are green, and pushes what a person has approved."""
+    """Work on a ticket until the tests are green, and push the approved edits."""
     planning = plan.options(admit=Admit(usd=Decimal("0.50")))
     seen = ""
     async with lease(ws) as mine:
@@ -101,7 +101,7 @@ async def code(ws: Workspace, ticket: str, remote: str, attempts: int = 2) -> st
                             await patch.aio(mine, edit)
                     tests = await run_tests(mine)
                     check(tests)
-            except StillRed as red:  # the edits are dropped, the plan and its price are not
+            except StillRed as red:  # the saga drops the edits, but not the plan and its price
                 seen = str(red)
                 continue
             diff = await show(mine)
@@ -114,6 +114,6 @@ async def code(ws: Workspace, ticket: str, remote: str, attempts: int = 2) -> st
 
 @read
 async def show(ws: Workspace) -> str:
-    """Shows all edits as one patch."""
+    """Show all edits as one patch."""
     line = ws.history()
     return ws.diff(line[0], since=line[-1])

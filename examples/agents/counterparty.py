@@ -1,8 +1,8 @@
-"""Counterparties as they are: they keep books, know keys for a while, refuse, and lose replies.
+"""Realistic counterparties: they keep books, remember keys for a while, refuse, and lose replies.
 
-One counterparty is one file of lines, each synced to disk before anything is answered, so that its
-book outlives whoever called. Before it answers it may lose the reply, as a reset connection, as a
-reply that never comes, or as a gateway's error 502: the act is done all the same.
+A counterparty is one file of lines, each synced to disk before the answer, so that its book
+outlives the caller. It may lose the reply: as a reset connection, as silence, or as a gateway's
+error 502. The act is done all the same.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ LOSSES: tuple[Loss, ...] = ("reset", "timeout", "502")
 
 
 class Refused(Exception):
-    """The counterparty's definite no: nothing was done."""
+    """Definite refusal of the counterparty: it has not acted."""
 
 
 class BadGateway(Exception):
-    """Something on the way answered 502: nobody knows whether the act was done."""
+    """Answer 502 from a gateway: the act may or may not be done."""
 
 
 @dataclass
 class Counterparty:
-    """A retailer, a card network, an airline, a bank.
+    """A retailer, a card network, an airline or a bank.
 
     Attributes:
         book: Its file.
         lose: Acts that lose their reply, by their place in the book from 1: `{3: "reset"}`.
-        refuse: Acts that it refuses, by the name of the act and a word of the request: `{"book
+        refuse: Acts to refuse, by the name of the act and a word of the request: `{"book
             SIN-LHR"}`.
-        key_memory: Number of its last keys that it remembers: a window that closes. None = all.
+        key_memory: Number of keys that it remembers, the newest; None = all.
     """
 
     book: Path
@@ -53,16 +53,16 @@ class Counterparty:
         )
 
     def find(self, key: str) -> dict[str, Any] | None:
-        """Return the entry under a key, for anybody who forgot; None if there is none."""
+        """Return the entry under a key; None without one."""
         return next((line for line in self.lines() if line["key"] == key), None)
 
     async def act(self, act: str, key: str, **request: Any) -> str:
-        """Does something, once for each key it remembers, and answers with its number - unless the
-        reply is lost.
+        """Act once for each remembered key, and return the number of the entry - unless the reply
+        is lost.
 
         Raises:
-            Refused: It does not do this; nothing was done.
-            ConnectionResetError, TimeoutError, BadGateway: The reply was lost; the act was done.
+            Refused: It has refused, and not acted.
+            ConnectionResetError, TimeoutError, BadGateway: The act is done, its reply lost.
         """
         if any(f"{act} {value}" in self.refuse for value in request.values()):
             raise Refused(f"{act} {request}: refused")
@@ -90,7 +90,7 @@ class Counterparty:
             raise BadGateway("502 Bad Gateway")
 
     def standing(self, act: str, undo: str) -> list[dict[str, Any]]:
-        """Return the acts that were not undone."""
+        """Return the acts without those that were undone."""
         undone = {line["undoes"] for line in self.lines() if line["act"] == undo}
         return [
             line for line in self.lines() if line["act"] == act and line["number"] not in undone

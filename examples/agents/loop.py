@@ -1,8 +1,8 @@
 """The loop of an agent: observe, decide, gate, verify, act, fold, judge, compensate.
 
-An agent fills a shelf. A model chooses each order, and may spend only what its pool admits. A
-person lets the large ones happen. The supplier takes an order once, whoever dies on the way, and if
-the shelf is not good in the end, everything is given back.
+An agent fills a shelf. A model chooses each order, within the budget of its pool. A person approves
+large orders. The supplier takes each order once, whichever process dies on the way. If the shelf is
+not good in the end, all orders are given back.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from pgflow import (
 from pgflow.agent import Outcome
 
 RISKY_CENTS = 1_500
-"""An order that costs more needs a person."""
+"""Price above which an order needs a person."""
 
 CALL = Admit(usd=Decimal("0.04"), tokens=4_000)
-"""Most that one call of the model may cost."""
+"""Largest cost of one call of the model."""
 
 SURE = 80
-"""Percent from which on the model's own word is enough."""
+"""Percent from which on the model's own grade is enough."""
 
 buying = Pool("buying", usd=50, per="1 day")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Wish for a shelf; a style is in the eye of the beholder."""
+    """Goal for a shelf; a style is a matter of taste."""
 
     item: str
     pieces: int
@@ -53,7 +53,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Order:
-    """Some pieces, at a price that was seen."""
+    """Order of some pieces, at an observed price."""
 
     item: str
     pieces: int
@@ -67,18 +67,18 @@ class State:
     missing: int
     numbers: tuple[str, ...] = ()
     most: int = 4
-    """Most pieces that people let pass at once, as far as is known."""
+    """Largest order that people have approved so far."""
 
     def fold(self, order: Order, number: str) -> State:
         """Return the state after an order."""
         return replace(self, missing=self.missing - order.pieces, numbers=(*self.numbers, number))
 
     def decline(self, order: Order) -> State:
-        """Return the state after a no."""
+        """Return the state after a rejection."""
         return replace(self, most=max(1, order.pieces - 1))
 
 
-# ---------------------------------------------------------------- what leaves the process
+# ---------------------------------------------------------------- outside the process
 
 
 @read
@@ -90,7 +90,7 @@ async def observe(goal: Goal, state: State) -> int:
 
 @decision()
 async def decide(goal: Goal, state: State, cents: int) -> Choice[Order]:
-    """Choose the next order; sampled once, and from then on it is history."""
+    """Choose the next order: sampled once, then recorded."""
     said = await offline.sample(1, min(state.missing, state.most))
     pgflow.charge(usd=said.usd, tokens=said.tokens)
     return Choice(
@@ -103,7 +103,7 @@ async def decide(goal: Goal, state: State, cents: int) -> Choice[Order]:
 
 @effect(risk="compensable", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
 async def place(order: Order) -> str:
-    """Orders at the supplier, under the name of the decision."""
+    """Order at the supplier, under a key that names the decision."""
     key = pgflow.idempotency_key()
     return await counterparty("supplier").act("order", key, item=order.item, pieces=order.pieces)
 
@@ -122,46 +122,46 @@ async def _(order: Order) -> Confirmed[str] | Absent | StillUnknown:
 
 @place.compensate
 async def cancel(number: str, order: Order) -> None:
-    """Gives the pieces back."""
+    """Give the pieces back."""
     del order
     await counterparty("supplier").act("cancel", pgflow.idempotency_key(), undoes=number)
 
 
 @read
 async def count(numbers: tuple[str, ...]) -> int:
-    """Ask the oracle: how many pieces the supplier's book has under these numbers."""
+    """Return the pieces under these numbers in the supplier's book: the oracle."""
     lines = counterparty("supplier").lines()
     return sum(line["pieces"] for line in lines if line["number"] in numbers)
 
 
 @decision()
 async def assess(goal: Goal, state: State) -> Choice[int]:
-    """Say how sure the model is that the style is right, in percent."""
+    """Return how sure the model is of the style, in percent."""
     said = await offline.sample(0, 100)
     pgflow.charge(usd=said.usd, tokens=said.tokens)
     evidence = [*state.numbers, said.id]
     return Choice(said.number, why=f"is it {goal.style}?", evidence=evidence, model=offline.MODEL)
 
 
-# ---------------------------------------------------------------- what is the agent's own
+# ---------------------------------------------------------------- inside the agent
 
 
 def fold(state: State, order: Order, number: str) -> State:
-    """Return the state after an order, and let everybody read how far it is."""
+    """Return the state after an order, and publish the progress."""
     state = state.fold(order, number)
     pgflow.set_state(missing=state.missing, numbers=[*state.numbers])
     return state
 
 
 async def leave_for(order: Order) -> pgflow.Verdict[Order]:
-    """Ask a person if it is risky: for hours if need be, while nothing is held."""
+    """Ask a person if the order is risky, for hours if necessary, without holding resources."""
     if order.pieces * order.cents <= RISKY_CENTS:
         return Approved(order)
     return await pgflow.gate("order", order, approvers=["buyers"], timeout=8 * 3600)
 
 
 async def is_full(goal: Goal, state: State) -> bool | None:
-    """Ask the oracle. The style is in the eye of the beholder."""
+    """Ask the oracle. It cannot judge a style."""
     if await count(state.numbers) != goal.pieces:
         return False
     return True if goal.style is None else None
@@ -178,7 +178,7 @@ async def look(goal: Goal, state: State) -> pgflow.Verdict[Goal]:
 
 @workflow
 async def restock(goal: Goal, state: State | None = None) -> Outcome[State]:
-    """Fills a shelf, or leaves it as it was."""
+    """Fill a shelf, or leave it as it was."""
     return await agent.loop(
         goal,
         state or State(goal.pieces),
@@ -186,7 +186,7 @@ async def restock(goal: Goal, state: State | None = None) -> Outcome[State]:
         observe=observe,  # fresh in every turn
         decide=decide.options(admit=CALL),  # once, if the pool lets the call happen
         gate=leave_for,
-        act=place,  # whose precondition looks if the world has moved
+        act=place,  # its precondition checks that the world has not moved
         fold=fold,
         decline=lambda state, order, _: state.decline(order),
         oracle=is_full,

@@ -1,5 +1,5 @@
-"""A model and a market without a network: the model samples, so it says something else each time it
-is asked, and costs money; the market moves between two looks.
+"""A model and a market without a network. The model samples, so each call has another answer and
+costs money; the market moves between two looks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ MODEL = "small-1"
 
 @dataclass(frozen=True)
 class Sample:
-    """Answer of a model: a number, and the receipt.
+    """Answer of a model: a number, and its cost.
 
     Attributes:
-        id: Number of the answer at the model's maker.
-        number: Its word.
+        id: Number of the answer at the provider.
+        number: The answer.
         usd: Cost.
         tokens: Tokens.
     """
@@ -30,12 +30,12 @@ class Sample:
 
 
 async def sample(least: int, most: int) -> Sample:
-    """Return some number from least to most: all that this model can say."""
+    """Return a random number from least to most."""
     tokens = random.randint(500, 4_000)
     usd = Decimal(tokens) / 100_000
     return Sample(uuid.uuid4().hex, random.randint(least, max(least, most)), usd, tokens)
 
 
 async def price(item: str) -> int:
-    """Return the price of a piece at this moment, in cents."""
+    """Return the current price of a piece, in cents."""
     return 500 + len(item) + random.choice((0, 0, 0, 20))

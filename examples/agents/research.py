@@ -1,7 +1,7 @@
 """The research agent: a search tree within a budget, and a source for each claim of the report.
 
-A replay asks no search engine: it goes on where the tree was. Two runs of one question may differ,
-and each knows why it says what it says.
+A replay asks no search engine: it continues where the tree was. Two runs of one question may
+differ, and each records the sources of its claims.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Reading:
-    """Reading of one hit: the claim that it supports, and what to look for next."""
+    """Reading of one hit: the claim that it supports, and the next questions."""
 
     claim: str
     url: str
@@ -36,10 +36,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Report:
-    """Report, with what is left of the tree if the money was used up.
+    """Report, with the rest of the tree if the budget ran out.
 
     Attributes:
-        claims: Each with the address that it is from.
+        claims: Each with the address of its source.
         unread: Questions that were not followed.
     """
 
@@ -49,14 +49,14 @@ class Report:
 
 @step(retries=3)
 async def search(question: str) -> list[Hit]:
-    """Asks the search engine, which counts how often it is asked."""
+    """Query the search engine, which counts its queries."""
     await counterparty("search").act("search", pgflow.idempotency_key(), question=question)
     return [Hit(f"https://example.org/{question}/{n}", f"{question} {n}") for n in range(2)]
 
 
 @decision()
 async def read_hit(question: str, hit: Hit) -> Choice[Reading]:
-    """Reads a hit. A model would; this one follows every first hit, two levels deep."""
+    """Read a hit: this stand-in for a model follows every first hit, two levels deep."""
     await counterparty("model").act("read", pgflow.idempotency_key(), url=hit.url)
     pgflow.charge(usd=PRICE)
     follows = hit.url.endswith("/0") and question.count(".") < 2
@@ -70,7 +70,7 @@ async def read_hit(question: str, hit: Hit) -> Choice[Reading]:
 
 @workflow
 async def research(question: str) -> Report:
-    """Follows a question until nothing is left to follow, or no money."""
+    """Follow a question until no question or no money is left."""
     frontier, claims = [question], []
     reading = read_hit.options(admit=Admit(usd=PRICE))
     try:
@@ -83,5 +83,5 @@ async def research(question: str) -> Report:
                     frontier.append(found.follow_up)
             frontier.pop(0)
     except BudgetExceeded:
-        pass  # what was found is worth a report
+        pass  # report the claims found so far
     return Report(claims, frontier)

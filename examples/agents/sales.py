@@ -1,5 +1,5 @@
-"""The sales agent: nobody can unsend a mail. One agent at a time writes to a prospect, a person has
-read the first mail, and whoever wants no mail gets none, whichever run would send it.
+"""The sales agent: a mail cannot be unsent. One agent at a time writes to a prospect, a person
+reads the first mail, and a prospect who has opted out gets none, from any run.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ answered = Signal("answered", str)
 @pgflow.entity("agents.prospect")
 @dataclass
 class Prospect:
-    """Prospect, as all runs know them."""
+    """Prospect, shared by all runs."""
 
     wants_none: bool = False
     mails: int = 0
 
     @pgflow.update
     def stop(self) -> None:
-        """Wants no mail any more."""
+        """Opt out of mails."""
         self.wants_none = True
 
     @pgflow.update
     def wrote(self) -> int:
-        """Counts a mail."""
+        """Count a mail."""
         self.mails += 1
         return self.mails
 
 
 @decision()
 async def draft(prospect: str, number: int, answer: str | None) -> Choice[str]:
-    """Writes a mail. A model would."""
+    """Write a mail, in place of a model."""
     text = f"Dear {prospect}, mail {number}" + (f": you said {answer}" if answer else "")
     return Choice(text, why="no answer yet" if answer is None else "an answer", model="small-1")
 
 
 @effect(risk="irreversible", timeout=ATTEMPT, settle_retries=OFTEN)
 async def send(prospect: str, text: str) -> str:
-    """Sends a mail: for good."""
+    """Send a mail, irreversibly."""
     key = pgflow.idempotency_key()
     return await counterparty("mail").act("send", key, prospect=prospect, text=text)
 
 
 @send.precondition
 async def _(prospect: str, text: str) -> bool:
-    """Look at this moment, since days may lie between the draft and the leave to send it."""
+    """Check right before sending, since days may pass between the draft and its approval."""
     del text
     return not await is_stopped(prospect)
 
@@ -74,13 +74,13 @@ async def _(prospect: str, text: str) -> Confirmed[str] | Absent | StillUnknown:
 
 
 async def is_stopped(prospect: str) -> bool:
-    """Return True if the list of those who want no mail has them: it lies outside of all runs."""
+    """Return True if the prospect is on the stop list, which is outside of all runs."""
     return any(line["prospect"] == prospect for line in counterparty("stop list").lines())
 
 
 @workflow
 async def reach_out(prospect: str, mails: int = 3) -> str:
-    """Writes until there is an answer, and no more often than that."""
+    """Write until the prospect answers."""
     async with pgflow.lock(f"prospect/{prospect}"):
         answer: str | None = None
         for number in range(1, mails + 1):

@@ -1,6 +1,4 @@
-"""The shopping agent: a search, a choice, and promises in a row to systems that do not know each
-other.
-"""
+"""The shopping agent: a search, a choice, and acts on systems that do not know each other."""
 
 from __future__ import annotations
 
@@ -33,13 +31,13 @@ SHELF = (Offer("runner-11", 12_900), Offer("trail-11", 9_900), Offer("gold-11", 
 
 @read
 async def search(wish: Wish) -> list[Offer]:
-    """Looks for offers."""
+    """Search for offers."""
     return [offer for offer in SHELF if offer.cents <= wish.most_cents]
 
 
 @decision()
 async def choose(wish: Wish, offers: list[Offer]) -> Choice[Offer]:
-    """Chooses one. A model would; this one likes the most expensive that the limit allows."""
+    """Choose one: this stand-in for a model takes the most expensive within the limit."""
     best = max(offers, key=lambda offer: offer.cents)
     return Choice(
         best,
@@ -52,7 +50,7 @@ async def choose(wish: Wish, offers: list[Offer]) -> Choice[Offer]:
 
 @effect(risk="compensable", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
 async def authorize(cents: int) -> str:
-    """Holds money on the card."""
+    """Hold money on the card."""
     return await counterparty("card").act("hold", pgflow.idempotency_key(), cents=cents)
 
 
@@ -65,14 +63,14 @@ async def _(cents: int) -> Confirmed[str] | Absent | StillUnknown:
 
 @authorize.compensate
 async def release(hold: str, cents: int) -> None:
-    """Lets the money go."""
+    """Release the money."""
     del cents
     await counterparty("card").act("release", pgflow.idempotency_key(), undoes=hold)
 
 
 @effect(risk="compensable", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
 async def place_order(offer: Offer, hold: str) -> str:
-    """Orders at the retailer."""
+    """Order at the retailer."""
     return await counterparty("retailer").act(
         "order", pgflow.idempotency_key(), item=offer.item, hold=hold
     )
@@ -87,14 +85,14 @@ async def _(offer: Offer, hold: str) -> Confirmed[str] | Absent | StillUnknown:
 
 @place_order.compensate
 async def cancel_order(order: str, offer: Offer, hold: str) -> None:
-    """Cancels the order."""
+    """Cancel the order."""
     del offer, hold
     await counterparty("retailer").act("cancel", pgflow.idempotency_key(), undoes=order)
 
 
 @workflow(raises=[Refused])
 async def shop(wish: Wish) -> str:
-    """One hold and one order, however often the process dies; or neither."""
+    """Make one hold and one order, however often the process dies, or neither."""
     chosen = await choose(wish, await search(wish))
     async with pgflow.saga():
         with pgflow.because(chosen):

@@ -1,4 +1,4 @@
-"""The SRE agent: one agent answers a page, and what destroys needs leave and a fresh look."""
+"""The SRE agent: one agent answers a page; a destructive act needs approval and a fresh check."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ DESTRUCTIVE = {"restart", "drain"}
 @pgflow.entity("agents.incident")
 @dataclass
 class Incident:
-    """Incident that several agents see: who has it, and what was done. It outlives each run."""
+    """Incident shared by several agents: its holder and its log. It outlives each run."""
 
     holder: str = ""
     log: list[str] = field(default_factory=list)
 
     @pgflow.update
     def claim(self, agent: str) -> bool:
-        """Takes it, if nobody has it."""
+        """Take the incident if it is free."""
         self.holder = self.holder or agent
         return self.holder == agent
 
     @pgflow.update
     def record(self, agent: str, action: str) -> int:
-        """Writes down what was done; answers how much that is."""
+        """Log an action; return the number of logged actions."""
         self.log.append(f"{agent}: {action}")
         return len(self.log)
 
@@ -53,19 +53,19 @@ class Action:
 
 
 def is_sick(host: str) -> bool:
-    """Return True as long as nothing has cured the host."""
+    """Return True while the host is sick."""
     return not any(line["host"] == host for line in counterparty("fleet").lines())
 
 
 @read
 async def probe(hosts: list[str]) -> list[str]:
-    """Lists the hosts that are sick at this moment."""
+    """List the hosts that are sick now."""
     return [host for host in hosts if is_sick(host)]
 
 
 @decision()
 async def diagnose(sick: list[str]) -> Choice[Action]:
-    """Chooses what to do. A model would; this one restarts the first."""
+    """Choose an action: this stand-in for a model restarts the first host."""
     return Choice(
         Action("restart", sick[0]), why=f"{sick[0]} does not answer", evidence=sick, model="rule-1"
     )
@@ -73,14 +73,14 @@ async def diagnose(sick: list[str]) -> Choice[Action]:
 
 @effect(risk="irreversible", timeout=ATTEMPT, settle_retries=OFTEN)
 async def run_on_host(action: Action) -> str:
-    """Does it."""
+    """Run the action."""
     key = pgflow.idempotency_key()
     return await counterparty("fleet").act(action.name, key, host=action.host)
 
 
 @run_on_host.precondition
 async def _(action: Action) -> bool:
-    """Look again: people and other agents have acted while leave was asked for."""
+    """Check again: people and other agents may have acted during the wait for approval."""
     return is_sick(action.host)
 
 
@@ -93,7 +93,7 @@ async def _(action: Action) -> Confirmed[str] | Absent | StillUnknown:
 
 @workflow
 async def respond(incident: str, agent: str, hosts: list[str]) -> list[str]:
-    """Cures the hosts of an incident, or stands down for whoever has it."""
+    """Cure the hosts of an incident, or stop if another agent has it."""
     if not await Incident.claim(incident, agent):
         return []
     while sick := await probe(hosts):

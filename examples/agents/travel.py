@@ -1,4 +1,4 @@
-"""The travel agent: several vendors, a wait for a yes, prices that age, and a trip that may break
+"""The travel agent: several vendors, a wait for approval, prices that age, and a trip that may fail
 in the middle.
 """
 
@@ -34,15 +34,15 @@ Way = Literal["recover", "give up"]
 
 @read(max_age=timedelta(minutes=15))
 async def quote(leg: str) -> int:
-    """Return the price of a leg at this moment; an effect that rests on it must act within a
-    quarter of an hour.
+    """Return the current price of a leg; an effect that depends on it must act within a quarter of
+    an hour.
     """
     return 10_000 + sum(map(ord, leg))
 
 
 @effect(risk="compensable", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
 async def book_leg(leg: str, cents: int) -> str:
-    """Books a flight, or a hotel."""
+    """Book a flight, or a hotel."""
     return await counterparty("airline").act("book", pgflow.idempotency_key(), leg=leg, cents=cents)
 
 
@@ -55,15 +55,15 @@ async def _(leg: str, cents: int) -> Confirmed[str] | Absent | StillUnknown:
 
 @book_leg.compensate
 async def cancel_leg(booking: str, leg: str, cents: int) -> None:
-    """Gives it back."""
+    """Give it back."""
     del leg, cents
     await counterparty("airline").act("cancel", pgflow.idempotency_key(), undoes=booking)
 
 
 @effect(risk="compensable", timeout=ATTEMPT, settle_retries=OFTEN)
 async def ask_concierge(wish: str) -> str:
-    """Whatever the traveller wishes: there is no telling what, so nobody wrote what takes it
-    back.
+    """Ask the concierge for anything: wishes are unpredictable, so this effect has no
+    compensation.
     """
     return await counterparty("concierge").act("ask", pgflow.idempotency_key(), wish=wish)
 
@@ -77,7 +77,7 @@ async def _(wish: str) -> Confirmed[str] | Absent | StillUnknown:
 
 @step
 async def write_to_concierge(about: str, text: str) -> None:
-    """Calls a request off, which the concierge does for whoever says why."""
+    """Call a request off, with a reason for the concierge."""
     await counterparty("concierge").act(
         "call off", pgflow.idempotency_key(), undoes=about, text=text
     )
@@ -85,7 +85,7 @@ async def write_to_concierge(about: str, text: str) -> None:
 
 @decision()
 async def propose_undo(done: UndoRequest) -> Choice[list[PlannedCall]]:
-    """Propose how to take a wish back; this stands for a model, which gets the same request."""
+    """Propose how to undo a wish: a stand-in for a model, with the same request."""
     text = f"{done.request['wish']!r} is not needed any more: {done.goal} is off"
     letter = PlannedCall("write_to_concierge", {"about": done.reply, "text": text})
     return Choice([letter], why="only the concierge can", evidence=[done.key])
@@ -93,7 +93,7 @@ async def propose_undo(done: UndoRequest) -> Choice[list[PlannedCall]]:
 
 @decision()
 async def what_now(leg: str, tried: list[str]) -> Choice[Way]:
-    """Half a trip exists: another fare of the same leg, or nothing at all."""
+    """Half a trip exists: book another fare of the same leg, or give all back."""
     if leg in tried:
         return Choice(
             "give up", why=f"{leg} was refused twice", evidence=tried, alternatives=["recover"]
@@ -107,19 +107,19 @@ async def what_now(leg: str, tried: list[str]) -> Choice[Way]:
 
 
 async def booked(leg: str, tried: list[str]) -> str:
-    """A leg at a price that is fresh when it is booked, or at the next fare."""
+    """Book a leg at a fresh price, or at the next fare."""
     fare = f"{leg} flex" if leg in tried else leg
     while True:
         cents = await quote(fare)
         try:
             return await book_leg(fare, cents)
-        except Stale:  # the yes took longer than the quote held
+        except Stale:  # the approval took longer than the quote was valid
             continue
 
 
 @workflow(raises=[Refused])
 async def travel(legs: list[str], wishes: Sequence[str] = ()) -> list[str]:
-    """The whole trip with all that was wished for it, or none of it."""
+    """Book the whole trip with all its wishes, or none of it."""
     quotes = {leg: await quote(leg) for leg in legs}
     pgflow.set_state(itinerary=quotes)
     if not await approved.wait():

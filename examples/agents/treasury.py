@@ -1,5 +1,5 @@
-"""The treasury agent's close: a sweep that is confirmed hours later, and a hedge of two legs of
-which both must stand or neither.
+"""The treasury agent's close: a sweep that is confirmed hours later, and a hedge with two legs or
+none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pgflow import (
 
 @dataclass(frozen=True)
 class Sweep:
-    """Amount to sweep, and the fund it goes to."""
+    """Amount to sweep, and its fund."""
 
     cents: int
     fund: str
@@ -38,7 +38,7 @@ async def balance(account: str) -> int:
 
 @decision()
 async def decide_sweep(account: str, cents: int, floor: int) -> Choice[Sweep]:
-    """Decide to sweep all above the floor to the fund of the standing policy."""
+    """Sweep everything above the floor to the fund of the policy."""
     return Choice(
         Sweep(cents - floor, "MMF-1"),
         why=f"{account} holds {cents - floor} above its floor of {floor}",
@@ -50,7 +50,7 @@ async def decide_sweep(account: str, cents: int, floor: int) -> Choice[Sweep]:
 
 @effect(risk="irreversible", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
 async def wire(sweep: Sweep) -> str | Accepted:
-    """Instructs the bank, which takes it now and confirms it at the end of its day."""
+    """Instruct the bank, which accepts now and confirms at the end of its day."""
     return Accepted(
         await counterparty("bank").act(
             "wire", pgflow.idempotency_key(), cents=sweep.cents, to=sweep.fund
@@ -72,7 +72,7 @@ async def _(sweep: Sweep) -> Confirmed[str | Accepted] | Absent | StillUnknown:
 
 @effect(risk="compensable", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
 async def trade(leg: str, cents: int) -> str:
-    """One leg of a hedge."""
+    """Trade one leg of a hedge."""
     return await counterparty("broker").act("trade", pgflow.idempotency_key(), leg=leg, cents=cents)
 
 
@@ -85,14 +85,14 @@ async def _(leg: str, cents: int) -> Confirmed[str] | Absent | StillUnknown:
 
 @trade.compensate
 async def reverse(number: str, leg: str, cents: int) -> None:
-    """The offsetting trade."""
+    """Trade the opposite."""
     del leg, cents
     await counterparty("broker").act("reverse", pgflow.idempotency_key(), undoes=number)
 
 
 @workflow
 async def close_day(account: str, floor: int) -> str:
-    """Sweeps, and hedges if both legs can be had; the day is closed once the bank has confirmed."""
+    """Sweep, and hedge if both legs are available; the day closes once the bank has confirmed."""
     chosen = await decide_sweep(account, await balance(account), floor)
     taken = await wire.because(chosen)(chosen.value)
     try:

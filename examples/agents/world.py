@@ -1,6 +1,4 @@
-"""The counterparties of the three agents, found by name in the folder that ``AGENTS_FOLDER``
-names.
-"""
+"""Counterparties of the agents, by name, in the folder ``AGENTS_FOLDER``."""
 
 from __future__ import annotations
 
@@ -25,6 +23,6 @@ _known: dict[str, Counterparty] = {}
 
 
 def counterparty(name: str) -> Counterparty:
-    """The counterparty of this name; the same one for every caller in this process."""
+    """Return the counterparty of this name, the same one for every caller in this process."""
     folder = Path(os.environ.get("AGENTS_FOLDER", "."))
     return _known.setdefault(f"{folder}/{name}", Counterparty(folder / f"{name}.book"))

@@ -1,3 +1,1 @@
-"""pgflow inside an application: a run is started by the transaction that writes the application's
-rows.
-"""
+"""pgflow inside an application: the transaction that writes the application's rows starts a run."""

@@ -1,17 +1,17 @@
 """FastAPI: each request is a transaction, and the run that it starts is part of it.
 
 The server and the worker are two processes. Both need the engine of SQLAlchemy: the server opens it
-in its lifespan, and ``app.on_start`` opens it in the worker. A dependency opens the transaction,
-another hands out pgflow's client in it. ``scope="function"`` commits before the answer is sent:
-without it a client may hear "created" of an order whose commit then fails.
+in its lifespan, and ``app.on_start`` opens it in the worker. One dependency opens the transaction,
+another provides pgflow's client in it. ``scope="function"`` commits before the answer is sent:
+without it a client may get "created" for an order whose commit then fails.
 
 Run it, with ``PGFLOW_DSN=postgresql://...`` in the environment of both::
 
     uvicorn examples.embedding.with_fastapi:web
     pgflow workers examples.embedding.with_fastapi:app
 
-A worker on the server's own event loop is one word more: ``async with app, app.worker():`` in the
-lifespan. The console is mounted at ``/pgflow``, for whoever the proxy in front has logged in.
+To run a worker on the server's own event loop, write ``async with app, app.worker():`` in the
+lifespan. The console is mounted at ``/pgflow``, for users whom the proxy in front has logged in.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pgflow.sqlalchemy.asyncio import AsyncSessionProvider
 
 @pgflow.transaction
 async def mark_shipped(session: AsyncSession, order_id: int) -> None:
-    """The order's new state and the record of this step are one commit."""
+    """Mark the order as shipped, in one commit with the record of this step."""
     (await session.get_one(Order, order_id)).state = "shipped"
 
 
@@ -53,9 +53,7 @@ app = pgflow.AsyncApp(include=[ship], providers=[AsyncSessionProvider(sessions)]
 
 @app.on_start
 async def connect() -> None:
-    """Opens the engine: pgflow calls this in every process that works, before the worker claims
-    anything.
-    """
+    """Open the engine: pgflow calls this in every worker process, before the first claim."""
     sessions.configure(
         bind=create_async_engine(
             make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg")
@@ -65,13 +63,13 @@ async def connect() -> None:
 
 @app.on_stop
 async def disconnect() -> None:
-    """Closes its connections, once the worker has ended."""
+    """Close its connections, once the worker has ended."""
     await sessions.kw["bind"].dispose()
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """Opens what the requests need."""
+    """Open the resources of the requests."""
     await connect()
     async with sessions.kw["bind"].begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
@@ -81,7 +79,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 
 
 async def open_transaction() -> AsyncIterator[AsyncSession]:
-    """The transaction of a request: committed if the request succeeds, rolled back if it raises."""
+    """Yield the transaction of a request: commit on success, roll back on an error."""
     async with sessions.begin() as session:
         yield session
 
@@ -90,7 +88,7 @@ Transaction = Annotated[AsyncSession, Depends(open_transaction, scope="function"
 
 
 def flows_of(session: Transaction) -> pgflow.AsyncClient:
-    """Starts and sends in the transaction of the request."""
+    """Return a client that starts and sends in the transaction of the request."""
     return app.using(session)
 
 
@@ -100,7 +98,7 @@ web = FastAPI(lifespan=lifespan)
 
 
 def staff(request: HTTPConnection) -> pgflow.web.Principal | None:
-    """Says who looks at the console: the proxy sets this header, and lets no client set it."""
+    """Return the principal of a request, from a header that only the proxy can set."""
     name = request.headers.get("x-forwarded-user")
     return None if name is None else pgflow.web.Principal(name, ["view"])
 
@@ -109,7 +107,7 @@ web.mount("/pgflow", pgflow.web.asgi(app, auth=staff))
 
 
 class Wanted(BaseModel):
-    """An order as a client sends it."""
+    """Order in a request."""
 
     sku: str
     quantity: int
@@ -117,7 +115,7 @@ class Wanted(BaseModel):
 
 @web.post("/orders", status_code=201)
 async def place_order(wanted: Wanted, session: Transaction, flows: Flows) -> dict[str, str]:
-    """Adds the order, starts its run, takes the goods: all of it, or none."""
+    """Add the order, start its run, take the goods: all of it, or none."""
     order = Order(sku=wanted.sku, quantity=wanted.quantity)
     session.add(order)
     await session.flush()
@@ -128,7 +126,7 @@ async def place_order(wanted: Wanted, session: Transaction, flows: Flows) -> dic
 
 @web.get("/orders/{order_id}")
 async def show_order(order_id: int, session: Transaction) -> dict[str, str]:
-    """The order, and what its run is doing."""
+    """Return the order and the status of its run."""
     order = await session.get(Order, order_id)
     if order is None:
         raise HTTPException(404)
@@ -137,5 +135,5 @@ async def show_order(order_id: int, session: Transaction) -> dict[str, str]:
 
 @web.exception_handler(IntegrityError)
 async def refuse(*_: object) -> JSONResponse:
-    """The database would not have it: the transaction is rolled back, its run with it."""
+    """Answer a constraint violation: the transaction is rolled back, with its run."""
     return JSONResponse({"detail": "not enough in stock"}, 409)

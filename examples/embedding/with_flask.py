@@ -1,7 +1,7 @@
 """Flask: a request's connection comes from a pool, and its commit starts the run. The worker is
 another process.
 
-``pool.connection()`` commits at its end, or rolls back what raised. ``create_web`` is a factory, so
+``pool.connection()`` commits at its end, or rolls back on an error. ``create_web`` is a factory, so
 that each server process has its own pool.
 
 Run it: ``PGFLOW_DSN=postgresql://... flask --app examples.embedding.with_flask:create_web run``,
@@ -22,7 +22,7 @@ from examples.embedding.with_psycopg import TABLES
 
 @pgflow.transaction
 def mark_shipped(connection: psycopg.Connection, order_id: int) -> None:
-    """The order's new state and the record of this step are one commit."""
+    """Mark the order as shipped, in one commit with the record of this step."""
     connection.execute("update orders set state = 'shipped' where order_id = %s", (order_id,))
 
 
@@ -36,7 +36,7 @@ app = pgflow.App(include=[ship])
 
 
 def create_web() -> Flask:
-    """The web application; pgflow's app connects at the first request."""
+    """Return the web application; pgflow's app connects at the first request."""
     web = Flask(__name__)
     pool = web.extensions["pool"] = ConnectionPool(os.environ["PGFLOW_DSN"], open=True)
     with pool.connection() as connection:

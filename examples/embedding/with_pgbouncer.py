@@ -1,10 +1,10 @@
 """PgBouncer in transaction mode: a session lasts for one transaction, and so do LISTEN and prepared
 statements.
 
-``listen=False`` polls instead, ``prepare_threshold=None`` prepares nothing. pgflow uses nothing
-else of a session, so app, worker and steps all go through the pooler. A worker with a connection
-string of its own, directly to the server, may listen; it hears of a run at once, where a poll takes
-up to a second.
+``listen=False`` polls instead, ``prepare_threshold=None`` prepares nothing. pgflow needs nothing
+else from a session, so app, worker and steps all go through the pooler. A worker with a direct
+connection string to the server may listen; it learns of a run at once, where a poll takes up to a
+second.
 
 Run it: ``PGFLOW_DSN=postgresql://...:6432/... python -m examples.embedding.with_pgbouncer``
 """
@@ -19,7 +19,7 @@ from examples.embedding.with_psycopg import TABLES
 
 @pgflow.transaction
 def mark_shipped(connection: psycopg.Connection, order_id: int) -> None:
-    """The order's new state and the record of this step are one commit."""
+    """Mark the order as shipped, in one commit with the record of this step."""
     connection.execute("update orders set state = 'shipped' where order_id = %s", (order_id,))
 
 
@@ -34,9 +34,7 @@ app = pgflow.App(include=[ship], listen=False, prepare_threshold=None)
 
 
 def place_order(connection: psycopg.Connection, sku: str, quantity: int) -> pgflow.Run[str]:
-    """Writes the order, starts its run, takes the goods: all of it, or
-    psycopg.errors.CheckViolation and nothing.
-    """
+    """Write the order, start its run, take the goods, or raise CheckViolation and do none of it."""
     with connection.transaction():
         insert = "insert into orders (sku, quantity) values (%s, %s) returning order_id"
         [(order_id,)] = connection.execute(insert, (sku, quantity)).fetchall()
@@ -46,7 +44,7 @@ def place_order(connection: psycopg.Connection, sku: str, quantity: int) -> pgfl
 
 
 def main() -> None:
-    """Two orders, of which the shop can serve one."""
+    """Place two orders, of which the shop can serve one."""
     with (
         app,
         app.worker(poll_seconds=0.2),

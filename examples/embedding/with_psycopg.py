@@ -1,8 +1,8 @@
-"""psycopg: an order and the run that ships it are committed together, or neither is there.
+"""psycopg: an order and the run that ships it commit together, or not at all.
 
-``app.using(connection)`` works in the transaction that is open on a connection and never commits
-it. psycopg has no hook after a commit: ``app.nudge()`` wakes a worker, which would else find the
-run at its next look.
+``app.using(connection)`` works in the open transaction of a connection and never commits it.
+psycopg has no hook after a commit: ``app.nudge()`` wakes a worker, which would otherwise find the
+run at its next poll.
 
 Run it: ``PGFLOW_DSN=postgresql://... python -m examples.embedding.with_psycopg``
 """
@@ -25,7 +25,7 @@ insert into stock values ('lamp', 3) on conflict do nothing;
 
 @pgflow.transaction
 def mark_shipped(connection: psycopg.Connection, order_id: int) -> None:
-    """The order's new state and the record of this step are one commit."""
+    """Mark the order as shipped, in one commit with the record of this step."""
     connection.execute("update orders set state = 'shipped' where order_id = %s", (order_id,))
 
 
@@ -40,9 +40,7 @@ app = pgflow.App(include=[ship])
 
 
 def place_order(connection: psycopg.Connection, sku: str, quantity: int) -> pgflow.Run[str]:
-    """Writes the order, starts its run, takes the goods: all of it, or
-    psycopg.errors.CheckViolation and nothing.
-    """
+    """Write the order, start its run, take the goods, or raise CheckViolation and do none of it."""
     with connection.transaction():
         insert = "insert into orders (sku, quantity) values (%s, %s) returning order_id"
         [(order_id,)] = connection.execute(insert, (sku, quantity)).fetchall()
@@ -53,7 +51,7 @@ def place_order(connection: psycopg.Connection, sku: str, quantity: int) -> pgfl
 
 
 def main() -> None:
-    """Two orders, of which the shop can serve one."""
+    """Place two orders, of which the shop can serve one."""
     with app, app.worker(), psycopg.connect(app.dsn, autocommit=True) as connection:
         connection.execute(TABLES)
         print(place_order(connection, "lamp", 2).result())

@@ -1,9 +1,9 @@
-"""SQLAlchemy: a run is started by the commit of the session that adds the order, and its steps get
+"""SQLAlchemy: the commit of the session that adds the order starts a run, and its steps get
 sessions too.
 
-``app.using(session)`` takes a ``Session`` or a ``Connection``; after the outermost commit the
-worker is woken. ``SessionProvider`` hands a ``Session`` to each ``@transaction`` that asks for one,
-and commits it with the step.
+``app.using(session)`` takes a ``Session`` or a ``Connection``, and wakes a worker after the
+outermost commit. ``SessionProvider`` passes a ``Session`` to each ``@transaction`` that annotates
+one, and commits it with the step.
 
 Run it: ``PGFLOW_DSN=postgresql://... python -m examples.embedding.with_sqlalchemy``
 """
@@ -45,7 +45,7 @@ class Order(Base):
 
 @pgflow.transaction
 def mark_shipped(session: Session, order_id: int) -> None:
-    """The order's new state and the record of this step are one commit."""
+    """Mark the order as shipped, in one commit with the record of this step."""
     session.get_one(Order, order_id).state = "shipped"
 
 
@@ -61,7 +61,7 @@ app = pgflow.App(include=[ship], providers=[SessionProvider(sessions)])
 
 
 def place_order(sku: str, quantity: int) -> pgflow.Run[str]:
-    """Adds the order, starts its run, takes the goods: all of it, or IntegrityError and nothing."""
+    """Add the order, start its run, take the goods, or raise IntegrityError and do none of it."""
     with sessions.begin() as session:
         order = Order(sku=sku, quantity=quantity)
         session.add(order)
@@ -72,7 +72,7 @@ def place_order(sku: str, quantity: int) -> pgflow.Run[str]:
 
 
 def main() -> None:
-    """Two orders, of which the shop can serve one."""
+    """Place two orders, of which the shop can serve one."""
     engine = create_engine(make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg"))
     sessions.configure(bind=engine)
     Base.metadata.create_all(engine)

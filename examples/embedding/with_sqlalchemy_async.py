@@ -1,4 +1,4 @@
-"""SQLAlchemy with asyncio: as ``with_sqlalchemy``, with an ``AsyncApp``, an ``AsyncSession`` and
+"""SQLAlchemy with asyncio: like ``with_sqlalchemy``, with an ``AsyncApp``, an ``AsyncSession`` and
 coroutines.
 
 ``app.using(session)`` takes an ``AsyncSession`` or an ``AsyncConnection``. The tables are those of
@@ -23,7 +23,7 @@ from pgflow.sqlalchemy.asyncio import AsyncSessionProvider
 
 @pgflow.transaction
 async def mark_shipped(session: AsyncSession, order_id: int) -> None:
-    """The order's new state and the record of this step are one commit."""
+    """Mark the order as shipped, in one commit with the record of this step."""
     (await session.get_one(Order, order_id)).state = "shipped"
 
 
@@ -39,7 +39,7 @@ app = pgflow.AsyncApp(include=[ship], providers=[AsyncSessionProvider(sessions)]
 
 
 async def place_order(sku: str, quantity: int) -> pgflow.AsyncRun[str]:
-    """Adds the order, starts its run, takes the goods: all of it, or IntegrityError and nothing."""
+    """Add the order, start its run, take the goods, or raise IntegrityError and do none of it."""
     async with sessions.begin() as session:
         order = Order(sku=sku, quantity=quantity)
         session.add(order)
@@ -52,7 +52,7 @@ async def place_order(sku: str, quantity: int) -> pgflow.AsyncRun[str]:
 
 
 async def main() -> None:
-    """Two orders, of which the shop can serve one."""
+    """Place two orders, of which the shop can serve one."""
     engine = create_async_engine(
         make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg")
     )

@@ -1,5 +1,5 @@
-"""A report that is made once a day by whoever comes along: a job of GitHub Actions that may be
-late, killed, dropped or doubled.
+"""A report that is made once a day, by a job of GitHub Actions that may be late, killed, dropped or
+doubled.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ SOURCES = ("orders", "refunds", "visits")
 
 @pgflow.step(retries=pgflow.Retries(5, first_delay=timedelta(seconds=1)))
 async def count(source: str, day: date) -> int:
-    """Asks one source; a real one would be a request, sent under `pgflow.idempotency_key()`."""
+    """Ask one source; a real one would be a request under `pgflow.idempotency_key()`."""
     return sum(map(ord, f"{source} {day}")) % 1000
 
 
 @pgflow.step
 async def publish(day: date, counts: dict[str, int]) -> str:
-    """Hands the report over: once, whatever happens to the runner."""
+    """Deliver the report once, whatever happens to the runner."""
     return f"{day}: " + ", ".join(f"{n} {source}" for source, n in counts.items())
 
 
 @pgflow.schedule("0 5 * * *", tz="Europe/Berlin", catch_up="latest")
 @pgflow.workflow
 async def daily(slot: pgflow.Slot) -> str:
-    """Makes the report of the day before, each morning, by whichever tick comes first."""
+    """Make the report of the previous day, each morning, in the first tick."""
     return await pgflow.run_child(report, slot.at.date() - timedelta(days=1))
 
 
 @pgflow.workflow
 async def report(day: date) -> str:
-    """Counts every source at once, and publishes."""
+    """Count every source in parallel, and publish."""
     counts = await asyncio.gather(*(count(source, day) for source in SOURCES))
     return await publish(day, dict(zip(SOURCES, counts, strict=True)))
 

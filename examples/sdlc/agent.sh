@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A made-up agent: what one would do in each turn, without one. Its first tries are wrong.
+# A stand-in for an agent: a fixed answer for each turn. Its first attempts are wrong.
 echo "$PGFLOW_STEP" >> turns
 write() { printf '%s\n' '#!/usr/bin/env bash' '# Prints a title as part of an address.' "$@" > src/slug.sh; }
 case $PGFLOW_STEP in

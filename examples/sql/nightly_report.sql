@@ -1,4 +1,4 @@
--- A child for each customer. Each asks a service by an event of the outbox, and waits for the signal of whoever delivers it.
+-- A child for each customer. Each calls a service with an event of the outbox, and waits for the signal with the answer.
 create table if not exists customers (id int primary key, active boolean not null default true);
 create table if not exists sales (customer int, day date, amount int);
 create table if not exists report (customer_id int, day date, total int, primary key (customer_id, day));

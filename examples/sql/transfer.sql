@@ -1,4 +1,4 @@
--- A saga: what was done is taken back, the last step first, if a later one fails or the run is cancelled.
+-- A saga: if a later step fails or the run is cancelled, compensations run, the last step's first.
 create table if not exists account (id int primary key, balance int not null check (balance >= 0));
 create table if not exists booking (transfer text, account int, amount int);
 create table if not exists notice (transfer text, said text);

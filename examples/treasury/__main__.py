@@ -1,4 +1,4 @@
-"""Runs a quarter of treasury days, kills workers on the way, and proves the books: exit code 1 if a
+"""Run a quarter of treasury days, kill workers on the way, and prove the books: exit code 1 if a
 proof fails.
 
 The treasury itself is in `pgflow_cli.treasury`, since `pgflow demo` runs it too: start with its
@@ -20,7 +20,7 @@ FAST = Options(days=15, latency_ms=20.0)
 
 
 def parse() -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.treasury", description="A quarter of treasury days, with crashes."
     )
@@ -60,7 +60,7 @@ def parse() -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> bool:
-    """Does what the command line asks for; answers whether every proof holds."""
+    """Run the parsed command line; return True if every proof holds."""
     if arguments.prove_only:
         return prove_only(arguments.dsn, arguments.book, say)
     given = {name: getattr(arguments, name) for name in ("dsn", "days", "kills", "seed", "folder")}
@@ -71,14 +71,16 @@ def run(arguments: argparse.Namespace) -> bool:
 
 
 def say(line: str) -> None:
-    """Prints a line at once, also into a pipe."""
+    """Print a line at once, also into a pipe."""
     print(line, flush=True)
 
 
 def main() -> int:
-    """Runs the program; answers its exit code."""
+    """Run the program; return its exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # so that whatever was started is stopped
+        signal.signal(
+            number, signal.default_int_handler
+        )  # these stop all processes, as Ctrl-C does
     try:
         return 0 if run(parse()) else FAILED
     except KeyboardInterrupt:
@@ -93,7 +95,7 @@ def main() -> int:
 
 
 def fail(code: int, line: str) -> int:
-    """Says why there is nothing to prove."""
+    """Print why there are no books to prove, and return the exit code."""
     print(f"treasury: {line}", file=sys.stderr)
     return code
 

@@ -30,30 +30,28 @@ PAGE = servers.REPOSITORY / "docs" / "session.md"
 WIDTH = 100
 
 SESSION: list[tuple[str, list[str]]] = [
-    ("A shop's orders wait for somebody's approval. Two are started. Nobody works on them yet.", [
+    ("A shop's orders wait for approval. Start two. No worker runs yet.", [
         "pgflow migrate",
         "pgflow start shop.py:order item=lamp --key order-1 --label customer=acme",
         "pgflow start shop.py:order item=desk --key order-2 --label customer=acme",
     ]),
-    ("A worker takes them as far as they go. Waiting costs it nothing: it holds neither.", [
+    ("A worker runs them up to their wait. Waiting costs it nothing: it holds neither run.", [
         "pgflow workers shop.py --dead-after 1s --log-level error &",
         "pgflow list --watch",
         "pgflow workers",
     ]),
-    ("Ada approves one. It is being packed when its worker is killed, as by a power cut.", [
+    ("Ada approves one. Kill its worker while it packs, as a power cut would.", [
         "pgflow signal order-1 approved '\"Ada\"'",
         "pgflow list --status running",
         "kill -9 %1",
     ]),
-    (("The next one to come along - here a tick, as cron would run it - finds it dead, and goes on "
-     "from the journal."), [
+    ("The next worker - here a tick from cron - finds it dead, and continues from the journal.", [
         "touch door-is-open",
         "pgflow tick shop.py --dead-after 1s --log-level error",
         "pgflow timeline order-1",
         "pgflow show order-1",
     ]),
-    (("The customer leaves. Their open runs are shown, counted, and cancelled. Their code may clean "
-     "up."), [
+    ("The customer leaves. Show, count and cancel their open runs. Their code may clean up.", [
         "pgflow cancel --label customer=acme --status waiting --why 'the customer has left'",
         "pgflow tick shop.py --dead-after 1s",
         "pgflow list",

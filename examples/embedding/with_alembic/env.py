@@ -1,4 +1,4 @@
-"""Alembic's environment; the line of pgflow's is ``include_name``."""
+"""Alembic's environment; ``include_name`` is the line for pgflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shop's table, and what happens to an order."""
+"""The shop's table, and the workflow of an order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """Order of a customer; it has a state since the second migration."""
+    """Order of a customer; the second migration adds its state."""
 
     __tablename__ = "orders"
     order_id: Mapped[int] = mapped_column(primary_key=True)
@@ -23,7 +23,7 @@ class Order(Base):
 
 @pgflow.transaction
 def mark_shipped(connection: psycopg.Connection, order_id: int) -> None:
-    """The order's new state and the record of this step are one commit."""
+    """Mark the order as shipped, in one commit with the record of this step."""
     connection.execute("update orders set state = 'shipped' where order_id = %s", (order_id,))
 
 

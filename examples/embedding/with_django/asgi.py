@@ -1,7 +1,7 @@
 """The site and the console in one ASGI application: ``uvicorn asgi:application``, in this folder.
 
-The console is at ``/pgflow`` for whoever may see runs in the admin, by the session of Django. A
-member of the staff with the permission ``pgflow.view_run`` looks; a superuser may do everything.
+The console at ``/pgflow`` uses the session of Django. A staff member with the permission
+``pgflow.view_run`` may look; a superuser may do everything.
 """
 
 import os
@@ -29,7 +29,7 @@ import pgflow.web  # noqa: E402
 
 @sync_to_async
 def staff(request: HTTPConnection) -> pgflow.web.Principal | None:
-    """Says who looks at the console: whoever is logged in at the admin."""
+    """Return the principal of a request: the user who is logged in to the admin."""
     asked = HttpRequest()
     asked.session = SessionStore(request.cookies.get(settings.SESSION_COOKIE_NAME))
     user = get_user(asked)
@@ -40,7 +40,7 @@ def staff(request: HTTPConnection) -> pgflow.web.Principal | None:
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> Any:
-    """Opens what the console asks."""
+    """Open the app that the console queries."""
     with pgflow.django.app:
         yield
 

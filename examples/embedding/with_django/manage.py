@@ -1,6 +1,6 @@
-"""Django: a run is started by ``atomic``, worked on by ``manage.py pgflow``, and seen in the admin.
+"""Django: ``atomic`` starts a run, ``manage.py pgflow`` works on it, and the admin shows it.
 
-``settings.py`` names the app ``pgflow.django`` and says where the workflows are; ``shop/views.py``
+``settings.py`` names the app ``pgflow.django`` and the workflows; ``shop/views.py``
 starts a run beside the order, ``shop/workflows.py`` ships it with the ORM. The runs are at
 ``/admin/pgflow/run/``.
 

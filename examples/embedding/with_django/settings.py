@@ -1,4 +1,4 @@
-"""The settings of the project; pgflow's are the last of INSTALLED_APPS, and PGFLOW."""
+"""Settings of the project; those of pgflow are the last of INSTALLED_APPS, and PGFLOW."""
 
 import os
 

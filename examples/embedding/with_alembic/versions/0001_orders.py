@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Makes the table."""
+    """Create the table."""
     op.create_table(
         "orders",
         sa.Column("order_id", sa.Integer, primary_key=True),
@@ -17,5 +17,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops it."""
+    """Drop it."""
     op.drop_table("orders")

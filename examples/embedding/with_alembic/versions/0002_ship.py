@@ -1,6 +1,4 @@
-"""Orders have a state, and those that there are get shipped: in the transaction of the
-migration.
-"""
+"""Add a state to orders, and ship the existing ones, in the transaction of the migration."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +10,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Adds the column, and starts a run for each order."""
+    """Add the column, and start a run for each order."""
     op.add_column("orders", sa.Column("state", sa.String, nullable=False, server_default="placed"))
     connection = op.get_bind()
     flows = app.using(connection)
@@ -22,6 +20,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the column."""
+    """Drop the column."""
     op.drop_constraint("sku_is_said", "orders")
     op.drop_column("orders", "state")

@@ -10,7 +10,7 @@ class Stock(models.Model):
     n = models.IntegerField()
 
     class Meta:
-        """The database keeps the shop from selling what it has not."""
+        """The database prevents the shop from selling goods that it lacks."""
 
         db_table = "stock"
         constraints = (

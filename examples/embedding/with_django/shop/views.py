@@ -14,7 +14,7 @@ from shop.workflows import ship
 
 @csrf_exempt
 def place_order(request: HttpRequest) -> JsonResponse:
-    """Adds the order, starts its run, takes the goods: all of it, or none."""
+    """Add the order, start its run, take the goods: all of it, or none."""
     wanted = json.loads(request.body)
     try:
         with transaction.atomic():
