@@ -77,9 +77,9 @@ def test_a_failure_names_its_node(dsn: str, graph: Graph, tmp_path: Path) -> Non
     ("options", "says"),
     [
         ({"provider": "cmd:cat"}, "needs input 'file'"),
-        ({"inputs": {"file": "a"}}, "nobody takes the turns of say"),
+        ({"inputs": {"file": "a"}}, "no provider for say: pass provider="),
         ({"inputs": {"file": "a", "fiel": "b"}, "provider": "cmd:cat"}, "no input 'fiel'"),
-        ({"inputs": {"file": "a"}, "provider": "nobody:"}, "no provider 'nobody'"),
+        ({"inputs": {"file": "a"}, "provider": "nobody:"}, "unknown provider 'nobody'"),
     ],
 )
 def test_a_run_that_could_not_be_as_it_is_meant_is_refused(
