@@ -226,16 +226,16 @@ class Pgflow(Group):
         super().__init__(**{**attributes, "commands": Commands()})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is asked for, also by a word of another engine."""
+        """Return the command that is asked for, also by a word of another engine."""
         return super().resolve_command(ctx, ours(args))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names."""
+        """Return their names."""
         del ctx
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands, by what one is about to do."""
+        """Write the list of commands, by sections."""
         del ctx
         widest = max(len(name) for section in SECTIONS.values() for name in section)
         for title, section in SECTIONS.items():
@@ -246,8 +246,8 @@ class Pgflow(Group):
 
 
 def ours(args: list[str]) -> list[str]:
-    """A command line in our words. The status of a run is its page, and the status of all of them
-    are the open ones.
+    """Return a command line with the words of other engines replaced. ``status KEY`` is ``show
+    KEY``, and ``status`` alone lists the open runs.
     """
     if not args or args[0] not in ELSEWHERE:
         return args
@@ -261,7 +261,7 @@ def ours(args: list[str]) -> list[str]:
 
 
 def make_command(name: str, place: str) -> Any:
-    """The command that a function is, or a group of them."""
+    """Return the command of a function, or the group of a Typer app."""
     module, attribute = place.split(":")
     found = getattr(importlib.import_module(f"pgflow_cli.{module}"), attribute)  # noqa: TID251 - from a table in the code
     if isinstance(found, typer.Typer):
@@ -377,7 +377,7 @@ def _fail(error: Exception) -> int:
 
 
 def _misused(error: Any) -> int:
-    """A command line that cannot be read: what is wrong with it, and where to look."""
+    """Print the fault of a command line and the help to read; return the exit code."""
     path = getattr(getattr(error, "ctx", None), "command_path", "pgflow")
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.ctx.get_help())

@@ -82,7 +82,7 @@ def demo(
 
 
 def _import_treasury() -> None:
-    """The rates come with an extra: better to say so before anything is started."""
+    """Import the treasury, or report that its extra is missing before anything is started."""
     from pgflow_cli.treasury.rates import RatesMissing, published
 
     try:
@@ -117,7 +117,7 @@ def _say_plainly(line: str) -> None:
 
 
 def _show_proofs(report: Report) -> None:
-    """Each proof on a line: that nothing was lost and nothing done twice."""
+    """Print each proof on a line: that nothing was lost and nothing done twice."""
     from rich.table import Table
     from rich.text import Text
 
@@ -148,7 +148,7 @@ def _show_proofs(report: Report) -> None:
 
 
 def _show_killed_run(dsn: str, report: Report) -> None:
-    """The timeline of a run whose worker was killed."""
+    """Print the timeline of a run whose worker was killed."""
     from pgflow.inspect import read_history
     from pgflow_cli.look.database import connect, fetch
     from pgflow_cli.runs.timeline import draw

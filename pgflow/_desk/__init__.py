@@ -1,5 +1,5 @@
-"""Shared parts of the console's two faces, pages and a terminal: what they ask and tell, in words.
+"""Shared parts of the console's two faces, web pages and a terminal: questions, orders and words.
 
-Both read by :mod:`pgflow.inspect` and write by the verbs of a client, and by nothing else. What a
-person is told of a run, an order or a debt is said here once, whichever face shows it.
+Both read by :mod:`pgflow.inspect` and write by the verbs of a client, and by nothing else. The
+texts on a run, an order or a debt are here, once for both faces.
 """

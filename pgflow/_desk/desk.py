@@ -1,8 +1,8 @@
-"""The desk at which pages ask and say: an app of either colour, and its codec.
+"""The desk through which pages read and write: an app of either colour, and its codec.
 
 Pages read by :mod:`pgflow.inspect` and write by the verbs of a client, and by nothing else. Values
-come as they are stored. What the codec of the app can open is opened here, and a word stands in
-place of what it cannot.
+come as they are stored. The desk opens those that the app's codec can open, and puts a word in
+place of the others.
 """
 
 from __future__ import annotations

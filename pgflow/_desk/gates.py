@@ -1,4 +1,4 @@
-"""Gates: whom one asks, and what becomes of it when its time is over."""
+"""Gates: their approvers, and what happens at their time limit."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ ENDS = {
 
 
 def asks(gate: GateRow, names: Collection[str]) -> bool:
-    """Return True if a gate asks somebody of these names and roles, as far as they are known."""
+    """Return True if a gate asks one of these names and roles, or names no approvers."""
     return not gate.approvers or any(name in gate.approvers for name in names)

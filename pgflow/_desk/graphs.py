@@ -1,6 +1,6 @@
-"""Graphs: the pictures of runs whose workflow came from a file, made by whoever knows such files.
+"""Graphs: pictures of runs whose workflow came from a file, made by a drawer that knows such files.
 
-The console knows no language of files. It is given a drawer for each workflow that plays graphs.
+The console does not read files of workflows. It gets a drawer for each workflow that plays graphs.
 A drawer gets the input of a run and its progress, and returns a picture and the same in words.
 """
 
@@ -20,7 +20,7 @@ STANDINGS = {
     "skipped": ("cancelled", "It was left out."),
     "cut off": ("cancelled", "Its run ended while it was at work."),
 }
-"""Words for where a node stands: the shape beside each, and what it means."""
+"""States of a node: the shape beside each word, and its meaning."""
 
 
 class GraphNode(Protocol):
@@ -40,7 +40,7 @@ class GraphNode(Protocol):
 
     @property
     def standing(self) -> str:
-        """Word of ``STANDINGS`` for where it stands."""
+        """State of it, a word of ``STANDINGS``."""
 
     @property
     def round(self) -> int | None:
@@ -56,7 +56,7 @@ class GraphDrawing(Protocol):
 
     @property
     def svg(self) -> str:
-        """Element of a page, in which all that came from elsewhere is escaped; empty for none."""
+        """Element of a page, with all foreign text escaped; empty for none."""
 
     @property
     def nodes(self) -> Sequence[GraphNode]:
@@ -68,7 +68,7 @@ class GraphDrawer(Protocol):
 
     @property
     def stream(self) -> str:
-        """Name of the stream on which such a run tells of its nodes."""
+        """Name of the stream to which such a run publishes its nodes."""
 
     def __call__(self, given: Any, progress: Progress, *, has_ended: bool) -> GraphDrawing | None:
         """Return the graph of a run; None if its input has none."""

@@ -36,7 +36,7 @@ MOST_ROWS = 8
 LATE_SECONDS = 60.0
 """Time for which a run that could be claimed may wait before it is worth a look."""
 SILENT_SECONDS = 10.0
-"""Silence after which other workers count one as dead, unless they are told otherwise."""
+"""Silence after which other workers count one as dead, by default."""
 FAILED_WITHIN = timedelta(hours=24)
 LEVELS = ("bad", "ask", "look")
 """Levels of needs, in their order."""
@@ -58,13 +58,13 @@ class Need:
     Attributes:
         kind: Kind of it, in a word or two.
         level: ``bad``, ``ask`` or ``look``: its place in the order, and its shape.
-        name: Key or name of what it is about.
+        name: Key or name of its subject.
         what: Words for it.
         since: Time since which it is so; None if that is not known.
         until: Time at which it is too late; None for none.
         action: Words for what to do.
         page: Page where that is done, by its name: ``run``, ``debt``, ``workers``, ...
-        said: Words that say of what: the key of a run, the name of a relay.
+        said: Parameters of that page: the key of a run, the name of a relay.
     """
 
     kind: str
@@ -106,12 +106,12 @@ async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIter
 
 
 def _cut(needs: list[Need], page: str, **said: str) -> list[Need]:
-    """Needs of one kind, of which one more was asked for than is shown.
+    """Return needs of one kind, cut to the number shown; the caller asks for one more than that.
 
     Args:
         needs: The needs.
         page: Page that has all of them.
-        said: Words that it is asked with.
+        said: Parameters of that page.
     """
     if len(needs) <= MOST_ROWS:
         return needs

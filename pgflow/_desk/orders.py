@@ -1,4 +1,4 @@
-"""Orders to a run: what each does, where it fits, and the command and statement it stands for."""
+"""Orders to a run: what each does, the statuses it fits, and its command and SQL statement."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Order:
     Attributes:
         verb: The verb, as it is named in Python, SQL and on the command line.
         title: Words of its button.
-        fits: Statuses in which it means something.
+        fits: Statuses that it applies to.
         says: Words for what it does.
         past: Words for what was done.
-        is_grave: True if nothing takes it back.
+        is_grave: True if it cannot be taken back.
     """
 
     verb: str
@@ -84,12 +84,12 @@ def orders_for(run: RunRow) -> list[Order]:
 
 
 def refusal_of(order: Order, key: str, status: str) -> str:
-    """Return the reason why a run is not told, which the database would only find later."""
+    """Return the reason why a run does not take an order, before the database finds it."""
     return f"run {key} is {status}: {order.verb} fits {' or '.join(order.fits)}"
 
 
 def command_of(order: Order, key: str, signal: str, payload: str, why: str) -> str:
-    """Return the command line that an order stands for."""
+    """Return the command line of an order."""
     if order.verb == "signal":
         return f"pgflow signal {quoted(key)} {quoted(signal or 'NAME')} {quoted(payload or 'JSON')}"
     said = f" --why {quoted(why)}" if why else ""
@@ -97,7 +97,7 @@ def command_of(order: Order, key: str, signal: str, payload: str, why: str) -> s
 
 
 def sql_of(order: Order, key: str, signal: str, payload: str, by: str) -> str:
-    """Return the statement that an order stands for."""
+    """Return the SQL statement of an order."""
     if order.verb == "signal":
         return (
             f"select pgflow.send_signal({literal(key)}, {literal(signal or 'NAME')}, "

@@ -1,6 +1,6 @@
-"""A picture of a waterfall: one SVG that stands by itself, for a report or a ticket.
+"""A picture of a waterfall: one self-contained SVG, for a report or a ticket.
 
-It has no script and fetches nothing. Names are text that is escaped.
+It has no script and fetches nothing. Names are escaped text.
 """
 
 from __future__ import annotations

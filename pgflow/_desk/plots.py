@@ -1,7 +1,7 @@
 """Plots: small bars over the minutes of an hour, as shapes with places in a box, and their words.
 
-A page draws them as SVG and a terminal as characters. Whoever cannot see them reads the words,
-which say the same.
+A page draws them as SVG and a terminal as characters. The words have the same content, for readers
+who do not see the plot.
 """
 
 from __future__ import annotations

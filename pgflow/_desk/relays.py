@@ -1,4 +1,4 @@
-"""Orders to a relay: what each does, where it fits, and the command and statement it stands for."""
+"""Orders to a relay: what each does, the states it fits, and its command and SQL statement."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def orders_for(state: str, dead: int) -> list[Order]:
 
 
 def command_of(order: Order, name: str, event: str) -> str:
-    """Return the command line that an order stands for."""
+    """Return the command line of an order."""
     said = {"replay": f" --from {quoted(event or 'EVENT')}", "redeliver": f" {quoted(event)}"}
     return f"pgflow outbox {order.verb} {quoted(name)}" + (
         said[order.verb] if order.verb == "replay" or (event and order.verb in said) else ""
@@ -60,7 +60,7 @@ def command_of(order: Order, name: str, event: str) -> str:
 
 
 def sql_of(order: Order, name: str, event: str, by: str) -> str:
-    """Return the statement that an order stands for."""
+    """Return the SQL statement of an order."""
     number = event if event.isascii() and event.isdecimal() else ""
     rest = f"why => 'WHY', sent_by => {literal(by)})"
     if order.verb == "replay":

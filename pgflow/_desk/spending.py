@@ -1,4 +1,4 @@
-"""Spending: what was spent of late, added up by day, run, model and tool."""
+"""Spending: recent charges, added up by day, run, model and tool."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from pgflow.errors import InvalidArgument
 
 
 def checked_logs(template: str) -> str:
-    """Return an address of logs with places for what it is about.
+    """Return an address of logs with its placeholders.
 
     Raises:
-        InvalidArgument: It is no address of a site, or has other places.
+        InvalidArgument: It is not an address of a site, or has other placeholders.
     """
     if not template:
         return ""

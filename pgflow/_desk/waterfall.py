@@ -34,7 +34,7 @@ class Bar:
         x: Left edge in per cent.
         width: Width in per cent.
         is_open: True if it has not ended.
-        is_bad: True if it came to no good end.
+        is_bad: True if it failed.
         notches: Places of its failed attempts, in per cent.
         title: Words for it.
     """

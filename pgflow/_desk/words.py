@@ -1,8 +1,7 @@
 """Words for what pages show: durations, times, values, and what to do about a run.
 
-Everything that is shown was written by somebody else. Templates escape it for HTML; here goes what
-a reader would not see, such as a reversal of the writing direction, which could make a key look
-like another.
+All data on a page is untrusted. Templates escape it for HTML; this module removes invisible
+characters, such as a reversal of the writing direction, which could make a key look like another.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def when(moment: datetime) -> str:
 
 
 def wall(moment: datetime, zone: str) -> str:
-    """Return a moment as clocks on the wall show it in a zone; in UTC if there is no such zone."""
+    """Return a moment as local time in a zone; in UTC if the zone is unknown."""
     try:
         local = moment.astimezone(ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError):
@@ -66,7 +65,7 @@ def wall(moment: datetime, zone: str) -> str:
 
 
 def number(value: float | Decimal) -> str:
-    """Return an amount with its thousands apart, and no zeros behind what it says."""
+    """Return an amount with separators between thousands, and without trailing zeros."""
     if isinstance(value, Decimal):
         text = f"{value:,f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
@@ -168,7 +167,7 @@ WHY_NOBODY_TAKES_IT = {
 
 
 def why(run: RunRow | RunDetail) -> str:
-    """Return the reason why a run stands where it stands, in a sentence."""
+    """Return the reason for a run's status, in a sentence."""
     code = getattr(run, "reason_code", None)
     if run.status == "waiting":
         return WHY_IT_WAITS.get(code or "", "It waits.")

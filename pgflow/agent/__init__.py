@@ -1,9 +1,9 @@
-"""Agents: the loop around a model that acts, and what it comes to.
+"""Agents: the loop around a model that acts, and its outcome.
 
-The loop is a function over functions: what is observed, decided, asked, done and judged is the
-caller's, and the order of these is the loop's. It is made of the public words alone, ``@decision``,
-``gate``, ``@effect``, ``saga``, ``because`` and ``continue_as_new``, so that whoever needs another
-order writes it down in the same words.
+The loop is a function over functions: you pass what to observe, decide, ask, do and judge, and the
+loop calls them in its order. It uses only public parts, ``@decision``, ``gate``, ``@effect``,
+``saga``, ``because`` and ``continue_as_new``, so if you need another order, write it with the same
+parts.
 
 ``loop`` is for async workflows, and ``pgflow.agent.sync.loop`` for sync ones.
 """

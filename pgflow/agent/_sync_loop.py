@@ -1,11 +1,11 @@
 # Made by tools/colours.py from pgflow/agent/_async_loop.py; edit that one.
 """The loop of an agent: observe, decide, gate, verify, act, fold, judge, compensate.
 
-Nothing of it lives in a process. A decision is sampled once, and what rests on it names it; an act
-that dies on the way is settled and not repeated; a person answers days later; and what is spent is
-spent on the pool of the run. After some turns the run goes on as a new generation with the state as
-it is then, at the place where the next decision would be made: so a journal stays short for as long
-as the agent lives, and what it has done is still taken back if the goal is missed.
+All of its state is in the run, none in a process. A decision is sampled once, and the acts that
+rest on it name it; an act that dies on the way is settled and not repeated; a person may answer
+days later; and spending draws on the pool of the run. After some turns the run continues as a new
+generation with its state, where the next decision would be made. So a journal stays short however
+long the agent lives, and earlier acts are still compensated if the goal is missed.
 """
 
 from __future__ import annotations
@@ -70,44 +70,46 @@ def loop(
     is_long: Callable[[S], bool] | None = None,
     compact: Callable[[G, S], S] | None = None,
 ) -> Outcome[S]:
-    """Goes around until the goal is reached, judges, and takes everything back if it is missed.
+    """Repeat turns until the goal is reached, judge the result, and compensate everything if it is
+    missed.
 
     The workflow that calls it takes the goal and the state, in this order: it is continued as new
     with both. A run has one goal, since everything that it did is one saga.
 
-    All functions are code of the workflow. What touches the world in them is a step; most often the
-    step itself is what is passed.
+    All functions are code of the workflow. Parts that touch the world are steps; most often you
+    pass the step itself.
 
     Args:
         goal: The goal.
         state: The state to begin with.
         observe: Looks at the world, fresh in every turn.
-        decide: A ``@decision`` over goal, state and what was observed, perhaps with
-            ``.options(admit=)``. If it chooses None, there is nothing more to do.
+        decide: A ``@decision`` over goal, state and observation, perhaps with ``.options(admit=)``.
+            If it chooses None, there is nothing more to do.
         act: Does what was chosen: an ``@effect``, or a function that calls some. If its
-            precondition does not hold (Stale, Diverged), the next turn looks and decides again;
-            what it did before that is taken back.
+            precondition does not hold (Stale, Diverged), its acts so far in this turn are
+            compensated, and the next turn looks and decides again.
         fold: Makes the next state of state, action and result. It may call ``pgflow.set_state``.
-        done: True if there is nothing more to do. Without it only ``decide`` ends the turns.
-        gate: Asks for leave; without it everything may happen that the policy lets pass. What is
-            done is the value approved, as edited, or what a person has done by hand.
-        decline: Makes the next state where nobody gave leave, here or at a gate of the policy;
-            without it the agent ends, and everything is taken back.
-        oracle: Knows if the goal is reached: True, False, or None if it cannot tell. Its word is
-            final.
+        done: Returns True if there is nothing more to do. Without it only ``decide`` ends the
+            turns.
+        gate: Asks for approval; without it everything may happen that the policy allows. What is
+            done is the value as approved or edited, or what a person did by hand.
+        decline: Makes the next state after an act was not approved, here or at a gate of the
+            policy. Without it the agent ends, and everything is compensated.
+        oracle: Knows if the goal is reached: True, False, or None if it cannot decide. Its answer
+            is final.
         grade: A ``@decision`` of a model, how sure it is that the goal is reached. It is asked if
             no oracle knows.
-        sure: Grade from which on the word of the model is enough.
-        review: Asks a person, where the model is not sure. Who rejects has everything taken back;
-            where nobody answers, the outcome is ``needs review``, and everything stands.
-        ends: Errors, beside BudgetExceeded, after which everything is taken back and the outcome is
-            ``compensated``. After all others the run fails, and takes back the same.
+        sure: Grade from which on the model's answer is enough.
+        review: Asks a person if the model is not sure. A rejection compensates everything. Without
+            an answer, the outcome is ``needs review``, and nothing is compensated.
+        ends: Errors, beside BudgetExceeded, after which everything is compensated and the outcome
+            is ``compensated``. After all others the run fails, and compensates the same.
         planner: As of :func:`pgflow.saga`.
         steps: As of :func:`pgflow.saga`.
         turns: Turns of a generation; then the run continues as new.
-        is_long: True if the state has grown so long that it must be compacted at once.
-        compact: Makes the state shorter, before the run continues as new: a step that has a model
-            write a summary, say. Generations of before keep what was there.
+        is_long: Returns True if the state has grown so long that it must be compacted at once.
+        compact: Makes the state shorter, before the run continues as new: such as a step that has a
+            model write a summary. Earlier generations keep the full state.
 
     Returns:
         The end, with the state.
@@ -193,10 +195,10 @@ def _judge(
     sure: float,
     review: Callable[[G, S], Verdict[Any]] | None,
 ) -> How:
-    """Take the word of an oracle, else that of a model that is sure, else that of a person.
+    """Ask an oracle, else a model that is sure, else a person.
 
     Raises:
-        NotGood: They say no.
+        NotGood: Their answer is no.
     """
     if oracle is not None:
         is_good = oracle(goal, state)

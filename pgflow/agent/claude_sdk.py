@@ -73,7 +73,7 @@ class PgflowSessionStore(SessionStore):
         await self._documents.put(puts)
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """Returns a transcript; None if there is none."""
+        """Return a transcript; None if it does not exist."""
         found = [entry.value async for entry in self._documents.walk(ENTRIES, _place(key))]
         return found or None
 

@@ -1,7 +1,7 @@
 """Frameworks that are ``async`` in the workflows of both colours.
 
-In a sync workflow the framework runs on a loop of the workflow's own thread. That stands still
-while a durable call is under way, so what the framework does at once is done one after the other.
+In a sync workflow the framework runs on a loop of the workflow's own thread. The loop pauses during
+a durable call, so concurrent work of the framework is done one after the other.
 """
 
 from __future__ import annotations

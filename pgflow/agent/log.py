@@ -1,15 +1,15 @@
-"""The log of an agent: its journal in the words of a conversation, and what people say of it.
+"""The log of an agent: its journal in the words of a conversation, and people's feedback on it.
 
 Every provider of models speaks of messages, tool calls and tool results. The journal of a run has
 them all, each as a unit of its own: a call is recorded before its body runs, each result when it
-comes, a failure as one too, and a question to a person until it is answered. So there is no second
-log that could say something else. This module reads the journal in these words.
+comes, a failure as one too, and a question to a person until it is answered. So a second log, which
+could differ, is not needed. This module reads the journal in these words.
 
-A branch is a run, or what a rewind has made of it. It goes on from a part that it has in common
-with the one before, whose units keep their ids there, and nothing of that one is changed.
+A branch is a run, or its continuation after a rewind. It shares its first part with the branch
+before, whose units keep their ids there, and changes nothing of that branch.
 
-What people say later is no part of what happened, and stands beside it: an entity has feedback on
-units, and names of those that are archived, with the history of both.
+Later feedback is kept beside the journal, not in it: an entity has feedback on units, and the names
+of archived ones, with the history of both.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ REMARKS = "pgflow.remarks"
 
 @dataclass
 class Feedback:
-    """Word of a person on a unit.
+    """Feedback of a person on a unit.
 
     Attributes:
         unit: Id of the unit.
-        value: The word: anything JSON.
+        value: The feedback: anything JSON.
         by: Name of the person.
     """
 
@@ -93,7 +93,7 @@ class LogUnit:
     """A unit of the log.
 
     Attributes:
-        id: Its id, which no other unit of any run has: the same after a rewind that keeps it, and
+        id: Its id, unique among all units of all runs: the same after a rewind that keeps it, and
             that of the event where it was emitted (:class:`pgflow.streams.Event`).
         parent: Id of the unit before it in this branch; None for the first.
         role: ``user`` for people, ``assistant`` for the model, ``system`` for the workflow.
@@ -103,9 +103,9 @@ class LogUnit:
         ref: Of a result or a failure, the id of its call; of a call of a sub-agent, the key of its
             run, under which it has a log of its own.
         at: Time of it.
-        is_owed: True for a call whose result is not there yet.
-        is_archived: True if somebody has archived it.
-        feedback: Words of people on it.
+        is_owed: True for a call that has no result yet.
+        is_archived: True if it was archived.
+        feedback: Feedback of people on it.
     """
 
     id: str

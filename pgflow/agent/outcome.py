@@ -24,10 +24,10 @@ class Outcome(Generic[S]):
     """End of an agent's loop.
 
     Attributes:
-        how: ``good``; ``compensated``, if all that was done was taken back; or ``needs review``, if
-            it stands, and nobody has looked in time.
+        how: ``good``; ``compensated``, if everything was compensated; or ``needs review``, if
+            nothing was, because no person answered in time.
         state: The state at the end.
-        why: Name of the error because of which it was taken back; empty for none.
+        why: Name of the error that caused the compensation; empty for none.
     """
 
     how: How
@@ -40,7 +40,7 @@ class NotGood(Exception):
 
 
 class Declined(Exception):
-    """Nobody gave leave for an act, and the agent has no ``decline``."""
+    """An act was not approved, and the agent has no ``decline``."""
 
 
 def verdict_of(refusal: GateRejected) -> Rejected | Escalated | Expired:
@@ -92,13 +92,13 @@ def declined(
 
 
 def agent_operation() -> AbstractContextManager[Any]:
-    """Tell traces of the agent: it has the name of the workflow, and talks in the run."""
+    """Trace the agent: under the name of the workflow, with the run as its conversation."""
     info = pgflow.run_info()
     return pgflow.operation("invoke_agent", info.workflow, conversation=info.key)
 
 
 def act_operation(act: Callable[..., Any]) -> AbstractContextManager[Any]:
-    """Tell traces of an act: a tool, with the name of its step or function."""
+    """Trace an act as a tool, under the name of its step or function."""
     step = getattr(act, "__self__", act)  # of its methods `sync` and `aio`
     name = getattr(step, "name", None) or getattr(act, "__name__", None)
     return pgflow.operation("execute_tool", name if isinstance(name, str) else "act")

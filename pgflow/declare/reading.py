@@ -90,7 +90,7 @@ def parse_workflow(source: PathLike, *, search: Iterable[PathLike] = ()) -> Grap
 
 
 def read_one(path: PathLike, *, search: Iterable[PathLike] = ()) -> Verdict:
-    """The verdict on one file or workspace; a directory of several is not one.
+    """Return the verdict on one file or workspace; a directory of several is not one.
 
     Args:
         path: Its path.
@@ -104,8 +104,8 @@ def read_one(path: PathLike, *, search: Iterable[PathLike] = ()) -> Verdict:
 
 
 def read_text(text: str) -> Verdict:
-    """The verdict on the text of a file, whose family is found in it: steps in Markdown, stages in
-    YAML, else a DAG.
+    """Return the verdict on the text of a file, whose family is found in it: steps in Markdown,
+    stages in YAML, else a DAG.
 
     Args:
         text: All of it.
@@ -122,7 +122,7 @@ def read_text(text: str) -> Verdict:
 
 
 def _first_of(file: str, wrong: tuple[Problem, ...]) -> str:
-    """The first error in a line, and how many there are besides."""
+    """Return the first error in a line, and how many there are besides."""
     if not wrong:
         return f"{file}: nothing can be made of it"
     first, more = wrong[0], len(wrong) - 1
@@ -175,7 +175,7 @@ def _directory(path: str, search: tuple[str, ...]) -> Iterator[Verdict]:
 
 
 def _file(path: str, search: tuple[str, ...]) -> Verdict:
-    """The verdict on a regular file, by its name."""
+    """Return the verdict on a regular file, by its name."""
     reader = _reader_of(path, search)
     if reader is None:
         return _unreadable(
@@ -187,7 +187,8 @@ def _file(path: str, search: tuple[str, ...]) -> Verdict:
 
 
 def family_of(path: str | os.PathLike[str]) -> Family | None:
-    """The family that a file belongs to, by its name and, for YAML with stages in it, by its text.
+    """Return the family that a file belongs to, by its name and, for YAML with stages in it, by its
+    text.
 
     Args:
         path: The file.

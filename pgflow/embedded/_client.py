@@ -161,7 +161,7 @@ def status(home: Path | None = None) -> ServerStatus:
 
 
 def stop(home: Path | None = None) -> None:
-    """Stop the server under `home` now, whoever needs it. One that does not run is left alone.
+    """Stop the server under `home` now, even if it is in use. Do nothing if it does not run.
 
     Raises:
         EmbeddedServerError: It does not stop.
@@ -197,8 +197,8 @@ def _supervisor_pid(folder: Folder) -> int | None:
 
 
 def _ensure_running(folder: Folder, deadline: float) -> State:
-    """The server that takes connections; called by one process at a time,
-    which is a registered user.
+    """Return the server that takes connections; called by one process at a time, which is a
+    registered user.
     """
     while time.monotonic() < deadline:
         if not is_locked(folder.supervisor_lock):
@@ -251,7 +251,7 @@ def _have_database(state: State) -> None:
 
 
 def _have_auditor(connection: psycopg.Connection[Any]) -> None:
-    """Let pgflow_auditor log in: it runs the statements that people write, and can be nobody else.
+    """Let pgflow_auditor log in. It runs the statements that people write, and has no other role.
 
     The socket, which this user alone can reach, asks for no password. By TCP it has none.
     """
@@ -299,7 +299,7 @@ def _environment() -> dict[str, str]:
 
 
 def open_log(folder: Folder) -> BinaryIO:
-    """The log, to be added to; one older log is kept."""
+    """Return the log, to be added to; one older log is kept."""
     if folder.log.exists() and folder.log.stat().st_size > LOG_BYTES:
         folder.log.replace(folder.log.with_name("server.log.1"))
     return os.fdopen(os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")

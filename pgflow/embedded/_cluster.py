@@ -2,7 +2,7 @@
 
 Two facts decide whether it may be started. ``postgres.lock`` is inherited by the postmaster and by
 all its children, so it is free exactly when none of them lives. ``postmaster.pid`` is Postgres' own
-lock file: it survives a kill -9, and its process id may by then belong to somebody else.
+lock file: it survives a kill -9, and its process id may by then belong to another process.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class PidFile:
 
     @classmethod
     def read(cls, data: Path) -> PidFile | None:
-        """The file of this data folder; None without one,
-        or while its first line is being written.
+        """Return the file of this data folder; None without one, or while its first line is being
+        written.
         """
         try:
             lines = (data / "postmaster.pid").read_text().splitlines()
@@ -133,8 +133,8 @@ class Cluster:
         return folder
 
     def create(self) -> None:
-        """Make the data folder if there is none;
-        it appears under its name only when it is whole.
+        """Make the data folder if it does not exist. It appears under its name only when it is
+        whole.
         """
         if (self.data / "PG_VERSION").exists():
             return
@@ -191,11 +191,11 @@ class Cluster:
             )
 
     def remove_foreign_pid_file(self) -> None:
-        """Remove a ``postmaster.pid`` that a killed server left and whose process is by now
-        something else.
+        """Remove a ``postmaster.pid`` that a killed server left, if its process id is now another
+        process's.
 
-        Only while ``postgres.lock`` is free. A pid that is no process is left to Postgres itself,
-        which then also looks whether the shared memory is in use.
+        Call it only while ``postgres.lock`` is free. A pid without a process is left to Postgres
+        itself, which then also looks whether the shared memory is in use.
         """
         left_behind = PidFile.read(self.data)
         if left_behind is None or not process_exists(left_behind.pid):
@@ -239,8 +239,8 @@ def process_exists(pid: int) -> bool:
 
 
 def serves(pid: int, data: Path) -> bool:
-    """Return True if this process is a Postgres of this data folder:
-    it works in it, or was told of it.
+    """Return True if this process is a Postgres of this data folder: it works in it, or has it
+    among its arguments.
     """
     try:
         return Path(f"/proc/{pid}/cwd").samefile(data)
@@ -250,7 +250,7 @@ def serves(pid: int, data: Path) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """The command of a process, or nothing."""
+    """Return the command of a process, or nothing."""
     if sys.platform == "linux":
         try:
             return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")

@@ -1,9 +1,8 @@
 """The folder of one embedded server, with all its files by name.
 
 ``PGFLOW_HOME/postgres`` belongs to one user and is closed to all others (0700), so that local
-connections need no password. The folder above it may be anybody's choice and is never changed. What
-one process tells another goes through ``state.json``, written by rename so that a reader sees all
-of it or none.
+connections need no password. The folder above it may be any, and is never changed. Processes
+communicate through ``state.json``, written by rename so that a reader sees all of it or none.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ def default_home() -> Path:
 
 @dataclass(frozen=True)
 class State:
-    """The server when this was written: its postmaster, or 0 while there is none, and its address.
+    """The server when this was written: its postmaster, or 0 without one, and its address.
 
-    The address is kept for the next start, so that one that was noted down stays true.
+    The address is kept for the next start, so that addresses that were noted stay valid.
     """
 
     pid: int
@@ -41,7 +40,7 @@ class State:
     socket_dir: str
 
     def dsn(self, database: str) -> str:
-        """The address of a database of this server, through the socket."""
+        """Return the address of a database of this server, through the socket."""
         return (
             f"postgresql://{SUPERUSER}@/{database}"
             f"?host={quote(self.socket_dir, safe='')}&port={self.port}"
@@ -56,7 +55,7 @@ class Folder:
 
     @classmethod
     def of(cls, home: Path | None) -> Folder:
-        """The folder under `home`, by the one absolute name that all processes agree on."""
+        """Return the folder under `home`, by the one absolute name that all processes agree on."""
         return cls((home if home is not None else default_home()).expanduser().resolve())
 
     @property
@@ -127,7 +126,7 @@ class Folder:
             )
 
     def read_state(self) -> State | None:
-        """The server that was last published, or None."""
+        """Return the server that was last published, or None."""
         try:
             return State(**json.loads(self.state.read_text()))
         except (OSError, ValueError, TypeError):
@@ -145,7 +144,7 @@ class Folder:
             return None
 
     def read_log_tail(self, lines: int = 8) -> str:
-        """The end of the log, for an error message."""
+        """Return the end of the log, for an error message."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 

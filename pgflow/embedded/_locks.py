@@ -1,9 +1,9 @@
 """File locks that end with their process, however it ends.
 
 `flock` belongs to an open file: the kernel drops it when the last copy of the descriptor is closed.
-Python's descriptors do not pass to programs that are executed, so nobody holds a lock by accident;
-where one is meant to be inherited (``postgres.lock``), its descriptor is passed on by name. A
-process that merely forked has a copy, and with it the lock, for as long as it lives.
+Python's descriptors do not pass to executed programs, so no program holds a lock by accident;
+``postgres.lock`` is meant to be inherited, so its descriptor is passed on by name. A process that
+merely forked has a copy, and with it the lock, for as long as it lives.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FileLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if somebody holds this lock exclusively, or as a process of the server."""
+    """Return True if this lock is held exclusively, or by a process of the server."""
     if not path.exists():
         return False
     with FileLock(path) as probe:

@@ -98,7 +98,7 @@ def _exit_with(condition: Callable[[], bool]) -> NoReturn:
 
 
 def find_account() -> Account:
-    """An unprivileged account that exists anyway."""
+    """Return an unprivileged account that exists anyway."""
     for name in ACCOUNTS:
         try:
             entry = pwd.getpwnam(name)

@@ -1,4 +1,4 @@
-"""As whom the server runs, and where its data is, when this process is root.
+"""Account and folder of a server that is started by root.
 
 An ordinary user's server is simply that user's. For root there are two ways, and the first start
 decides: a user namespace keeps everything root's and in place (`_namespace`). Where that is

@@ -1,8 +1,8 @@
 """The small process that owns the server: ``python -m pgflow.embedded._supervisor HOME``.
 
-It detaches from whoever started it, makes the data folder if need be, starts Postgres in the
-foreground as its own child (a child that dies is noticed at once; a daemon killed with -9 is not),
-publishes its address, starts it again when it crashes, and stops it once nobody has needed it for
+It detaches from the process that started it, makes the data folder if need be, starts Postgres in
+the foreground as its own child (a child that dies is noticed at once; a daemon killed with -9 is
+not), publishes its address, starts it again when it crashes, and stops it once it was unused for
 `LINGER_SECONDS`.
 """
 
@@ -49,7 +49,7 @@ SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 def main() -> int:
-    """Supervise the server of the home that the argument names, unless somebody does."""
+    """Supervise the server of the home in the argument, unless another process does."""
     folder = Folder(Path(sys.argv[1]))
     own_lock = FileLock(folder.supervisor_lock)
     if not own_lock.lock_until(time.monotonic() + 1):  # longer than any look of `is_locked`
@@ -81,7 +81,7 @@ def report_failure(folder: Folder, reason: str) -> None:
 
 
 class Signals:
-    """Wakes the supervisor when its child ends or somebody asks it to stop."""
+    """Wakes the supervisor when its child ends or a signal asks it to stop."""
 
     def __init__(self) -> None:
         self.asked_to_stop = False
@@ -132,7 +132,7 @@ class Supervisor:
                 self._server.stop()
 
     def _has_crashed(self, server: Postmaster) -> bool:
-        """Watch the server until it ends by itself (true), or is to be stopped."""
+        """Watch the server until it ends by itself (True), or must be stopped."""
         idle_since: float | None = None
         while not self._signals.asked_to_stop:
             if not server.is_alive():
@@ -165,8 +165,8 @@ class Supervisor:
             return error.sqlstate == TOO_MANY_CONNECTIONS
 
     def _adopt(self) -> Postmaster | None:
-        """The server that a killed supervisor left behind;
-        None once no process uses the data folder.
+        """Return the server that a killed supervisor left behind; None once no process uses the
+        data folder.
         """
         deadline = time.monotonic() + LEFTOVER_SECONDS
         while is_locked(self._cluster.lock):
@@ -219,7 +219,7 @@ class Supervisor:
 
 
 def choose_socket_dir(cluster: Cluster, previous: State | None) -> Path:
-    """A private folder whose name can be the address of a socket."""
+    """Return a private folder whose name can be the address of a socket."""
     beside_data = cluster.data.parent / "run"
     # A client reads a comma as the end of the first of several hosts.
     if len(os.fsencode(beside_data / ".s.PGSQL.65535")) <= SOCKET_PATH_BYTES and "," not in str(
@@ -254,7 +254,7 @@ def is_port_free(port: int) -> bool:
 
 
 def find_free_port() -> int:
-    """A port that the kernel says is free now."""
+    """Return a port that is free now, by the kernel."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -263,8 +263,7 @@ def find_free_port() -> int:
 def set_password(folder: Folder, server: State) -> None:
     """Give the superuser the password in its file, which is made if missing; only its hash is sent.
 
-    Without a password there is no way in by TCP, and nothing else amiss:
-    a failure is noted and no more.
+    Without a password TCP logins fail, and nothing else does: a failure is only logged.
     """
     if not folder.password.exists():
         replace_file(folder.password, secrets.token_urlsafe(24))

@@ -27,7 +27,7 @@ INSTEAD_OF = {
     **{code: frozenset({"PF201"}) for code in ("PF104", "PF105", "PF110")},
     "PF207": frozenset({"PF203"}),
 }
-"""Rules that keep quiet where another one has said more."""
+"""Rules that keep quiet where a more specific one has a finding."""
 
 
 class UnknownCode(Exception):
@@ -54,18 +54,18 @@ class Report:
 def check(
     *targets: str, select: Sequence[str] = (), ignore: Sequence[str] = (), load: Load | None = None
 ) -> Report:
-    """Checks the workflow code of files, of the files in folders,
-    and of modules. Nothing of it is run.
+    """Check the workflow code of files, of the files in folders, and of modules, without running
+    it.
 
     Args:
         *targets: Paths, or dotted names of modules.
-        select: Codes of the rules to check, or how these begin; every rule if empty.
-        ignore: Codes of rules to leave out, or how these begin.
+        select: Codes of the rules to check, or their beginnings; every rule if empty.
+        ignore: Codes of rules to leave out, or their beginnings.
         load: Imports a file, so that the codec of every annotation can be asked for; nothing is
             imported without.
 
     Raises:
-        UnknownTarget: A target stands for no file.
+        UnknownTarget: A target has no files.
         UnknownCode: No rule has such a code.
     """
     check_one = _Files(choose_rules(select, ignore), load)
@@ -169,7 +169,7 @@ def _obeying_comments(
 
 
 def choose_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Rule]:
-    """The rules whose codes are chosen, or begin as is said.
+    """Return the rules with these codes, or with codes that begin like this.
 
     Raises:
         UnknownCode: None does.

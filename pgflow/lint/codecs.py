@@ -21,7 +21,7 @@ RULE = NotStorableAnnotation()
 
 
 def ask_codecs(module: Module, imported: ModuleType) -> Iterator[Finding]:
-    """Every annotation of what a module declares that no codec can be made for.
+    """Yield every annotation of what a module declares that no codec can be made for.
 
     Args:
         module: The text.

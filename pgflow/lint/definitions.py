@@ -135,12 +135,12 @@ class Definitions:
         return (found for found in self.declared.values() if found.kind in kinds)
 
     def workflows(self) -> list[Declared]:
-        """The workflows."""
+        """Return the workflows."""
         return list(self.of_kind(Kind.WORKFLOW))
 
     def find(self, dotted: str | None) -> Callee | None:
-        """Return the declared thing under a dotted path, whatever options or door follow it; None
-        if there is none.
+        """Return the declaration under a dotted path, whatever options or door follow it; None if
+        there is none.
         """
         match = _CALLEE.fullmatch(dotted) if dotted is not None else None
         if match is None:
@@ -224,7 +224,7 @@ class Definitions:
             self.bodies.add(function)
 
     def _passed(self, call: ast.Call) -> ast.expr | None:
-        """Return the argument that a call makes the body of something; None if there is none."""
+        """Return the argument that a call makes the body of something; None without one."""
         if call.args and self._is_hook(call.func):
             return call.args[0]
         return (

@@ -17,8 +17,8 @@ class Finding:
         column: Column in characters, from 1.
         code: Code of the rule, as in ``PF101``.
         message: Finding, reason why that goes wrong, and advice.
-        last_line: Last line of what is meant; a comment that ignores it may stand on any line from
-            ``line`` to here.
+        last_line: Last line of the code; a comment that ignores it may be on any line from ``line``
+            to here.
     """
 
     file: str
@@ -45,7 +45,7 @@ class Place:
         self._lines = lines
 
     def of(self, node: ast.AST, code: str, message: str) -> Finding:
-        """A finding at a node; of a function, at its first decorator."""
+        """Return a finding at a node; of a function, at its first decorator."""
         first = min(_decorators(node), key=lambda found: found.lineno, default=node)
         line, last_line = _lines_of(node, first)
         return Finding(
@@ -53,7 +53,7 @@ class Place:
         )
 
     def _column(self, line: int, offset_bytes: int) -> int:
-        """The parser counts bytes of UTF-8."""
+        """Return the column in characters: the parser counts bytes of UTF-8."""
         text = self._lines[line - 1] if line <= len(self._lines) else ""
         if text.isascii():
             return offset_bytes + 1

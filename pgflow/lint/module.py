@@ -62,7 +62,7 @@ class Use:
 
     Attributes:
         node: The name or attribute.
-        path: Dotted path of what it stands for.
+        path: Dotted path that it refers to.
         call: The call that it is the function of, if it is called here.
         region: Region that it is in.
     """
@@ -94,8 +94,8 @@ class Module:
         self._region_of: dict[ast.AST, Region] = {}
 
     def finding(self, node: ast.AST, code: str, message: str) -> Finding:
-        """A finding at a node. Where the parts of a text with fields are is not told alike by every
-        Python: it is found as a whole.
+        """Return a finding at a node. Versions of Python disagree on the positions inside an
+        f-string, so a finding in one has the position of the whole.
         """
         fields = [
             parent for parent in self.names.parents(node) if isinstance(parent, ast.JoinedStr)
@@ -103,8 +103,8 @@ class Module:
         return self.place.of(fields[-1] if fields else node, code, message)
 
     def callee(self, node: ast.expr) -> Callee | None:
-        """Return the thing declared here that a call's function stands for;
-        None if there is none.
+        """Return the declaration of this module that a call's function refers to; None if there is
+        none.
         """
         return self.definitions.find(self.names.resolve(node))
 
@@ -130,7 +130,9 @@ class Module:
         return found
 
     def nodes(self) -> Iterator[tuple[ast.AST, Region]]:
-        """Every node of workflow code that a replay runs: no annotations, no bodies of steps."""
+        """Return every node of workflow code that a replay runs: no annotations, no bodies of
+        steps.
+        """
         _ = self.regions
         return iter(self._region_of.items())
 
@@ -196,7 +198,7 @@ class Module:
     def _method(
         self, holder: ast.ClassDef, method: str, *, bases_left: int = 8
     ) -> Iterator[Function]:
-        """A method of a class, its own or that of a base in this module."""
+        """Yield a method of a class, its own or that of a base in this module."""
         found = self.names.defined.get(f"{self.names.qualname_of[holder]}.{method}")
         if isinstance(found, FUNCTIONS):
             yield found

@@ -1,11 +1,10 @@
-"""Names in a module, and the things that they stand for by Python's own rules of scopes, without
+"""Names in a module, and the objects that they refer to by Python's own rules of scopes, without
 running anything.
 
-`Names.resolve` answers a dotted path: ``time.time`` for ``now`` after ``from time import time as
-now``. What the module itself defines begins with ``here:``, as in ``here:Planner.decide``; a call
-of something ends in ``()``, so that ``datetime.datetime.now().timestamp`` and
-``here:Planner().decide`` say which method is meant. What cannot be known is None: a rule that does
-not know keeps quiet.
+`Names.resolve` returns a dotted path: ``time.time`` for ``now`` after ``from time import time as
+now``. The module's own definitions begin with ``here:``, as in ``here:Planner.decide``. A call ends
+in ``()``, so that ``datetime.datetime.now().timestamp`` and ``here:Planner().decide`` name the
+method. An unknown object is None, and a rule that does not know keeps quiet.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class Scope:
             self.bindings.setdefault(name, []).append(binding)
 
     def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
-        """The scope that a name is looked up in from here, and what binds it there."""
+        """Return the scope that a name is looked up in from here, and what binds it there."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.globals:
@@ -111,14 +110,14 @@ class Scope:
 
 
 class Names:
-    """Scopes of a module, and what its names stand for.
+    """Scopes of a module, and the objects that its names refer to.
 
     Args:
         tree: The module.
-        package: Dotted name of the package that it is in, for relative imports;
-            empty if it is in none.
+        package: Dotted name of the package that it is in, for relative imports; empty if it is in
+            none.
         exported: Names that ``from M import *`` is known to bind, by M.
-        translate: Says where a path leads to in other modules of the project.
+        translate: Returns the path that a path leads to in other modules of the project.
 
     Attributes:
         functions: Every ``def``, in the order of the text.
@@ -153,7 +152,7 @@ class Names:
     # ------------------------------------------------------------ resolving
 
     def resolve(self, node: ast.AST) -> str | None:
-        """Dotted path of what an expression stands for; None if that is not known."""
+        """Return the dotted path that an expression refers to; None if that is not known."""
         if node in self.labels:
             return self.labels[node]
         if node in self._known:
@@ -175,7 +174,7 @@ class Names:
         return found
 
     def label(self, node: ast.AST, dotted: str) -> None:
-        """Says what a node stands for, whatever it looks like."""
+        """Set the dotted path of a node, whatever it looks like."""
         self.labels[node] = dotted
         self._known.clear()
 
@@ -267,13 +266,13 @@ class Names:
             node = parent
 
     def function_around(self, node: ast.AST) -> Function | None:
-        """The innermost function that runs a node. Decorators and defaults are run by what is
-        around their function.
+        """Return the innermost function that runs a node. Decorators and defaults are run by what
+        is around their function.
         """
         return next(self._functions_around(node), None)
 
     def outermost_function(self, node: ast.AST) -> Function | None:
-        """The function of the module that a node stands in."""
+        """Return the function of the module that a node is in."""
         return next(iter(list(self._functions_around(node))[::-1]), None)
 
     def _functions_around(self, node: ast.AST) -> Iterator[Function]:

@@ -1,8 +1,8 @@
 """Neighbours: modules of the same project that a module imports from, read so that a step is known
 as one where it is called.
 
-They are read as text too, when a name of theirs is met first, and only from the folder that the
-module itself is imported from: what is installed is somebody else's.
+They are read as text too, at the first use of a name of theirs, and only from the folder that the
+module itself is imported from. Installed packages are not read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Neighbours:
         return found
 
     def declared(self, path: str) -> Declared | None:
-        """The workflow or step that another module declares under a dotted path."""
+        """Return the workflow or step that another module declares under a dotted path."""
         if not self._has(path.partition(".")[0]):
             return None
         module, name = self._split(path)
@@ -90,7 +90,7 @@ class Neighbours:
         )
 
     def _split(self, path: str) -> tuple[str, str]:
-        """The longest beginning of a path that is a module, and the rest."""
+        """Return the longest beginning of a path that is a module, and the rest."""
         parts = path.split(".")
         for at in range(len(parts) - 1, 0, -1):
             if self._file_of(parts[:at]) is not None:
@@ -131,8 +131,8 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _stands_for(neighbour: Neighbour, name: str, further: str) -> str | None:
-    """Return the path that a name of another module stands for, with what follows it here; None if
-    it is defined there.
+    """Return the path that a name of another module refers to, with the attributes after it here;
+    None if it is defined there.
     """
     bindings = neighbour.names.module.bindings.get(name, [])
     if len(bindings) != 1:

@@ -1,7 +1,7 @@
-"""Sets: expressions that are sets, as far as the text tells.
+"""Sets: expressions that are sets, as far as the text shows.
 
-Text hashes differently in every process, so a set of it is gone through in another order by every
-replay. Sets of tasks are let be: in workflow code tasks hash by an ordinal.
+Text hashes differently in every process, so every replay iterates over a set of it in another
+order. Sets of tasks are allowed: in workflow code tasks hash by an ordinal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TASKS = frozenset({"asyncio.Task", "asyncio.Future"})
 
 
 class Sets:
-    """Tells sets from other values.
+    """Finds expressions that are sets.
 
     Args:
         names: Of the module.

@@ -19,11 +19,11 @@ from pathlib import Path
 from pgflow.lint.findings import Unreadable
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
-"""Folders in which nobody writes workflows, beside hidden ones and virtual environments."""
+"""Folders that hold no workflows of your own, beside hidden ones and virtual environments."""
 
 
 class UnknownTarget(Exception):
-    """There is no such file, folder or module; the message says so."""
+    """A file, folder or module was not found; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Source:
         self.lines.extend(line.rstrip("\r\n") for line in io.StringIO(self.text, newline=None))
 
     def parse(self) -> ast.Module:
-        """The syntax tree.
+        """Return the syntax tree.
 
         Raises:
             Unreadable: This is not Python, or not of the version that runs here.
@@ -70,7 +70,7 @@ class Source:
 
 
 def read_source(path: Path) -> Source:
-    """The text of a file, in the encoding that it declares.
+    """Return the text of a file, in the encoding that it declares.
 
     Raises:
         Unreadable: It cannot be read, or is in another encoding.
@@ -102,7 +102,7 @@ def _decode(content: bytes, file: str) -> str:
 
 
 def shown(path: Path) -> str:
-    """A path as people would type it here."""
+    """Return a path as people would type it here."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
     try:
         return str(absolute.relative_to(Path.cwd()))
@@ -111,7 +111,7 @@ def shown(path: Path) -> str:
 
 
 def _package_of(path: Path) -> tuple[str, Path]:
-    """The package that a file is in, and the folder that this is imported from."""
+    """Return the package that a file is in, and the folder that this is imported from."""
     parts: list[str] = []
     folder = path.absolute().parent
     while (folder / "__init__.py").is_file() and folder.name not in ("", *SKIPPED):
@@ -124,10 +124,10 @@ def _package_of(path: Path) -> tuple[str, Path]:
 
 
 def find_files(targets: Sequence[str]) -> list[Path]:
-    """The files that targets stand for, each once, in the order in which they are named.
+    """Return the files of targets, each once, in the order in which they are named.
 
     Raises:
-        UnknownTarget: One stands for none.
+        UnknownTarget: A target has none.
     """
     found: dict[str, Path] = {}
     for target in targets:
@@ -173,8 +173,8 @@ def _is_environment(root: str, name: str) -> bool:
 
 
 def _of_module(name: str) -> list[Path]:
-    """The files of a module by its dotted name: one, or those of a package. No package on the way
-    is imported.
+    """Return the files of a module by its dotted name: one, or those of a package. Packages on the
+    way are not imported.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         raise UnknownTarget(f"{name} is neither a file, nor a folder, nor the name of a module")

@@ -1,9 +1,9 @@
-"""Vocabulary of names, of Python and of well-known libraries,
-that do things a replay cannot repeat.
+"""Vocabulary of names, of Python and of well-known libraries, that do things a replay cannot
+repeat.
 
-Each set holds dotted paths. A path that ends in ``.*`` stands for every function of a module, or
-for every method of an object (``psycopg.Connection().*``); what is called on something that one of
-the paths made counts as the path does (``requests.Session().get``).
+Each set holds dotted paths. A path that ends in ``.*`` covers every function of a module, or every
+method of an object (``psycopg.Connection().*``). A call on something that one of the paths made
+counts as the path does (``requests.Session().get``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Vocabulary:
     harmless: frozenset[str] = frozenset()
 
     def match(self, path: str, *, is_called: bool) -> str | None:
-        """The part of a path that is one of these; None if none is.
+        """Return the part of a path that is one of these; None if none is.
 
         Args:
             path: Dotted path of a reference.

@@ -1,15 +1,15 @@
 """Tools of a server of the Model Context Protocol as steps: each has the class that you give it.
 
-A server says by hints what a tool does, and the protocol warns against trusting them. So you
+A server describes by hints what a tool does, and the protocol warns against trusting them. So you
 declare the tool as you declare a step: by a function whose body is never run. Its name is that of
-the tool, its parameters are the arguments, and its return annotation is the result. A tool that
-reads is a ``@read``, one that may be called again a ``@step``, and one that must not be is an
-``@effect``: with a key if it takes one, with an unknown outcome if nobody knows what a lost call
-came to, and with leave where the policy wants that.
+the tool, its parameters are the arguments, and its return annotation is the result. Declare a tool
+that reads as a ``@read``, one that may be called again as a ``@step``, and one that must not be as
+an ``@effect``: with a key if it takes one, with an unknown outcome if a call is lost, and with
+approval where the policy requires it.
 
-The protocol has no key by which a server knows a call again. It is sent as ``_meta``, which servers
-may ignore, and as an argument where the tool has one for it. Each call opens a session of its own:
-a session belongs to the task that opened it, and bodies of steps share none.
+The protocol has no key by which a server recognizes a repeated call. The key is sent as ``_meta``,
+which servers may ignore, and as an argument where the tool has one for it. Each call opens a
+session of its own: a session belongs to the task that opened it, and bodies of steps share none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ToolEffect = AsyncEffect[P, R, Stub[P, R]]
 
 
 class ToolFailed(Exception):
-    """A tool has said that it failed (``isError``). Whether it did something, it does not say."""
+    """A tool has reported that it failed (``isError``), but not whether it did something."""
 
 
 class ToolRefused(Exception):
@@ -126,15 +126,15 @@ class RemoteTools:
     ) -> Callable[[Stub[P, R]], ToolEffect[P, R]]:
         """Declare a tool that must not be called again blindly.
 
-        A call that the server refuses has done nothing. After any other trouble nobody knows what
-        it came to: it is settled as every effect is.
+        A call that the server refuses has done nothing. After any other failure its outcome is
+        unknown, and it is settled as every effect is.
 
         Args:
             risk: Means by which it can be taken back.
-            key_argument: Argument of the tool that takes the idempotency key, which the function
-                has not. Without one, the effect is not keyed.
-            raises: Errors that mean that nothing was done; :class:`ToolFailed`, if what this
-                server calls an error does.
+            key_argument: Argument of the tool that takes the idempotency key; leave it out of the
+                function. Without one, the effect is not keyed.
+            raises: Errors that mean that nothing was done. Add :class:`ToolFailed` if an error of
+                this server means that.
             **options: Others of :func:`pgflow.effect`.
         """
         keyed = options.pop("keyed", key_argument is not None)
@@ -204,7 +204,7 @@ class RemoteTools:
         return declare
 
     def _body(self, stub: Stub[P, R], key_argument: str | None) -> Stub[P, R]:
-        """Return the function that calls the tool for which a function stands."""
+        """Return the function that calls the tool declared by a stub."""
         signature = inspect.signature(stub)
 
         @functools.wraps(stub)
@@ -221,7 +221,7 @@ class RemoteTools:
 
 
 def _value(result: CallToolResult) -> Any:
-    """Return what a tool has returned: servers wrap what is no object under ``result``."""
+    """Return the result of a tool. Servers wrap a result that is not an object under ``result``."""
     found = result.structured_content
     if found is None:
         return _text(result)

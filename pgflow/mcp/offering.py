@@ -1,9 +1,9 @@
 """Workflows as tools: an assistant starts a run, and gets its result or its key.
 
 A call of a tool lasts a minute or so, and a run may last for weeks. So the tool waits for a while.
-If the run has not ended by then, the answer is its key, with which another tool waits on. A run
-that asks a person is told as such at once, since waiting would not help. Whoever passes the same
-key again gets the same run, so a call whose answer was lost may be made again.
+If the run has not ended by then, the answer is its key, with which another tool waits on. If the
+run asks a person, the answer says so at once, since waiting would not help. A second call with the
+same key gets the same run, so a call whose answer was lost may be repeated.
 """
 
 from __future__ import annotations

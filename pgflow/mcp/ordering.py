@@ -1,9 +1,9 @@
-"""Tools that change something: the client's verbs, each recorded with the name of whoever lets the
-assistant work.
+"""Tools that change something: the client's verbs, each recorded under the name of the person whom
+the assistant works for.
 
-Orders to runs carry that name with ` by mcp` behind it. An answer to a gate needs an approver, so
-it has the name itself, and is offered only where that was asked for: an assistant that answers the
-questions it was to ask a person would take the gate away.
+Orders to runs carry that name followed by ` by mcp`. An answer to a gate needs an approver, so it
+has the name itself, and is offered only on request: an assistant that answers the questions meant
+for a person would defeat the gate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ordering:
 
     Args:
         app: The app.
-        name: Name of whoever lets the assistant work.
+        name: Name of the person whom the assistant works for.
         acts_as: Roles of that name, for gates.
     """
 
@@ -89,8 +89,8 @@ class Ordering:
         return shown(done=f"effect {effect} is {verdict}")
 
     async def approve(self, gate: str, payload_hash: str) -> str:
-        """Approve a gate as its payload stands. payload_hash: that of the payload that a person has
-        seen, from the tool gate.
+        """Approve the payload of a gate unchanged. payload_hash: that of the payload that a person
+        has seen, from the tool gate.
         """
         await self._app.answer(
             gate, Approve(), by=self._name, payload_hash=payload_hash, acting_as=self._acts_as

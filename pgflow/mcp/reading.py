@@ -52,8 +52,8 @@ class Reading:
         ]
 
     async def triage(self) -> str:
-        """List what needs a person now: stuck runs, gates that wait, effects whose outcome nobody
-        knows, breached obligations, runs that no worker serves, and those that failed in the last
+        """List what needs a person now: stuck runs, gates that wait, effects with an unknown
+        outcome, breached obligations, runs that no worker serves, and those that failed in the last
         24 hours. Begin here.
         """
         recent = RunFilter(status=["failed"], since=FAILED_WITHIN)
@@ -77,8 +77,8 @@ class Reading:
         after: str = "",
     ) -> str:
         """List runs, the newest first. status: queued, running, waiting, paused, stuck, completed,
-        failed or cancelled. key: * stands for anything. label: NAME=VALUE. after: `next` of the
-        page before.
+        failed or cancelled. key: * matches anything. label: NAME=VALUE. after: `next` of the page
+        before.
         """
         name, _, value = label.partition("=")
         where = RunFilter(

@@ -47,7 +47,7 @@ def make_server(
         The server; ``run_stdio_async()`` serves it to the program that started this one.
 
     Raises:
-        InvalidArgument: A workflow has the name of another tool, or is none that can be a tool.
+        InvalidArgument: A workflow has the name of another tool, or cannot be a tool.
     """
     server: MCPServer[Any] = MCPServer(
         "pgflow",

@@ -1,13 +1,13 @@
-"""The console: pages where people see, decide and mend.
+"""The console: web pages on runs and all that they owe, from which you decide and repair.
 
 It is an ASGI application. ``pgflow web`` serves it on this machine, and any ASGI host mounts it::
 
     console = pgflow.web.asgi(app, auth=who)
     site.mount("/pgflow", console)      # FastAPI, Starlette
 
-The host says who somebody is, by a function of the request. pgflow records that name with whatever
-they do. Pages work without a script, and none is ever run: what workflows, keys and errors say is
-shown as text.
+The host identifies the user, by a function of the request. pgflow records that name with everything
+they do. Pages work without a script, and never run one from data: texts of workflows, keys and
+errors are shown as text.
 
 Needs ``pip install "pgflow-engine[web]"``.
 """

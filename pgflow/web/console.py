@@ -153,30 +153,29 @@ def asgi(
 
     Args:
         app: The app, which is open while requests come. Its codec opens what pages show.
-        auth: Function, ``async def`` or ``def``, that says who sends a request: a
-            :class:`Principal`, or None for somebody who may not look. :class:`Local`,
-            :class:`Tokens` and :class:`Oidc` are three.
-        hosts: Names by which the server may be called, without a port; any if not given, and
-            those of this machine for :class:`Local`.
-        secret: At least 32 random bytes, the same in all processes that serve one host: forms that
-            one has made are taken by the others then.
-        logs: Address at which the logs of a run are found, such as
-            ``https://logs.example.org/?q={trace_id}``; ``{key}`` is the key of the run. The page of
-            a run leads there.
+        auth: Function, ``async def`` or ``def``, that returns the sender of a request as a
+            :class:`Principal`, or None for one who may not look. :class:`Local`, :class:`Tokens`
+            and :class:`Oidc` are three.
+        hosts: Host names under which the server may be called, without a port; any if not given,
+            and those of this machine for :class:`Local`.
+        secret: At least 32 random bytes, the same in all processes that serve one host, so that
+            each accepts the forms of the others.
+        logs: Address of the logs of a run, such as ``https://logs.example.org/?q={trace_id}``;
+            ``{key}`` is the key of the run. The page of a run links to it.
         graphs: Drawers of graphs by the name of the workflow, for the pages of its runs:
             ``pgflow.declare.GRAPHS`` draws workflows from files.
         auditor_dsn: The database of the app by a login that is a member of ``pgflow_auditor`` and
-            of nothing else. It runs what people write on the page *SQL*. Else
+            of nothing else. It runs the statements that people write on the page *SQL*. Else
             ``PGFLOW_AUDITOR_DSN``.
-        behind_proxy: Addresses, or networks, of the proxies that end TLS before it. What they say
-            in ``X-Forwarded-For`` and ``X-Forwarded-Proto`` is believed, and nobody else's word.
+        behind_proxy: Addresses, or networks, of the proxies that end TLS before it. Only their
+            ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted.
 
     Returns:
         The application. Its ``close()`` ends the live pages, which a server may wait for when it
         stops.
 
     Raises:
-        InvalidArgument: The secret is too short, an address is none, or :class:`Local` is to be
+        InvalidArgument: The secret is too short, an address is invalid, or :class:`Local` is to be
             behind a proxy.
 
     Example::
@@ -245,7 +244,7 @@ class _Console:
         return self._render(request, found, mark) if isinstance(found, Page) else found
 
     async def _made(self, handler: Handler, request: Request) -> Page | Response:
-        """Return the page of a request, or the page that says why there is none."""
+        """Return the page of a request, or a page with the reason why it cannot be made."""
         try:
             with hurried():
                 return await handler(self._desk, request)
@@ -260,10 +259,10 @@ class _Console:
         return text.partition(BEGINS)[2].partition(ENDS)[0], seen.seconds
 
     def _explain(self, error: Exception) -> Page:
-        """Return the page for an error that a person can do something about.
+        """Return the page for an error that the user can act on.
 
         Raises:
-            Exception: It is none of these.
+            Exception: It is any other error.
         """
         for cls, status, title in STATUSES:
             if isinstance(error, cls):

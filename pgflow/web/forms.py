@@ -1,10 +1,9 @@
-"""Forms for values: the fields of a value as its type has them, and the value that somebody has
-written into them.
+"""Forms for values: the fields of a value by its type, and the value that a user enters.
 
-The type is a shape, which the run has journaled as it asked: the console may run where the app's
-code is not. One walk over shape, value and texts serves both ways, so a field that is shown again
-has what was typed, and the reason why it cannot be so. What nobody has touched keeps its value to
-the letter, and what fits no field is written as JSON.
+The type is a shape, which the run journaled when it asked, so the console does not need the app's
+code. One walk over shape, value and texts serves both ways, so a field that is shown again has the
+typed text, and its error. An untouched field keeps its value to the letter, and a value that fits
+no field is written as JSON.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ class Field:
     Attributes:
         slot: The part of the value that it is for.
         kind: ``text``, ``lines``, ``number``, ``choice``, ``date``, ``json``; ``group``, ``list``.
-        text: Text that stands in it.
-        hint: Words on that which may stand in it.
+        text: Text in it.
+        hint: Words on the texts that it takes.
         choices: Of a choice: texts that are sent, and those that are shown.
         parts: Of a group or a list: its fields.
-        is_there: Of a group or list that may be left out: whether it is there; else None.
-        is_dropped: True for a row that somebody leaves out.
-        is_new: True for the first field of a row that somebody has just added.
-        error: Reason why this cannot stand here; empty for none.
+        is_there: Of an optional group or list: True if it is there; else None.
+        is_dropped: True for a row that the user removes.
+        is_new: True for the first field of a row that the user just added.
+        error: Reason why this text is refused; empty for none.
         result: Its value as JSON; ``ABSENT`` for none.
     """
 
@@ -96,8 +95,8 @@ def form_of(
     Args:
         shape: Shape of the value.
         value: The value as it is; ``ABSENT`` if there is none yet.
-        typed: Fields that somebody has sent; None if nobody has written yet.
-        add: Pointer of a list that somebody wants a further row of; None for none.
+        typed: Fields that the user sent; None for a fresh form.
+        add: Pointer of a list to add a row to; None for none.
     """
     made = _Form(typed, add).make(slot_of(shape, value), 0)
     is_plain = made.kind == "json" or (made.kind == "group" and not made.parts)
@@ -112,7 +111,7 @@ def written(value: Any) -> str:
 
 
 class _Form:
-    """One walk over a value and what somebody has written."""
+    """One walk over a value and the texts that a user typed."""
 
     def __init__(self, typed: Mapping[str, str] | None, add: str | None) -> None:
         self._typed = typed
@@ -176,7 +175,7 @@ class _Form:
         return max(before, min(rows, MOST_ROWS))
 
     def _leaf(self, made: Field) -> None:
-        """Read what stands in a field."""
+        """Read the text of a field."""
         slot = made.slot
         before = _text_of(made.kind, slot.value)
         made.text, made.result = before, slot.value
@@ -213,7 +212,7 @@ def _text_of(kind: str, value: Any) -> str:
 
 
 def _choices(slot: Slot) -> list[tuple[str, str]]:
-    """Return the choices of a slot, and nothing as one of them where nothing may stand there."""
+    """Return the choices of a slot; nothing is one of them if the slot may be empty."""
     shape = slot.shape
     values = (
         [True, False] if shape.get("what") == "boolean" else shape.get("one_of") or shape["choices"]
@@ -231,7 +230,7 @@ def _choices(slot: Slot) -> list[tuple[str, str]]:
 
 
 def _hint(slot: Slot) -> str:
-    """Return in a few words what may stand in a field."""
+    """Return a few words on the values that a field takes."""
     shape = slot.shape
     said = [slot.about] if slot.about else []
     if shape.get("whole"):
@@ -283,7 +282,7 @@ def _quoted(text: str) -> str:
 
 
 def _number_of(text: str) -> float | int | None:
-    """Return the number that a text is; None if it is none."""
+    """Return the number in a text; None if it is not a number."""
     try:
         number = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

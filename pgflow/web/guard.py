@@ -1,10 +1,11 @@
-"""The guard before every page: whom it lets in, and what a browser may do with the answer.
+"""The guard before every page: which requests it lets in, and what a browser may do with the
+answer.
 
-Whatever is wrong with a request is found before a page sees it. A page is never shown in a frame,
-takes script and style from this server only, and is kept by nobody. A change needs four things that
-a foreign page cannot have together: the POST comes from this origin, the browser says so if it says
-anything, the principal has the role, and the form has the mark that was made for this principal in
-this browser.
+Every fault of a request is found before a page sees it. A page is never shown in a frame, takes
+script and style from this server only, and is never cached. A change needs four things that a
+foreign page cannot have together: the POST comes from this origin, the browser confirms that if it
+sends its headers, the principal has the role, and the form has the mark that was made for this
+principal in this browser.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ OPEN_PATHS = (
     "/login", "/login/go", "/login/back", "/static/console.css", "/static/graph.css",
     "/static/console.js", "/static/icon.svg",
 )  # fmt: skip
-"""Paths that are open to somebody who has not said who they are."""
+"""Paths that are open without a login."""
 
 
 class Guard:
@@ -153,20 +154,20 @@ class Guard:
 
 
 def refusal(status: int, words: str) -> Response:
-    """Return an answer that is words only: nothing of the request is in it."""
+    """Return a plain text answer without any content of the request."""
     return PlainTextResponse(words + "\n", status)
 
 
 def has_mark(request: Request, given: str) -> bool:
-    """Return True if a form has the mark that was made for whoever sends it."""
+    """Return True if a form has the mark that was made for its sender."""
     return hmac.compare_digest(request.scope["pgflow.mark"].encode(), given.encode())
 
 
 def cookie(
     request: Request, name: str, value: str, *, seconds: int | None = None, is_strict: bool = True
 ) -> str:
-    """Return a cookie that no script reads and no other site sends; one that is not strict comes
-    with whoever follows a link to here.
+    """Return a cookie that no script can read and no other site can send. One that is not strict is
+    also sent when a user follows a link to here.
     """
     root = request.scope.get("root_path", "") or "/"
     same = "Strict" if is_strict else "Lax"
@@ -196,7 +197,9 @@ def _path(request: Request) -> str:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """A receiver that takes no more of a body than a form may have, and waits no longer for it."""
+    """Return a receiver that takes no more of a body than a form may have, and waits no longer for
+    it.
+    """
     seen, is_whole = 0, False
     until = asyncio.get_running_loop().time() + BODY_SECONDS
 

@@ -1,12 +1,12 @@
-"""Live pages: a page that is asked for as a stream of events is sent again whenever it has changed.
+"""Live pages: a page that is requested as a stream of events is sent again whenever it has changed.
 
-The address is that of the page, so whoever may not see it may not see it live either. A stream ends
-after a short while and the browser asks again, which costs the database nothing if nothing is new:
-so whoever loses their rights loses the page, and no stream keeps a server from stopping for long.
+The address is that of the page, so the same rights apply. A stream ends after a short while and the
+browser asks again, which costs the database nothing if nothing is new. So a user who loses their
+rights loses the page, and a stream does not keep a server from stopping for long.
 
-All pages together may take only a part of one core of the database. One is made after the other,
-and after each the next waits in proportion. So many pages, or slow ones, become staler and not
-dearer. Pages of one address and one person are made once.
+All pages together may take only a part of one core of the database. They are made one after the
+other, each after a pause in proportion to the last. So many pages, or slow ones, become staler and
+not more expensive. A page of one address and one person is made once for all its viewers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIVE_PATHS = (
     "/schedule", "/outbox", "/relay", "/queues", "/workers", "/worker", "/workflows",
     "/workflow",
 )  # fmt: skip
-"""Pages on which nobody writes anything that would be lost when they change."""
+"""Pages without input that a refresh could lose."""
 
 SHARE = 0.04
 """Part of the time for which live pages may wait for the database. On a quiet machine it works for
@@ -49,7 +49,7 @@ Make = Callable[[Request], Awaitable[tuple[str, float]]]
 
 @dataclass
 class _View:
-    """A page of one person as it was last made, for whoever looks at it just now."""
+    """A page of one person as it was last made, shared by all that look at it now."""
 
     looking: int = 0
     count: int = -1
@@ -60,7 +60,7 @@ class Live:
     """The streams of a console.
 
     Args:
-        news: Things that there are to hear of.
+        news: Changes to wait for.
         make: Function that makes the page of a request.
     """
 
@@ -146,7 +146,7 @@ class Live:
                 self._views.pop(key, None)
 
     async def _renew(self, request: Request, view: _View, count: int) -> None:
-        """Make a page anew, once it is its turn; somebody else may have done so meanwhile."""
+        """Make a page anew in its turn, unless another stream has done so meanwhile."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             if view.count >= count:

@@ -1,4 +1,4 @@
-"""Logins of the console's own: by a token that somebody types, or at a provider that knows them."""
+"""Logins of the console's own: by a token that the user types, or at a provider."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Handler = Callable[[Desk, Request], Awaitable[Page | Response]]
 
 
 def login_routes(auth: Auth) -> list[tuple[str, str, Handler]]:
-    """Return path, method and handler of each page by which somebody logs in or leaves."""
+    """Return path, method and handler of each page to log in and out."""
     if isinstance(auth, Local):
         return [("/login", "GET", _ByLink(auth).show)]
     if isinstance(auth, Tokens):
@@ -52,14 +52,14 @@ def login_routes(auth: Auth) -> list[tuple[str, str, Handler]]:
 
 
 async def leave(desk: Desk, request: Request) -> Response:
-    """Forget who somebody is."""
+    """Log the user out."""
     del desk
     await read_form(request)
     return _leave_for(request, "/login", cookie(request, SESSION_COOKIE, "", seconds=0))
 
 
 class _ByLink:
-    """The page that whoever has the link of this machine opens."""
+    """The page that the link of this machine opens."""
 
     def __init__(self, auth: Local) -> None:
         self._auth = auth
@@ -78,7 +78,7 @@ class _ByLink:
 
 
 class _ByToken:
-    """Pages by which somebody says a token."""
+    """Pages to log in by a token."""
 
     def __init__(self, auth: Tokens) -> None:
         self._auth = auth
@@ -109,7 +109,7 @@ class _ByToken:
 
 
 class _ByProvider:
-    """Pages by which somebody goes to a provider, and comes back."""
+    """Pages to log in at a provider."""
 
     def __init__(self, auth: Oidc) -> None:
         self._auth = auth
@@ -135,7 +135,7 @@ class _ByProvider:
         return answer
 
     async def back(self, desk: Desk, request: Request) -> Page | Response:
-        """Take the identity that the provider has sent with somebody."""
+        """Take the identity with which the provider sends the user back."""
         del desk
         try:
             ticket = request.cookies.get(TICKET_COOKIE, "")

@@ -1,8 +1,9 @@
-"""The news that live pages wait for: a process listens once and polls once, for all its pages.
+"""The changes that live pages wait for: a process listens once and polls once, for all its pages.
 
 It begins with the first page that waits, and ends some time after the last one has gone. The poll
 reads one figure. So an idle page costs the database less than a query in five seconds, and fifty
-cost no more than one. What is new is not said: a page asks for itself whether it concerns it.
+cost no more than one. A notification has no content: each page looks for itself whether it has
+changed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pgflow.inspect import read_pulse
 
 POLL_SECONDS = 6.0
 LINGER_SECONDS = 60.0
-"""Time for which it goes on after the last page has gone: the next one finds what it missed."""
+"""Time for which it runs on after the last page has gone, so that the next one misses nothing."""
 
 
 class News:
@@ -42,7 +43,7 @@ class News:
 
     @contextlib.asynccontextmanager
     async def heard(self) -> AsyncIterator[None]:
-        """Hear of news while the context is open."""
+        """Receive changes while the context is open."""
         self._waiting += 1
         if self._running is None or self._running.done():
             self._tell()  # what nobody has heard
@@ -69,7 +70,7 @@ class News:
         told.set()
 
     async def _run(self) -> None:
-        """Listen and poll until nobody has waited for a while."""
+        """Listen and poll until no page has waited for a while."""
         listener: Listener | None = None
         idle_seconds = 0.0
         try:

@@ -1,8 +1,10 @@
-"""Logins by OpenID Connect: a provider says who somebody is, and a claim of it what they may do.
+"""Logins by OpenID Connect: a provider identifies the user, and one of its claims gives their
+roles.
 
-It is the flow with a code, by Authlib, with PKCE, a state and a nonce for each login. What a login
-needs to know at its end is in a signed cookie of the browser that began it, and a state counts
-once. An identity counts if the provider has signed it for this client and this login, just now.
+It uses the authorization code flow, by Authlib, with PKCE, a state and a nonce for each login. The
+data that the end of a login needs is in a signed cookie of the browser that began it, and a state
+counts once. An identity counts if the provider has signed it for this client and this login, just
+now.
 
 Needs ``pip install "pgflow-engine[oidc]"``.
 """
@@ -33,7 +35,7 @@ from pgflow.web.principals import (
 ALGORITHMS = ["RS256", "ES256", "PS256", "RS384", "ES384", "RS512", "ES512"]
 """Signatures that are taken: those that only the provider can make, and never ``none``."""
 LOGIN_SECONDS = 600
-"""Time that somebody has for a login at the provider."""
+"""Time limit of a login at the provider."""
 LEEWAY_SECONDS = 60
 ANSWER_SECONDS = 10.0
 KEYS_SECONDS = 60.0
@@ -42,7 +44,7 @@ MOST_LOGINS = 10_000
 
 
 class LoginRefused(Exception):
-    """A login that came to nothing; its text is for whoever tried it."""
+    """A login that failed; its text is for the user."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Begun:
 
 
 class Oidc(Login):
-    """Asks a provider of OpenID Connect, once in twelve hours.
+    """Logs users in at a provider of OpenID Connect, once in twelve hours.
 
     Args:
         issuer: Address of the provider, by https unless it is this machine.
@@ -67,7 +69,7 @@ class Oidc(Login):
         client_secret: Secret of that; None for a public client.
         address: Address of the console as browsers see it, such as
             ``https://ops.example.org/pgflow``. The provider must allow ``ADDRESS/login/back``.
-        roles: Roles of a principal, by the values of the claim; nobody else comes in.
+        roles: Roles of a principal, by the values of the claim. All others are refused.
         roles_claim: Claim with the values; dots lead into objects: ``realm_access.roles``.
         name_claim: Claim with the name that is recorded.
         scope: Scopes that are asked for.
@@ -193,7 +195,7 @@ class Oidc(Login):
         self._used[state] = now + LOGIN_SECONDS
 
     async def _identity(self, begun: Mapping[str, str], code: str) -> dict[str, Any]:
-        """Return the claims of whoever has logged in."""
+        """Return the claims of the user who logged in."""
         from authlib.common.errors import AuthlibBaseError
         from httpx import HTTPError
 
@@ -239,7 +241,7 @@ class Oidc(Login):
         """Return the principal of claims.
 
         Raises:
-            LoginRefused: They name nobody, or nobody who may look.
+            LoginRefused: They have no name, or no role that may look.
         """
         name = claims.get(self._name_claim)
         if not isinstance(name, str) or not name.strip():
@@ -272,7 +274,7 @@ class Oidc(Login):
 
 
 class _Provider:
-    """A provider: facts that it tells of itself, and the keys by which it signs."""
+    """A provider: its metadata, and the keys with which it signs."""
 
     def __init__(self, issuer: str) -> None:
         self._issuer = issuer
@@ -322,7 +324,7 @@ class _Provider:
         """Return a JSON object of the provider.
 
         Raises:
-            LoginRefused: There is none.
+            LoginRefused: The provider does not send one.
         """
         import httpx
 
@@ -337,10 +339,10 @@ class _Provider:
 
 
 def _checked(address: str, what: str) -> str:
-    """Return an address at which nobody can listen in.
+    """Return an address that is safe from eavesdropping: https, or this machine.
 
     Raises:
-        InvalidArgument: It is none.
+        InvalidArgument: It is not.
     """
     parts = urlsplit(address)
     is_here = parts.hostname in ("localhost", "127.0.0.1", "::1")

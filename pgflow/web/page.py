@@ -77,11 +77,11 @@ def query(request: Request, name: str) -> str:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that this console has made for whoever sends it.
+    """Return the fields of a form that this console has made for its sender.
 
     Raises:
-        NotAllowed: It was not made for them.
-        InvalidArgument: It is no form.
+        NotAllowed: It was made for another user.
+        InvalidArgument: It is not a form.
     """
     body = await request.body()
     try:
@@ -101,10 +101,10 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def read_json(text: str, what: str) -> Any:
-    """Return the value that somebody has written as JSON.
+    """Return the value of a JSON text.
 
     Raises:
-        InvalidArgument: It is no JSON.
+        InvalidArgument: It is not JSON.
     """
     try:
         return json.loads(text)

@@ -1,9 +1,9 @@
-"""Principals: who looks, and what they may do.
+"""Principals: the users of the console, and their roles.
 
-The console never decides who somebody is. A host that mounts it knows its users, and says so by a
-function. Where nobody does there are ways of its own: :class:`Local` trusts whoever has its link at
-this machine, :class:`Tokens` asks for a token, and :class:`pgflow.web.Oidc` asks a provider. They
-keep the answer in a signed cookie.
+The console does not know users itself. A host that mounts it does, and passes a function that
+returns them. Without a host there are three ways: :class:`Local` trusts a browser that opens the
+link printed on this machine, :class:`Tokens` asks for a token, and :class:`pgflow.web.Oidc` asks a
+provider. They keep the answer in a signed cookie.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Principal:
 
 
 Auth: TypeAlias = Callable[[HTTPConnection], "Principal | Awaitable[Principal | None] | None"]
-"""Function of a host: who sends a request; None for somebody who may not even look."""
+"""Function of a host: the sender of a request; None for one who may not even look."""
 
 
 def host_of(request: HTTPConnection) -> str:
@@ -99,10 +99,10 @@ def host_of(request: HTTPConnection) -> str:
 
 
 class Login:
-    """Base of those that ask who somebody is by pages of the console's own.
+    """Base of logins with pages of the console's own.
 
     Attributes:
-        is_secure: True if browsers call the console by https, whatever a proxy says.
+        is_secure: True if browsers call the console by https, whatever a proxy reports.
     """
 
     is_secure = False
@@ -119,7 +119,7 @@ class Signer:
         self._secret = secret
 
     def sign(self, purpose: str, said: Mapping[str, Any], seconds: float) -> str:
-        """Return what is said, signed, with the time until which it counts."""
+        """Return data, signed, with the time until which it counts."""
         text = json.dumps({**said, "until": time.time() + seconds})
         kept = base64.urlsafe_b64encode(text.encode()).decode()
         return f"{kept}.{self._mac(purpose, kept)}"
@@ -138,15 +138,15 @@ class Signer:
 
 
 class Local(Login):
-    """Trusts whoever sits at this machine and has the link that the console has printed there.
+    """Trusts the user of this machine who opens the link that the console prints there.
 
-    The request comes from this machine, by its own name, and from a browser in which the link was
-    opened. A proxy on this machine that lets others through, another user of it, and a page of
-    another site in the same browser have all but the link. Behind a proxy that was declared there
-    is no local principal at all.
+    The request must come from this machine, by its own name, and from a browser in which the link
+    was opened. A proxy on this machine that lets others through, another user of it, and a page of
+    another site in the same browser have all but the link. Behind a declared proxy there is no
+    local principal at all.
 
     Args:
-        name: Their name; whoever is logged in if not given.
+        name: Name of the user; by default the login name.
         roles: Their roles.
         acts_as: Roles that gates ask for.
 
@@ -199,16 +199,16 @@ def _whoever() -> str:
 class Tokens(Login):
     """Asks for a token, once in twelve hours.
 
-    Wrong tokens are counted: after five from one place in a minute, none from there is looked at
-    for the rest of it. A place is the address that somebody comes from; of IPv6, the network that
-    one customer has. Behind a proxy that was declared it is the address that the proxy has seen. A
-    browser in which a token was right before is a place of its own, so nobody else locks it out.
+    Wrong tokens are counted: after five from one place in a minute, the rest of that minute's
+    tokens from there are refused unread. A place is the client's address; of IPv6, the network of
+    one customer. Behind a declared proxy it is the address that the proxy has seen. A browser in
+    which a token was right before is a place of its own, so others cannot lock it out.
 
     Args:
         tokens: The principal of each token, which has at least 16 characters.
 
     Raises:
-        InvalidArgument: There is none, or one is too short.
+        InvalidArgument: It is empty, or a token is too short.
     """
 
     def __init__(self, tokens: Mapping[str, Principal]) -> None:
@@ -229,7 +229,7 @@ class Tokens(Login):
         return None if said is None else self._principals.get(said["digest"])
 
     def session(self, token: str, address: str, device: str = "") -> tuple[str, str] | None:
-        """Return a session for a token, and the mark of this browser; None if nobody has it.
+        """Return a session for a token, and the mark of this browser; None for an unknown token.
 
         Args:
             token: The token.

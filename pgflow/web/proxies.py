@@ -1,8 +1,8 @@
-"""Proxies before the console that were declared: whom they have seen, and how.
+"""Declared proxies before the console: the client that they have seen, and its scheme.
 
-Headers say what whoever sends them likes. Those of a proxy are believed only if the request comes
-from an address that was named, and of what it says only the last address that is no such proxy's:
-all before that is what others have told it. Without a declaration they are not looked at.
+Any client can send any header. A proxy's headers are trusted only if the request comes from a
+declared address, and of its list only the last address that is not a declared proxy's: those before
+it come from the client. Without a declaration the headers are ignored.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def read_proxies(said: Sequence[str]) -> tuple[Network, ...]:
-    """Return the networks that proxies are in.
+    """Return the networks of proxies.
 
     Raises:
-        InvalidArgument: One of them is no address, and no network.
+        InvalidArgument: One of them is neither an address nor a network.
     """
     if isinstance(said, str):
         raise InvalidArgument("behind_proxy= is a list of addresses")

@@ -1,7 +1,7 @@
-"""Slots: the parts of a value before anybody writes them, each with its shape, name, and value.
+"""Slots: the parts of a value before a user fills them in, each with its shape, name, and value.
 
-A shape (``sql/core/shape.sql``) says of each part what its type is. Where it says nothing the value
-itself tells what it is.
+A shape (``sql/core/shape.sql``) gives the type of each part. Where it gives none, the type follows
+from the value itself.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ABSENT = Absent()
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of a value before anybody has written it.
+    """A part of a value, to be filled in by a user.
 
     Attributes:
         shape: Its shape, without null.
         value: The value it has; ``ABSENT`` for none.
         pointer: Pointer to it, as of JSON.
         label: Its name.
-        is_required: True if something must stand here.
+        is_required: True if it must have a value.
         may_be_null: True if null fits.
         about: Words of its class on it.
     """

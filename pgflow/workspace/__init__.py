@@ -1,12 +1,12 @@
 """Workspaces: folders that coding agents work in, with a journal of their files in git.
 
-A change of files is an effect whose ledger is the repository's own: what the act does to the files
-becomes a commit under ``refs/agent/<run>``, and that commit decides whether it was done. It stands
-between the act and the unit of the journal, so a crash between these two leaves one truth: found
-there, the act is not done again; not found, what it has left is put aside, and it is done anew.
+A change of files is an effect whose ledger is the repository's own: the files after the act become
+a commit under ``refs/agent/<run>``, and that commit decides whether it was done. It is written
+between the act and the unit of the journal, so that after a crash the repository decides: if the
+commit is there, the act is not repeated; if not, its leftovers are put aside, and it is done anew.
 
 ``Workspace`` works without a database too. ``change`` makes effects of it, ``lease`` keeps other
-runs out of a folder, and ``classify`` says what a command of the shell may reach.
+runs out of a folder, and ``classify`` returns how far a command of the shell may reach.
 """
 
 from pgflow.workspace import sync as sync

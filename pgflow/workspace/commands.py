@@ -1,7 +1,7 @@
-"""Commands of the shell, and where they reach: what a snapshot can take back, and what it cannot.
+"""Commands of the shell, and their reach: changes that a snapshot can take back, and others.
 
-The list is of names, so it is a guess about a program, and no sandbox. What is not on it is
-``unknown``, and an agent should ask before it runs that, as before all that reaches outside.
+The list is of names, so it guesses what a program does, and does not sandbox it. A command that is
+not on it is ``unknown``. An agent should ask before it runs one, as before all that reach outside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Reach = Literal["reads", "files", "repository", "unknown", "outside"]
 - ``reads``: changes nothing.
 - ``files``: changes files of the folder, which snapshots have.
 - ``repository``: changes the index, branches or stash, which git's own log can bring back.
-- ``unknown``: nobody has said.
+- ``unknown``: not classified.
 - ``outside``: leaves the machine: a push, a publication, a comment. Nothing here brings it back.
 """
 
@@ -76,11 +76,11 @@ SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 @dataclass(frozen=True)
 class Command:
-    """Reach of a command, and the name that says so.
+    """Reach of a command, and the name that decides it.
 
     Attributes:
         reach: The worst of its parts.
-        rule: The name on the list that says so; empty if there is none.
+        rule: The name on the list that decides it; empty if there is none.
     """
 
     reach: Reach
@@ -173,7 +173,9 @@ def _classify_request(program: str, arguments: list[str]) -> Command:
 
 
 def _subcommands(arguments: list[str]) -> list[str]:
-    """The first words that are no options; of git's, those behind ``-C`` and ``-c`` are skipped."""
+    """Return the first words that are no options; of git's, those behind ``-C`` and ``-c`` are
+    skipped.
+    """
     found: list[str] = []
     skip = False
     for word in arguments:

@@ -25,7 +25,7 @@ SyncFileEffect = pgflow.SyncEffect[
 
 
 class NotChanged(WorkspaceError):
-    """The function raised, so the files are as before it; the text says what it raised."""
+    """The function raised, so the files are as before it; the text has the error."""
 
 
 def change(
@@ -123,7 +123,7 @@ def _resign(fn: Callable[..., Any], signature: inspect.Signature, hints: dict[st
 
 
 def lease_key(ws: Workspace) -> str:
-    """The key of the lock that a lease of this folder is."""
+    """Return the key of the lock of a lease of this folder."""
     return f"workspace/{ws.path}"
 
 
@@ -131,10 +131,10 @@ def lease_key(ws: Workspace) -> str:
 async def lease(
     ws: Workspace, *, timeout: timedelta | float | None = None
 ) -> AsyncIterator[Workspace]:
-    """A block that at most one run is in, of all that lease the same folder: a lock.
+    """Enter a block that at most one run is in, of all that lease the same folder: a lock.
 
-    It yields the workspace with the fence of the lock, which each of its snapshots has. Whoever
-    comes with a smaller fence than the newest snapshot is refused, with `Fenced`.
+    It yields the workspace with the fence of the lock, which each of its snapshots has. A run with
+    a smaller fence than the newest snapshot is refused, with `Fenced`.
 
     Args:
         ws: The folder.

@@ -62,7 +62,7 @@ class Workspace:
         include: Sequence[str] = (),
         live: Sequence[str] = (),
     ) -> Workspace:
-        """Gives a run a working tree of its own, beside those of others; the same one if it has it.
+        """Give a run a working tree of its own, beside those of others; the same one if it has it.
 
         Args:
             repository: Folder of a repository.
@@ -72,7 +72,7 @@ class Workspace:
             live: See `Workspace`.
 
         Raises:
-            WorkspaceError: If there is no such repository or commit.
+            WorkspaceError: If the repository or commit does not exist.
         """
         git = Git(str(repository))
         folder = git.common_folder() / "pgflow" / "worktrees" / quoted(run)
@@ -91,7 +91,9 @@ class Workspace:
             self.git.remove_worktree(folder, is_locked=True)
 
     def fenced(self, fence: int) -> Workspace:
-        """The same, worked in under a lease: who has a smaller fence than was seen is refused."""
+        """Return the same, worked in under a lease. A run with a smaller fence than the newest is
+        refused.
+        """
         return replace(self, fence=fence)
 
     @property
@@ -102,7 +104,7 @@ class Workspace:
     # ------------------------------------------------------------ snapshots
 
     def save(self, note: str = "") -> Snapshot | None:
-        """Makes a snapshot of what somebody has changed since the last one.
+        """Make a snapshot of the changes since the last one.
 
         Args:
             note: A line for people.
@@ -111,17 +113,17 @@ class Workspace:
             It, or the last one if nothing is different; None if there is none and no file either.
 
         Raises:
-            Moved: If somebody else has worked here for this run meanwhile.
+            Moved: If another process has worked here for this run meanwhile.
         """
         return self._save(self._carry_on(), note)
 
     @contextmanager
     def change(self, key: str, *, note: str = "", decision: str | None = None) -> Iterator[Change]:
-        """Makes a snapshot of what the block does to the files: once for one key.
+        """Make a snapshot of the block's changes to the files: once for one key.
 
-        If it was made before, `Change.done` is that snapshot, and the block must do nothing. What
-        an earlier try has left is put aside, as a snapshot, and the folder is as before it. So is
-        what the block leaves if it raises.
+        If it was made before, `Change.done` is that snapshot, and the block must do nothing.
+        Leftovers of an earlier try are put aside, as a snapshot, and the folder is as before it. So
+        are those of a block that raises.
 
         Args:
             key: Idempotency key of the act.
@@ -129,7 +131,7 @@ class Workspace:
             decision: Id of the decision that it rests on.
 
         Raises:
-            Moved: If somebody else has worked here for this run meanwhile: the snapshot is not
+            Moved: If another process has worked here for this run meanwhile: the snapshot is not
                 made, and the change does not count.
         """
         found = self.find_change(key)
@@ -237,8 +239,8 @@ class Workspace:
     # ------------------------------------------------------------ compaction
 
     def compact(self, keep: int = 50) -> int:
-        """Joins old snapshots: the newest are kept as they are, and of the older ones the last of
-        each decision. Ids and keys of those that are gone find the one that stands for them.
+        """Join old snapshots: the newest are kept as they are, and of the older ones the last of
+        each decision. Ids and keys of removed ones find the snapshot that replaces them.
 
         Args:
             keep: Number of the newest ones that are kept.
@@ -313,7 +315,7 @@ class Workspace:
         return found
 
     def _trees(self, snapshot: Snapshot) -> tuple[str, str]:
-        """The trees before and after a snapshot."""
+        """Return the trees before and after a snapshot."""
         git = self.git
         parent = git.find(f"{snapshot.commit}^")
         before = git.tree_of(parent) if parent else _empty(git)
@@ -323,8 +325,8 @@ class Workspace:
         return _empty(self.git) if snapshot is None else self.git.tree_of(snapshot.commit)
 
     def _carry_on(self) -> Snapshot | None:
-        """The newest snapshot, after what a death has left undone: a change that came to no end is
-        put back, and a rewind, drop or pick is done.
+        """Return the newest snapshot, after repairing what a crash has left: an unfinished change
+        is put back, and an unfinished rewind, drop or pick is done.
         """
         tip = self._tip()
         if tip is not None and tip.fence > self.fence:
@@ -348,7 +350,7 @@ class Workspace:
         return self._add(Snapshot("", "edits", note=note), tree, tip)
 
     def _put_back(self, begun: Snapshot) -> Snapshot:
-        """Puts aside what a change has left that came to no end."""
+        """Put aside the leftovers of an unfinished change."""
         tip = self._tip()
         if tip is None or tip.commit != begun.commit:
             raise Moved(f"another process works in {self.path} for run {self.run}")
@@ -367,7 +369,7 @@ class Workspace:
     def _become(
         self, kind: Operation, target: Snapshot, make_tree: Callable[[str], str]
     ) -> Snapshot:
-        """Gives the folder the tree that is made of what it has, which is saved before."""
+        """Give the folder the tree made of its present one, which is saved before."""
         tip = self.save()
         now = self._tree(tip)
         begun = Snapshot("", "begin", of=kind, tree=make_tree(now), about=target.commit)
@@ -380,7 +382,7 @@ class Workspace:
         return self._add(Snapshot("", begun.of, about=begun.about), begun.tree, begun)
 
     def _look(self) -> str:
-        """The tree of the files as they are."""
+        """Return the tree of the files as they are."""
         git = self.git
         with git.index(quoted(self.run)) as index:
             outside = [f":(exclude,top,literal){path}" for path in self.live]
@@ -410,7 +412,7 @@ class Workspace:
 
 
 def quoted(run: str) -> str:
-    """A name as a part of a reference and of a path: any key may be one."""
+    """Return a name as a part of a reference and of a path: any key may be one."""
     return urllib.parse.quote(run, safe="").replace(".", "%2E").replace("~", "%7E") or "%"
 
 

@@ -1,7 +1,7 @@
 """The plumbing of git: commands in one folder, with an index, a configuration and a name of ours.
 
 Nothing here touches the user's index, branches or HEAD, runs a hook of theirs, or asks a person.
-And nothing trusts the repository: whoever writes into the folder may write its ``.git`` too.
+And nothing trusts the repository: a writer of the folder may write its ``.git`` too.
 Commands come in three kinds, each with an environment of a few variables:
 
 - on files and objects: with a git folder of our own (`pgflow.workspace.places`), which shares only
@@ -107,13 +107,13 @@ class Conflict(WorkspaceError):
 
 
 class Moved(WorkspaceError):
-    """Somebody else has worked in this folder for this run meanwhile: what was done here does not
+    """Another process has worked in this folder for this run meanwhile: the present work does not
     count.
     """
 
 
 class Fenced(Moved):
-    """Somebody with a greater fence has worked here: whoever holds the lease now."""
+    """Another run with a greater fence, which holds the lease now, has worked here."""
 
 
 @dataclass(frozen=True)
@@ -133,16 +133,16 @@ class Git:
         given: bytes = b"",
         may: tuple[int, ...] = (),
     ) -> subprocess.CompletedProcess[bytes]:
-        """Runs a command.
+        """Run a command.
 
         Args:
             arguments: Of git.
             index: File of the index that it uses instead of the user's.
             given: Its standard input.
-            may: Exit codes beside 0 that are no failure.
+            may: Exit codes beside 0 that are not failures.
 
         Raises:
-            WorkspaceError: If it fails, with what it has printed.
+            WorkspaceError: It fails; the error has its output.
         """
         command = arguments[0]
         settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
@@ -170,7 +170,7 @@ class Git:
         return find_place(Path(self.folder))
 
     def _environment(self, command: str, index: Path | None) -> dict[str, str]:
-        """The variables of a command; see the top of this file."""
+        """Return the variables of a command; see the top of this file."""
         place = self.place
         names = PASSED + (PASSED_TO_REMOTES if command in WITH_REMOTES else ())
         environment = {name: os.environ[name] for name in names if name in os.environ}
@@ -193,9 +193,9 @@ class Git:
         return environment | IDENTITY
 
     def _with_address(self, arguments: Sequence[str]) -> list[str]:
-        """The arguments with the address of a remote in the place of its name.
+        """Return the arguments with the address of a remote in the place of its name.
 
-        An address that stands in the repository may be anybody's. So a folder that it names is
+        An address in the repository's own configuration is untrusted. So a folder that it names is
         written to without its hooks, and only protocols of git count.
         """
         at = arguments.index("--end-of-options") + 1
@@ -245,7 +245,7 @@ class Git:
         self.run("worktree", "unlock", str(place))
 
     def remove_worktree(self, place: Path, *, is_locked: bool = False) -> None:
-        """Removes a working tree with all that is in it; a locked one only if that is said."""
+        """Remove a working tree with all that is in it; a locked one only with ``is_locked``."""
         if place.is_symlink():
             raise WorkspaceError(f"{place} is a symbolic link: remove it")
         forced = ["--force"] * (1 + is_locked)
@@ -387,10 +387,10 @@ def read_remote(place: Place, name: str, key: str) -> str | None:
 
 
 def find_address(place: Place, remote: str) -> str:
-    """Returns the address of a remote, of which the name or the address is given.
+    """Return the address of a remote, given its name or address.
 
     Raises:
-        WorkspaceError: The repository says an address that is none.
+        WorkspaceError: The repository has an invalid address for it.
     """
     if not re.fullmatch(r"[\w.-]+", remote):
         return remote
@@ -408,10 +408,10 @@ def is_folder(address: str) -> bool:
 
 
 def find_git() -> str:
-    """Returns the program, which must be young enough.
+    """Return the program, which must be new enough.
 
     Raises:
-        WorkspaceError: If there is none.
+        WorkspaceError: It is missing, or too old.
     """
     global _program  # noqa: PLW0603 - once a process
     if _program is None:

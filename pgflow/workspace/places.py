@@ -1,8 +1,8 @@
 """Places of a repository: the folders that git works with, and one of ours.
 
-Whoever writes into a working tree may write its ``.git`` as well: a file or a link there may lead
-to the repository of somebody else. So these are found without git, and a repository counts only if
-it says itself that the folder is its working tree.
+A writer of a working tree may write its ``.git`` as well: a file or a link there may lead to
+another repository. So these places are found without git, and a repository counts only if its own
+records name the folder as its working tree.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def find_place(folder: Path) -> Place:
     """Find the repository that a folder is in.
 
     Raises:
-        WorkspaceError: There is none, or it does not know the folder.
+        WorkspaceError: It is in none, or in one that does not know the folder.
     """
     start = Path(os.path.realpath(folder))
     for top in (start, *start.parents):
@@ -103,7 +103,7 @@ def _same(path: Path, other: Path) -> bool:
 
 
 def _worktree_of(own: Path) -> str:
-    """The working tree that the repository of a submodule names."""
+    """Return the working tree that the repository of a submodule names."""
     command = ["git", "config", "--file", str(own / "config"), "--no-includes", "core.worktree"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
     return done.stdout.rstrip("\n") or "."
@@ -130,7 +130,7 @@ def _refuse_link(path: Path) -> None:
 
 
 def _text(path: Path) -> str:
-    """The text of a small file; empty if it is none."""
+    """Return the text of a small file; empty if it is not one."""
     try:
         if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size > _LARGEST:
             return ""
@@ -178,7 +178,9 @@ def _forget_lost(cache_folder: Path) -> None:
 
 
 def _cache(place: Place) -> Path:
-    """The folder of all such folders: the user's for such things, or one for this process."""
+    """Return the folder of all such folders: the user's for such things, or one for this
+    process.
+    """
     top = place.top or place.common
     base = (
         Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pgflow" / "git"
@@ -204,7 +206,7 @@ def _for_this_process() -> Path:
 
 @cache
 def _users_ignored() -> Path:
-    """The file of all that the user ignores everywhere."""
+    """Return the file of all that the user ignores everywhere."""
     said = subprocess.run(
         ["git", "config", "--type=path", "--get", "core.excludesFile"],  # noqa: S607
         cwd="/",

@@ -16,7 +16,7 @@ REFERENCES = "refs/agent-push/"
 
 
 class PushRefused(WorkspaceError):
-    """The remote has said no: the branch has moved on, or may not be written."""
+    """The remote refused: the branch has moved on, or may not be written."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Pushed:
 
 @effect(risk="compensable", raises=[PushRefused])
 def push(ws: Workspace, remote: str, branch: str, message: str) -> Pushed:
-    """Commits the files of a workspace onto the commit that it began with, and pushes that.
+    """Commit the files of a workspace onto the commit that it began with, and push that.
 
-    An ``@effect``: if the reply is lost, the remote is asked where the branch is. Never by force:
-    a branch that has moved on refuses it. It is taken back by setting the branch to where it was,
-    if it still is where this has put it. Ask at a gate before it: whoever has seen the branch has
-    seen it.
+    An ``@effect``: if the reply is lost, the remote is asked where the branch is. It never forces:
+    a branch that has moved on refuses the push. The compensation sets the branch back to where it
+    was, if it still is where the push has put it. Ask at a gate before the push: what others have
+    seen cannot be taken back.
 
     Args:
         ws: The workspace.
@@ -55,7 +55,7 @@ def push(ws: Workspace, remote: str, branch: str, message: str) -> Pushed:
         The push that is done.
 
     Raises:
-        PushRefused: The remote has said no.
+        PushRefused: The remote refused.
     """
     wanted = _prepare(ws, remote, branch, message)
     done = ws.git.run(

@@ -1,8 +1,8 @@
-"""Snapshots: the commits of a run's own reference, each with a record of what made it.
+"""Snapshots: the commits of a run's own reference, each with a record of its origin.
 
-The reference is a journal. Nothing of it is changed: going back is a snapshot too, whose files are
-those of an older one. A snapshot that is to change the folder is announced by one that begins it,
-so a death in between is seen, and the folder brought to where one of the two says.
+The reference is an append-only journal: going back is a snapshot too, with the files of an older
+one. A snapshot that will change the folder is announced by one that begins it, so that a crash in
+between is detected, and the folder brought to the state of one of the two.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 Operation = Literal["change", "rewind", "drop", "pick"]
-"""Kinds of what begins and comes to an end."""
+"""Kinds of operations that have a begin and an end."""
 
 Kind = Literal[Operation, "edits", "begin", "left", "back"]
 """Kinds of snapshots.
 
-- ``change``: what an act has made of the files.
-- ``edits``: what was found changed by somebody else: a person, or a program that lives on.
+- ``change``: the files after an act.
+- ``edits``: changes that were found, by a person, or a program that lives on.
 - ``begin``: the files before a change, rewind, drop or pick that begins now.
-- ``left``: what an act has left that came to no end.
+- ``left``: the files that an unfinished act has left.
 - ``back``: the files as before it.
 - ``rewind``, ``drop``, ``pick``: the files of an older one, those without a change, those with one.
 """
@@ -42,10 +42,10 @@ class Snapshot:
         decision: The decision that the act rests on: its id.
         fence: Fence of the lease of the folder.
         number: Place in the line of snapshots, from 1.
-        of: Of ``begin``, ``left`` and ``back``: the kind of what begins, or began.
+        of: Of ``begin``, ``left`` and ``back``: the kind of the operation that begins, or began.
         tree: Of a rewind, drop or pick that begins: the tree that the folder is to have.
         about: Of a rewind, drop or pick: the commit that it is about.
-        keys: Keys of the changes that it stands for, after compaction.
+        keys: Keys of the changes that it replaces, after compaction.
         was: Ids that it and they had before.
     """
 
@@ -75,7 +75,7 @@ class Snapshot:
 
     @classmethod
     def read(cls, commit: str, at: datetime, message: str) -> Self | None:
-        """Returns the snapshot of a commit, or None if it is none of ours."""
+        """Return the snapshot of a commit; None if it is not one of ours."""
         title, found, text = message.rpartition(SEPARATOR)
         if not found:
             return None
@@ -96,7 +96,7 @@ class Snapshot:
         return commit == self.commit or commit in self.was
 
     def instead_of(self, others: list[Snapshot]) -> Snapshot:
-        """The same, which stands for those before it too."""
+        """Return the same snapshot, which also replaces these before it."""
         every = [*others, self]
         return replace(
             self,

@@ -77,7 +77,7 @@ def test_a_failure_names_its_node(dsn: str, graph: Graph, tmp_path: Path) -> Non
     ("options", "says"),
     [
         ({"provider": "cmd:cat"}, "needs input 'file'"),
-        ({"inputs": {"file": "a"}}, "say need a provider"),
+        ({"inputs": {"file": "a"}}, "no provider for say: pass provider="),
         ({"inputs": {"file": "a", "fiel": "b"}, "provider": "cmd:cat"}, "no input 'fiel'"),
         ({"inputs": {"file": "a"}, "provider": "nobody:"}, "unknown provider 'nobody'"),
     ],

@@ -183,7 +183,7 @@ def _summary(report: Report) -> str:
 
 
 def _say_rules(codes: Sequence[str], *, as_json: bool) -> None:
-    """All rules, a line each; or those of some codes, each with its examples."""
+    """Print all rules, a line each; or those of some codes, each with its examples."""
     from pgflow.lint.checking import choose_rules
 
     with _known_codes():

@@ -115,10 +115,10 @@ def say_problems(verdict: Verdict) -> None:
 
 
 def problem_lines(verdict: Verdict) -> Iterator[Text]:
-    """Every problem of a file as compilers say it (``file:line:column: error: message``), and what
-    to do below it.
+    """Yield the problems of a file in the format of compilers (``file:line:column: error:
+    message``), each with its remedy below it.
 
-    What a sound file takes from files that are not there is a note.
+    A note names what a sound file takes from missing files.
     """
     from rich.text import Text
 
@@ -158,7 +158,7 @@ def _sentence(problem: Problem) -> str:
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:
-    """A value as JSON on standard output."""
+    """Print a value as JSON on standard output."""
     text = dump(value, indent=indent)
     try:
         text.encode()
@@ -168,7 +168,7 @@ def say_json(value: Any, *, indent: int | None = None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A whole file.
+    """Write a whole file.
 
     Raises:
         Mistake: It cannot be written.

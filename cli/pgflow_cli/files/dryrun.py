@@ -189,7 +189,7 @@ def _made_up(node: Node) -> JsonValue:
 
 
 def _misfits() -> Misfits:
-    """The validator of schemas; one that finds nothing where none is installed."""
+    """Return the validator of schemas; one that finds nothing where none is installed."""
     if find_spec("jsonschema") is None:
         return lambda _value, _schema: ""
     from pgflow.declare.durable.schemas import misfits
@@ -307,7 +307,7 @@ def write_stubs(graph: Graph, path: Path) -> None:
 
 
 def _as_yaml(stubs: dict[str, Any]) -> str:
-    """A line a node: names are quoted, and JSON is YAML."""
+    """Return a line a node: names are quoted, and JSON is YAML."""
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in stubs.items()]
     return "".join(f"{line}\n" for line in lines) or "{}\n"
 

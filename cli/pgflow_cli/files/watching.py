@@ -55,7 +55,9 @@ def _play(play: Callable[[], None]) -> None:
 
 
 def root_of(path: Path) -> Path:
-    """The folder with everything that a file can name: commands stand beside workflows."""
+    """Return the folder with everything that a file can name, since commands are beside
+    workflows.
+    """
     folder = Path(os.path.realpath(path if path.is_dir() else path.parent))
     parts = folder.parts
     return Path(*parts[: parts.index(_LAYOUT) + 1]) if _LAYOUT in parts else folder

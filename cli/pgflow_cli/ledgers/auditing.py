@@ -284,7 +284,7 @@ code {{ font-size: .85em; opacity: .75; overflow-wrap: anywhere }}
 
 
 def page(story: Mapping[str, Any]) -> str:
-    """The story as one HTML page that needs nothing else."""
+    """Return the story as one HTML page that needs nothing else."""
 
     def row(at: Any, what: str, name: str, text: str, key: str) -> str:
         cells = (

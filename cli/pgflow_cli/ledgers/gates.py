@@ -222,15 +222,16 @@ class Answer(NamedTuple):
     understood: Callable[[tuple[str, ...]], Answer] | None = None
 
     def without_first(self) -> Answer:
-        """The answer that the words after the first are."""
+        """Return the answer without its first word."""
         return self if self.understood is None else self.understood(self.said[1:])
 
 
 def _meant(
     connection: psycopg.Connection[Any], word: str, node: str | None, answer: Answer
 ) -> tuple[GateRow | None, Answer]:
-    """The open gate that a word names: by its key, or by that of a run which waits there, itself or
-    by a run that it called; and the answer to it. No gate if there is none.
+    """Return the open gate that a word names, and the answer to it. The word is the key of the
+    gate, or of a run that waits at it, itself or in a run that it called. The gate is None if there
+    is none.
 
     Raises:
         Mistake: The run waits at several or has ended, or the words begin with a node whose gate
@@ -292,8 +293,8 @@ def _named(several: list[GateRow]) -> str:
 
 
 def _fitted(answer: Answer, gate: GateRow) -> Answer:
-    """An answer as this gate takes it: words and decisions are an edit of a request that has a
-    place for them; else words are the reason.
+    """Return an answer as this gate takes it: words and decisions are an edit of a request that has
+    a place for them; else words are the reason.
 
     Raises:
         Mistake: The gate does not offer the decision.
@@ -345,7 +346,7 @@ def approve(words: Words = None) -> Answer:
 
 
 def _worded(verdict: str, said: tuple[str, ...]) -> Answer:
-    """A verdict with words."""
+    """Return a verdict with words."""
     return Answer(verdict, words=" ".join(said), said=said, understood=partial(_worded, verdict))
 
 
@@ -369,7 +370,7 @@ def respond(
 
 
 def _decided(said: tuple[str, ...]) -> Answer:
-    """A decision with the words after it.
+    """Return a decision with the words after it.
 
     Raises:
         Mistake: It is not there.

@@ -142,7 +142,7 @@ def anchor(*, dsn: Dsn = None) -> None:
 
 @audit.command("proof", cls=Command)
 def proof(key: Key, *, anchor: AnchorFile = None, dsn: Dsn = None) -> None:
-    """Writes what anybody needs to check a run against an anchor.
+    """Prints a proof, with which you can check a run against an anchor.
 
     It holds names, times and hashes, and no values. `pgflow audit check` checks it without a
     database, as does the function pgflow.inspect.check_proof. Without an anchor it fits one that is
@@ -257,7 +257,7 @@ def _read(path: Path, what: str) -> dict[str, Any]:
     """Return the object in a file of JSON.
 
     Raises:
-        Mistake: There is none.
+        Mistake: The file cannot be read, or has no object.
     """
     try:
         text = typer.get_text_stream("stdin").read() if str(path) == "-" else path.read_text()

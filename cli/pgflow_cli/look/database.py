@@ -30,7 +30,7 @@ Dsn = Annotated[
 
 
 def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
-    """The database that a command works on; starts the embedded server where none is named.
+    """Return the database that a command works on; starts the embedded server where none is named.
 
     Args:
         dsn: Connection string that the command was given.
@@ -52,8 +52,8 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """A connection in autocommit mode, to a server that takes writes unless the connection string
-    says otherwise.
+    """Return a connection in autocommit mode, to a server that takes writes unless the connection
+    string says otherwise.
 
     It may be through a pooler. Texts and times come as they are read here. Its server must answer,
     or at least be there: a command waits for a long query, and not for a server that is frozen.
@@ -67,8 +67,8 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
 
 
 def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
-    """The same; where no server takes writes, a connection to one that does not, for who wants to
-    know why.
+    """Return the same; if no server takes writes, a connection to one that does not, to find out
+    why.
     """
     import psycopg
     from psycopg.conninfo import make_conninfo
@@ -111,8 +111,8 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
 
 
 def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
-    """The answer to a question about what pgflow has; the commands hold no statements of their own
-    on it.
+    """Return the answer of the database to a reader's question. Commands hold no statements of
+    their own.
     """
     from pgflow.inspect import ask
 
@@ -120,8 +120,8 @@ def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
 
 
 def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
-    """A typed row as a dictionary, for machines and tables:
-    these columns of it in this order, else all.
+    """Return a typed row as a dictionary, for machines and tables: these columns in this order,
+    else all.
     """
     values = vars(thing)
     return {name: values[name] for name in names} if names else dict(values)

@@ -40,12 +40,12 @@ def check_roles(roles: Iterable[str] | None) -> None:
 
 
 def open_target(target: str | None, dsn: str | None, *, listen: bool) -> AsyncApp:
-    """Return the app that is meant; without one, an app that knows no workflows.
+    """Return the app of a target; without one, an app that knows no workflows.
 
     Args:
         target: Module or file, perhaps with the app's name.
         dsn: The database.
-        listen: True if an app without workflows hears of news.
+        listen: True if an app without workflows listens for notifications.
     """
     from pgflow.app import AsyncApp
 

@@ -133,8 +133,8 @@ _USERINFO = re.compile(r"(?<![/\w])(\w[^\s:/@\"]*):[^\s\"/][^\s\"]*@")
 
 
 def hide_secrets(text: str) -> str:
-    """A text with the passwords of every connection string in it replaced by ``***``, also where
-    its scheme was left out.
+    """Return a text with the passwords of every connection string in it replaced by ``***``, also
+    where its scheme was left out.
     """
     from pgflow.texts import without_secrets
 

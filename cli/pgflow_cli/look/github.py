@@ -78,7 +78,7 @@ def annotate_lines(findings: Sequence[Row]) -> None:
 
 
 def _in_repository(file: str) -> str:
-    """A path as GitHub knows it: seen from the root of the checkout."""
+    """Return a path as GitHub knows it: seen from the root of the checkout."""
     root = os.environ.get("GITHUB_WORKSPACE")
     path = os.path.abspath(file)  # noqa: PTH100 - resolve() would follow links
     return os.path.relpath(path, root) if root and path.startswith(os.path.join(root, "")) else file  # noqa: PTH118
@@ -89,7 +89,7 @@ def _say(level: str, message: str, **properties: Any) -> None:
 
 
 def command(level: str, message: str, **properties: Any) -> str:
-    """An annotation as GitHub reads it.
+    """Return an annotation as GitHub reads it.
 
     Args:
         level: error, warning or notice.
@@ -109,7 +109,7 @@ def _escape_property(text: str) -> str:
 
 
 def markdown(summary: Row, troubles: Sequence[Row]) -> str:
-    """The summary as a page of Markdown."""
+    """Return the summary as a page of Markdown."""
     names = ("taken", "completed", "failed", "cancelled", "waiting", "queued", "stuck")
     lines = [
         f"### pgflow tick: {summary['outcome']} after {summary['seconds']:.1f} s",

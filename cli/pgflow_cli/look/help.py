@@ -62,5 +62,5 @@ class Group(_Words, TyperGroup):
 
 
 def make_group(name: str, text: str, **attributes: Any) -> typer.Typer:
-    """A command that has others; each is declared with ``cls=Command``."""
+    """Return a command that has others; each is declared with ``cls=Command``."""
     return typer.Typer(name=name, help=text, cls=Group, add_completion=False, **PLAIN, **attributes)

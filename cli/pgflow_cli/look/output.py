@@ -135,7 +135,7 @@ def shown(text: str) -> str:
 
 
 def printable(text: str, *, keep: str = "\n") -> str:
-    """The same on as many lines as it has."""
+    """Return the same on as many lines as it has."""
     if text.isprintable() or (keep and all(line.isprintable() for line in text.split("\n"))):
         return text
     from pgflow import texts
@@ -172,8 +172,8 @@ def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) ->
 
 
 def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> list[int]:
-    """Each column as wide as its cells; what is left, or missing, falls to the one that takes the
-    rest, then to the widest.
+    """Return each column as wide as its cells; what is left, or missing, falls to the one that
+    takes the rest, then to the widest.
     """
     widths = [
         min(column.most, max([len(column.title), *(row[number].cell_len for row in cells)]))
@@ -251,8 +251,8 @@ def print_one(form: Form, row: Row, text: Callable[[], RenderableType]) -> None:
 
 
 def dump(value: Any, *, indent: int | None = None) -> str:
-    """A value as JSON; times as ISO 8601, and what JSON does not know as text. What cannot be seen
-    is escaped.
+    """Return a value as JSON; times as ISO 8601, other types as text. Invisible characters are
+    escaped.
     """
     text = json.dumps(value, ensure_ascii=False, default=_plain, indent=indent)
     if all(line.isprintable() for line in text.split("\n")):
@@ -281,12 +281,12 @@ def many(number: int, noun: str) -> str:
 
 
 def amount(value: Decimal | None) -> str:
-    """An amount for a person: without zeros behind its point; nothing where there is none."""
+    """Return an amount for a person, without trailing zeros; empty for None."""
     return "" if value is None else f"{value.normalize():,f}"
 
 
 def styled_status(status: str) -> Text:
-    """A status in its colour."""
+    """Return a status in its colour."""
     from rich.text import Text
 
     return Text(status, style=STYLES.get(status, ""))
@@ -300,7 +300,7 @@ def plain(value: Any) -> Text:
 
 
 def short_json(value: Any) -> Text:
-    """A value as JSON on one line."""
+    """Return a value as JSON on one line."""
     from pgflow.inspect import readable
 
     return plain("" if value is None else dump(readable(value)))
@@ -312,7 +312,9 @@ def age(since: datetime | None, now: datetime) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two or three leading digits: ``12 ms`` is ``12ms``, ``80 s`` is ``80s``."""
+    """Return a duration in its two or three leading digits: ``12 ms`` is ``12ms``, ``80 s`` is
+    ``80s``.
+    """
     seconds = max(seconds, 0.0)
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f}ms"
@@ -325,5 +327,5 @@ def duration(seconds: float) -> str:
 
 
 def when(moment: datetime | None) -> str:
-    """A moment as people write it down, in UTC."""
+    """Return a moment as people write it down, in UTC."""
     return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -36,8 +36,8 @@ def is_person() -> bool:
 
 
 def _find_unattended(process: int, *, in_actions: bool) -> int | None:
-    """Return the ancestor that a runner of GitHub Actions, or cron,
-    has started; None if there is none.
+    """Return the ancestor that a runner of GitHub Actions, or cron, has started; None without
+    one.
     """
     below = found = None
     for _ in range(MOST_ANCESTORS):

@@ -93,13 +93,13 @@ class Filters:
         return any(vars(self).values())
 
     def chosen(self, *, tenant: str | None = None) -> RunFilter:
-        """The runs that are meant, as the readers take them.
+        """Return the filter as the readers take it.
 
         Args:
             tenant: Only runs of this tenant.
 
         Raises:
-            Mistake: Something that was typed means nothing.
+            Mistake: A status, label or time is invalid.
         """
         from pgflow.inspect import RunFilter
 
@@ -128,10 +128,10 @@ def _known_statuses(statuses: list[str]) -> list[str]:
 
 
 def find(connection: psycopg.Connection[Any], key: str, question: Question[T]) -> T:
-    """The answer to a question about the run that a key names.
+    """Return the answer to a question about the run with a key.
 
     Raises:
-        Mistake: There is none; says which keys are like it.
+        Mistake: No run has the key; the message names similar keys.
     """
     from pgflow.errors import RunNotFound
 
@@ -142,10 +142,10 @@ def find(connection: psycopg.Connection[Any], key: str, question: Question[T]) -
 
 
 def find_run(connection: psycopg.Connection[Any], key: str) -> RunRow:
-    """The run that a key names.
+    """Return the run with a key.
 
     Raises:
-        Mistake: There is none; says which keys are like it.
+        Mistake: No run has the key; the message names similar keys.
     """
     from pgflow.inspect import find_run as run_of
 
@@ -153,10 +153,10 @@ def find_run(connection: psycopg.Connection[Any], key: str) -> RunRow:
 
 
 def find_detail(connection: psycopg.Connection[Any], key: str) -> RunDetail:
-    """The run that a key names, with its values.
+    """Return the run with a key, with its values.
 
     Raises:
-        Mistake: There is none; says which keys are like it.
+        Mistake: No run has the key; the message names similar keys.
     """
     from pgflow.inspect import find_detail as detail_of
 
@@ -164,7 +164,7 @@ def find_detail(connection: psycopg.Connection[Any], key: str) -> RunDetail:
 
 
 def see(key: str) -> str:
-    """The end of a line on a run, with the command that shows it."""
+    """Return the end of a line on a run, with the command that shows it."""
     return f"See it with: pgflow show {shlex.quote(key)}"
 
 

@@ -25,10 +25,10 @@ class NoModule(Mistake):
 
 
 def load_module(target: str) -> ModuleType:
-    """Imports a module by its dotted name or by its file, as seen from the working directory.
+    """Import a module by its dotted name or by its file, as seen from the working directory.
 
     Raises:
-        Mistake: There is none, or it fails when it is imported; says where.
+        Mistake: It does not exist, or its import fails; the message has the place.
     """
     name, folder = _place_of(target)
     sys.path.insert(0, str(folder))
@@ -48,7 +48,7 @@ def load_module(target: str) -> ModuleType:
 
 
 def _place_of(target: str) -> tuple[str, Path]:
-    """The dotted name of a module and the folder it is imported from."""
+    """Return the dotted name of a module and the folder it is imported from."""
     if not target.endswith(".py") and os.sep not in target:
         return target, Path.cwd()
     path = Path(target).resolve()
@@ -75,8 +75,8 @@ def _where(error: BaseException) -> str:
 
 
 def load_app(target: str, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
-    """The app of ``MODULE[:APP]``: the one named, the only one of the module, or one made of the
-    module's workflows.
+    """Return the app of ``MODULE[:APP]``: the one named, the only one of the module, or one made of
+    the module's workflows.
 
     Args:
         target: Text that was typed.
@@ -115,7 +115,7 @@ def _pick_app(module: ModuleType, attribute: str) -> AppBase:
 
 
 def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[..., Any]]:
-    """The workflow of ``MODULE[:WORKFLOW]``, and the app it belongs to.
+    """Return the workflow of ``MODULE[:WORKFLOW]``, and the app it belongs to.
 
     Raises:
         Mistake: The module cannot be imported, or it does not say which workflow.

@@ -154,7 +154,7 @@ class Look:
         return self._item(item.left.key, self._runs([item.left.key]).get(item.left.key, []))
 
     def _runs(self, keys: Iterable[str]) -> dict[str, list[RunRow]]:
-        """The runs with these keys, of every tenant."""
+        """Return the runs with these keys, of every tenant."""
         from pgflow.inspect import RunFilter, list_runs
 
         chosen = sorted(set(keys))

@@ -91,9 +91,9 @@ def doctor(
 ) -> None:
     """Checks a database, and shows how to fix what it finds.
 
-    It looks at the server, the way to it, the schema, the role's privileges, the workers and the
-    runs. Exit code 1 if something is found. With --fail-on fail, warnings are shown and the exit
-    code is 0, as a health check or a deploy needs it.
+    It checks the server, the connection to it, the schema, the role's privileges, the workers and
+    the runs. The exit code is 1 if it finds something. With --fail-on fail it still shows warnings,
+    but exits 0 for them, for a health check or a deploy.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     found = find_dsn(dsn)
@@ -128,8 +128,8 @@ def _run(
 
 
 def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
-    """A check that cannot be made is a finding too;
-    one for which the connection is lost is the end.
+    """Return the findings of a check. A check that cannot be made is a finding too; a lost
+    connection ends the command.
     """
     import psycopg
 

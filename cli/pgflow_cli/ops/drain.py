@@ -123,7 +123,7 @@ class Drain:
         return (await ask_async(self._app, read_idleness())).next_due_at
 
     def _mine(self) -> tuple[list[str], list[str]]:
-        """The queues and the workflows of its worker."""
+        """Return the queues and the workflows of its worker."""
         return list(self.worker.options.queues), list(self.worker.definitions.workflows)
 
 

@@ -42,9 +42,9 @@ def prune(
 ) -> None:
     """Removes runs that ended long ago.
 
-    All that is known of them goes with them. A run goes together with what it started and continued
-    as, once all of that has ended. What is removed is written down in pgflow.dropped_history. A
-    partition of the journal that a few rows keep is shrunk to them once vacuum has been by.
+    A run goes with all its data, and together with the runs that it started and continued as, once
+    all of these have ended. pgflow.dropped_history records what was removed. A partition of the
+    journal that only a few rows keep is shrunk to them, after the next vacuum.
     """
     age = parse_duration(older_than, "--older-than")
     with opened(dsn) as connection:

@@ -343,9 +343,9 @@ def require_known(
 ) -> None:
     """Refuses starts of workflows that no worker has ever had.
 
-    A name that is mistyped is then an error where the run is started, instead of a run that waits
-    for ever. A workflow is known once a worker that has it has come, and a version of it likewise.
-    Children are not refused.
+    A mistyped name is then an error at the start, instead of a run that never begins. A workflow
+    becomes known when a worker that has it registers, and so does a version of it. Children are not
+    refused.
     """
     from pgflow._db.calls import lane
 

@@ -423,7 +423,7 @@ def _zone(schedule: ScheduleRow) -> str:
 
 
 def _moment(text: str, what: str, zone: str) -> datetime:
-    """A time; without a zone it is meant in that of the schedule."""
+    """Return a time; without a zone it is meant in that of the schedule."""
     from pgflow._model.schedules import zone_of
 
     try:

@@ -48,7 +48,7 @@ async def selftest_stamp() -> float:
 
 
 def measure(dsn: str, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """All figures, and what limits them, in about so many seconds."""
+    """Return all figures, and their bottleneck, in about so many seconds."""
     with scratch_database(dsn) as scratch:
         say("commits")
         figures = measure_commits(scratch, seconds * 0.2)

@@ -83,17 +83,17 @@ def serve(
     metrics_at: tuple[str, int] | None = None,
     beside: Beside = nullcontext,
 ) -> int:
-    """Works until a signal asks to stop; answers the exit code.
+    """Work until a signal asks to stop; return the exit code.
 
     Args:
         app: The app.
         options: Options of the worker.
-        stop: Hears the signal.
+        stop: Receives the signal.
         metrics_at: Host and port of an endpoint with figures.
         beside: Maker of a context that is open while the worker works, as the app is.
 
     Raises:
-        Mistake: There can be no metrics at this address, or not without another package.
+        Mistake: The address cannot serve metrics, or a package for that is missing.
     """
     return asyncio.run(_serve(app, options, stop, metrics_at, beside))
 

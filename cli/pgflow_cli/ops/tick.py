@@ -210,7 +210,7 @@ def _sum_up(drained: Drained, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _exit_code(summary: dict[str, Any]) -> int:
-    """The worst of what happened; who was asked to stop may leave work."""
+    """Return the exit code of the worst outcome. A tick that was asked to stop may leave work."""
     if summary["stuck"]:
         return NEEDS_A_PERSON
     if summary["failed"] or summary["outcome"] == "broken":

@@ -105,7 +105,7 @@ def _export(
     *,
     children: bool,
 ) -> tuple[int, int]:
-    """All as of one moment."""
+    """Export all runs as of one moment; return the numbers of runs and lines."""
     from psycopg import IsolationLevel
 
     from pgflow.inspect import list_child_chains
@@ -135,7 +135,9 @@ def _export(
 def _export_decisions(
     connection: psycopg.Connection[Any], keys: list[str], filters: Filters, output: Path | None
 ) -> int:
-    """All as of one moment; holds a page of runs, and a page of their decisions."""
+    """Export all decisions as of one moment, holding one page of runs and one of decisions; return
+    their number.
+    """
     from psycopg import IsolationLevel
 
     named = list(dict.fromkeys(find_run(connection, key).run_id for key in keys))
@@ -170,7 +172,9 @@ def _choose_runs(connection: psycopg.Connection[Any], filters: Filters) -> Itera
 
 
 def _decided(connection: psycopg.Connection[Any], run_ids: list[int]) -> Iterator[dict[str, Any]]:
-    """The decisions of these runs, with a word in place of each part that a codec has encoded."""
+    """Yield the decisions of these runs, with a word in place of each part that a codec has
+    encoded.
+    """
     from pgflow.inspect import list_decided, readable
 
     place = None
@@ -196,8 +200,8 @@ def _opened(output: Path | None) -> Any:
 
 
 def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iterator[int]:
-    """The chains of the runs that are meant, in the order in which they were started; a transaction
-    must be open.
+    """Yield the chains of the chosen runs, in the order of their starts; a transaction must be
+    open.
     """
     from pgflow.inspect import list_chains, stream
 
@@ -207,8 +211,9 @@ def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iter
 def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Imports exported runs as read-only history.
 
-    All of them or none: a key or a run that is here already refuses the file. A run that was open
-    is cancelled here, with the reason "imported while waiting"; replays judge it by what it was.
+    It imports all of them or none: if a key or a run exists here already, it refuses the file. A
+    run that was open is cancelled here, with the reason "imported while waiting"; replays judge it
+    by its former status.
     """
     from pgflow.replay.histories import import_lines
 

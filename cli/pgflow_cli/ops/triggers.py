@@ -75,7 +75,7 @@ def compare(
     Args:
         declared: Those of the code.
         installed: Those of the database.
-        has_code: True if the code is known: what it does not declare is left over.
+        has_code: True if the code is known: triggers that it does not declare are left over.
     """
     found = {trigger.name: trigger for trigger in installed}
     rows: list[dict[str, Any]] = []

@@ -49,7 +49,7 @@ def versions(
     """Shows which versions open runs need, and who serves them.
 
     PINNED counts open runs that only workers of this version claim, BEGUN others that its code may
-    have worked on. A version may go when there are none.
+    have worked on. You can retire a version once both are 0.
     """
     with opened(dsn) as connection:
         from pgflow.inspect import list_versions

@@ -101,9 +101,9 @@ def workers(
 ) -> None:
     """Works on runs until SIGTERM, or lists the workers.
 
-    Without a module it lists the workers there are. After SIGTERM it claims nothing more, finishes
-    or hands back what it has, and exits 0. A second signal is a crash: nothing is handed back, and
-    the runs go on elsewhere once this worker is found dead.
+    Without a module it lists the workers. After SIGTERM it claims nothing more, finishes or hands
+    back its runs, and exits 0. A second signal is a crash: nothing is handed back, and the runs go
+    on elsewhere once this worker is found dead.
     """
     if target is None or only_list:
         _list_workers(dsn, as_json=as_json, as_csv=as_csv)

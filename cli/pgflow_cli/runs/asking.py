@@ -44,7 +44,7 @@ def ask_missing(
 
 
 def _recorded(dsn: str | None, key: str) -> dict[str, Any] | None:
-    """The inputs of the run that has a key; None if there is none."""
+    """Return the inputs of the run with a key; None if there is none."""
     from pgflow.errors import RunNotFound
     from pgflow.inspect import find_detail
 
@@ -58,7 +58,7 @@ def _recorded(dsn: str | None, key: str) -> dict[str, Any] | None:
 
 
 def _ask(one: Input) -> str:
-    """The words of a person for one input: something, and not only blanks."""
+    """Return a person's text for one input, which has more than blanks."""
     said = " ".join(one.description.split())[:_MOST_CHARS]
     text = shown(f"{one.name} ({said})" if said else one.name)
     while True:

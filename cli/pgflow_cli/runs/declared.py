@@ -85,8 +85,8 @@ class Wishes:
 
 
 def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
-    """The file that a target names: by its path, or by the name of a workflow of this repository,
-    of these folders, or of the user; None if it is a module's.
+    """Return the file that a target names: by its path, or by the name of a workflow of this
+    repository, of these folders, or of the user; None if it is a module's.
     """
     from pgflow.declare.reading import SOP_SUFFIXES, YAML_SUFFIXES
 
@@ -99,7 +99,9 @@ def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
 
 
 def unfound(target: str, search: tuple[Path, ...] = ()) -> str:
-    """The line on a word that names no file and no module: where was looked, and what to say."""
+    """Return the message on a word that names neither a file nor a module: the places that were
+    searched, and what to pass.
+    """
     from pgflow.declare.dag.scopes import home
 
     def listed(folders: Sequence[str | Path]) -> str:
@@ -116,7 +118,7 @@ def unfound(target: str, search: tuple[Path, ...] = ()) -> str:
 
 
 def _find_dag(name: str, search: tuple[Path, ...]) -> Path | None:
-    """The DAG of that name among those of this repository and further scopes."""
+    """Return the DAG of that name among those of this repository and further scopes."""
     from pgflow.declare.dag.scopes import Scopes, search_path
 
     own = [_LAYOUT.absolute()] if _LAYOUT.is_dir() else []
@@ -125,7 +127,7 @@ def _find_dag(name: str, search: tuple[Path, ...]) -> Path | None:
 
 
 def _find_sop(name: str, search: tuple[Path, ...]) -> Path | None:
-    """The SOP of that name, here or in a folder of SOPs."""
+    """Return the SOP of that name, here or in a folder of SOPs."""
     from pgflow.declare.reading import SOP_SUFFIXES
 
     folders: tuple[str | Path, ...] = (*_SOPS, *search)
@@ -255,7 +257,7 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
 
 
 def _configured(cwd: Path, provider: str | None) -> Settings:
-    """The settings that the config of the working folder has."""
+    """Return the settings that the config of the working folder has."""
     from pgflow.declare.durable.config import configured
     from pgflow.errors import InvalidWorkflow
 
@@ -424,5 +426,5 @@ def say_word(word: dict[str, Any]) -> str:
 
 
 def as_json(end: dict[str, Any]) -> str:
-    """The same for programs."""
+    """Return the same for programs."""
     return json.dumps(end)

@@ -119,7 +119,7 @@ def _nothing(connection: psycopg.Connection[Any], filters: Filters) -> str:
 def _list(
     connection: psycopg.Connection[Any], filters: Filters, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The newest runs, up to a limit, and True if there are more."""
+    """Return the newest runs, up to a limit, and True if there are more."""
     from pgflow.inspect import list_runs as newest
 
     page = fetch(connection, newest(filters.chosen(), limit=limit or None))

@@ -141,7 +141,7 @@ def cancel(
 
 
 def _command(order: Order, explained: str) -> Callable[..., None]:
-    """The command of an order that has no options of its own."""
+    """Return the command of an order that has no options of its own."""
 
     def give(
         keys: Keys = None,
@@ -292,8 +292,8 @@ _CHOSEN = ("key", "status", "workflow", "queue", "labels", "attempt", "since", "
 def _choose(
     connection: psycopg.Connection[Any], order: Order, filters: Filters
 ) -> list[dict[str, Any]]:
-    """The runs meant, as they are now; of those named by key,
-    each must exist and be in a fitting status.
+    """Return the chosen runs, as they are now. Each one named by key must exist and have a fitting
+    status.
     """
     from pgflow.inspect import list_runs
 

@@ -157,8 +157,8 @@ def rewind(
 ) -> None:
     """Takes a run back to an earlier point.
 
-    It keeps its key and goes on from there as its next generation. What it had done after that
-    stays in the history.
+    It keeps its key and goes on from there as its next generation. Its later work stays in the
+    history.
     """
     if to is None and from_step is None:
         raise Mistake("where to? Pass --to UNIT or --from-step STEP; `pgflow restart` begins anew")
@@ -201,7 +201,7 @@ def restart(
 
 
 def check_effects(effects: str | None) -> None:
-    """Refuses a word that says nothing about effects.
+    """Refuse an unknown word for --effects.
 
     Raises:
         Mistake: It is none of `EFFECTS`.

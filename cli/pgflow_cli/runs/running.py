@@ -101,7 +101,7 @@ async def _run(
 
 
 async def _output(app: AsyncApp, key: str) -> Any:
-    """The stored result, as any other program would read it."""
+    """Return the stored result, as any other program would read it."""
     from pgflow._model.envelopes import open_value
     from pgflow.inspect import ask_async, read_output
 
@@ -206,7 +206,9 @@ def _say(text: str) -> None:
 
 
 def _how_to_answer(gate: GateRow) -> str:
-    """The command that lets a run go on: with the values that it asks for, if it needs some."""
+    """Return the command that lets a run go on: with the values that it asks for, if it needs
+    some.
+    """
     asked = gate.request if isinstance(gate.request, dict) else {}
     names = asked.get("required")
     if gate.needs_value and isinstance(names, dict):

@@ -98,7 +98,7 @@ def show(
 
 
 def _picture(connection: psycopg.Connection[Any], key: str) -> str:
-    """The newest calls of a run, as SVG.
+    """Return the newest calls of a run, as SVG.
 
     Raises:
         Mistake: No run has the key, or it has recorded nothing yet.
@@ -122,7 +122,7 @@ def _picture(connection: psycopg.Connection[Any], key: str) -> str:
 
 
 def print_object(run: dict[str, Any]) -> None:
-    """The run for machines."""
+    """Print the run for machines."""
     typer.echo(dump(run, indent=2))
 
 
@@ -158,7 +158,7 @@ def read_run(
 
 
 def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]:
-    """The run for people."""
+    """Return the run for people."""
     from rich.table import Table
     from rich.text import Text
 
@@ -239,7 +239,7 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
 
 
 def _long(value: Any) -> Text:
-    """A value as JSON, as far as it can be read on a screen."""
+    """Return a value as JSON, as far as it can be read on a screen."""
     text = short_json(value)
     if len(text) <= MOST_SHOWN:
         return text
@@ -247,7 +247,7 @@ def _long(value: Any) -> Text:
 
 
 def _of_file(run: dict[str, Any]) -> dict[str, Any] | None:
-    """The input of the run of a workflow file, without the file itself."""
+    """Return the input of the run of a workflow file, without the file itself."""
     given = run["input"]
     if run["workflow"] != declared.WORKFLOW or not isinstance(given, dict):
         return None

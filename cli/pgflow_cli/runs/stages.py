@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def folder_of(graph: Graph, path: Path) -> Path | None:
-    """The folder of a workspace that a path names; None for files of other families.
+    """Return the folder of a workspace that a path names; None for files of other families.
 
     Raises:
         Mistake: It is a workflow file without the folders of its stages.
@@ -59,7 +59,7 @@ def check_requested(graph: Graph, stages: tuple[str, ...]) -> None:
 
 
 def signals_of(graph: Graph) -> list[str]:
-    """The messages that a workspace waits for."""
+    """Return the messages that a workspace waits for."""
     return [entry.name for entry in graph.artifacts if entry.kind == "signal"]
 
 
@@ -92,7 +92,7 @@ def check_mail(detail: RunDetail, name: str, value: Any) -> None:
 
 
 def awaited(detail: RunDetail) -> list[str]:
-    """The messages that a run of a workspace waits for now."""
+    """Return the messages that a run of a workspace waits for now."""
     waits = (detail.reason_detail or {}).get("signals") or ()
     graph = _graph_of(detail) if waits else None
     names = signals_of(graph) if graph is not None else []

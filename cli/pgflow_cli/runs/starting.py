@@ -233,7 +233,7 @@ def _load(target: str, dsn: str | None) -> Workflow[..., Any]:
 
 
 def check_input(workflow: Workflow[..., Any], value: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as the workflow's annotations say.
+    """Return the arguments as the workflow's annotations say.
 
     Raises:
         Mistake: They do not fit.
@@ -330,11 +330,11 @@ def _say_started(started: dict[str, Any]) -> str:
 def _find_queue(
     connection: psycopg.Connection[Any], name: str, queue: str | None, *, new: bool
 ) -> str:
-    """The queue of a workflow that is known by name only: that of its latest run, else one that
-    workers serve for it.
+    """Return the queue of a workflow that is known by name only: that of its latest run, else one
+    that workers serve for it.
 
     Raises:
-        Mistake: No run and no worker has ever named the workflow: a run of it would wait for ever.
+        Mistake: No run and no worker has ever named the workflow, so a run of it would never begin.
     """
     from pgflow.inspect import find_queue, list_workflows
 
@@ -640,12 +640,12 @@ def _start_only(
 
 
 def _said(answer: dict[str, Any], file: Path | None) -> str:
-    """The value of a run that completed, or the words of a file."""
+    """Return the value of a run that completed, or the words of a file."""
     return dump(answer["output"]) if file is None else shown(answer["output"]["output"])
 
 
 def _app_of_files(dsn: str) -> tuple[AsyncApp, Workflow[..., Any]]:
-    """The app that runs files."""
+    """Return the app that runs files."""
     from pgflow import AsyncApp
     from pgflow.declare.durable import declared
 

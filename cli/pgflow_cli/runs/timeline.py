@@ -101,7 +101,7 @@ _ENTRY_NAMES = (
 
 
 def entry_row(entry: Entry) -> dict[str, Any]:
-    """An entry for machines."""
+    """Return an entry for machines."""
     from pgflow.inspect import describe_error
 
     values = (
@@ -122,7 +122,7 @@ def entry_row(entry: Entry) -> dict[str, Any]:
 
 
 def detail(entry: Entry) -> str:
-    """The text of a mark: what its payload says."""
+    """Return the text of a mark: its payload in words."""
     from pgflow.inspect import readable
     from pgflow.inspect.timeline import MARK, RECOVERED
 
@@ -154,7 +154,7 @@ _COLOURS = {"failed": "red", "abandoned": "red", "given up": "bright_black", "op
 
 
 def draw(history: History, width: int, *, is_unicode: bool = True) -> list[RenderableType]:
-    """The picture: a line on the run, the bars, what is left to say."""
+    """Return the picture: a line on the run, the bars, and remarks."""
     begin, end = history.began_at, history.seen_until
     bars = Bars(begin, max((end - begin).total_seconds(), 0.001), Marks() if is_unicode else ASCII)
     rows = [{"entry": entry} for entry in history.entries]
@@ -238,7 +238,7 @@ class Bars:
     marks: Marks
 
     def draw(self, entry: Entry, room: int, now: datetime) -> Text:
-        """The bar of an entry, so many cells wide at most."""
+        """Return the bar of an entry, so many cells wide at most."""
         from rich.text import Text
 
         from pgflow.inspect.timeline import MARK, STEP
@@ -273,7 +273,7 @@ class Bars:
 
 
 def _errors(entries: Sequence[Entry]) -> list[RenderableType]:
-    """The failed attempts in words."""
+    """Return the failed attempts in words."""
     from pgflow.inspect import describe_error
 
     lines: list[RenderableType] = []

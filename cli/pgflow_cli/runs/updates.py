@@ -1,4 +1,4 @@
-"""``pgflow update`` and ``pgflow query``: what a running workflow is asked, and what it has
+"""``pgflow update`` and ``pgflow query``: asks a running workflow, and shows what it has
 published.
 """
 
@@ -83,7 +83,7 @@ def update(
 def _wait(
     connection: psycopg.Connection[Any], key: str, update_id: str, limit: float | None
 ) -> Reply:
-    """Return the answer, or that there is none yet."""
+    """Return the answer, or the reply that there is none yet."""
     from pgflow._db.calls import updates
     from pgflow._db.query import run
 

@@ -113,7 +113,7 @@ def _standing(row: dict[str, Any]) -> str:
 
 
 def _exit_code(rows: list[dict[str, Any]]) -> int:
-    """The worst of what happened, as with `pgflow tick`."""
+    """Return the exit code of the worst outcome, as with `pgflow tick`."""
     statuses = {row["status"] for row in rows}
     if "stuck" in statuses:
         return NEEDS_A_PERSON

@@ -98,7 +98,7 @@ def check(order: Order, said: Said) -> None:
 
 
 def call(function: str, *given: str, **named: str | None) -> str:
-    """Return the statement that calls a stored function: what is None is left out."""
+    """Return the statement that calls a stored function. Arguments that are None are left out."""
     said = [literal(one) for one in given]
     said += [f"{name} => {literal(one)}" for name, one in named.items() if one is not None]
     return f"select pgflow.{function}({', '.join(said)})"

@@ -97,7 +97,9 @@ class Book:
         self.lines.append(line)
 
     def statement(self, account: str, day: str) -> Line:
-        """The statement of a target-balance account for a day: it opens at its agreed balance."""
+        """Return the statement of a target-balance account for a day: it opens at its agreed
+        balance.
+        """
         if account not in self._openings:
             raise Refused(f"unknown account {account}")
         flows = [

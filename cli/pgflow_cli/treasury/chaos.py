@@ -1,9 +1,9 @@
 """Kills workers with SIGKILL, and only while they hold runs.
 
-A victim is first stopped: what it has on its way to the server arrives, nothing more is sent, and
-the database then says which runs it holds. Only if it holds any is it killed - in the middle of
-whatever it was doing with them - and replaced by a new process. Its runs stay leased to it until
-the others find it dead.
+A victim is first stopped: its messages on the way to the server arrive, nothing more is sent, and
+the database then knows which runs it holds. Only if it holds any is it killed, in the middle of its
+work on them, and replaced by a new process. Its runs stay leased to it until the others find it
+dead.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class AckLost(Exception):
 
 
 async def read_statement(account: str, day: date) -> Statement:
-    """The bank's statement of an account for a day."""
+    """Return the bank's statement of an account for a day."""
     return Statement(**await _ask({"ask": "statement", "account": account, "day": day.isoformat()}))
 
 

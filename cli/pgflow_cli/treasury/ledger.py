@@ -1,8 +1,8 @@
-"""The general ledger: which postings a day makes, how its accounts stand at the close, and the SQL
-that stores it.
+"""The general ledger: the postings of a day, the balances at its close, and the SQL that stores
+them.
 
-Double entry, in cents, one posting for each thing that happened: its debit and its credit are equal
-and in one currency, so that every sum over a day and a currency balances.
+Double entry, in cents, one posting for each event: its debit and its credit are equal and in one
+currency, so that every sum over a day and a currency balances.
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ class Posting:
 
 
 def postings(day: Day) -> Iterator[Posting]:
-    """The postings of a day: its flows, then what the bank has executed."""
+    """Yield the postings of a day: its flows, then what the bank has executed."""
     for s in day.statements:
         if s.receipts:
             yield Posting(
@@ -99,8 +99,8 @@ def _posting(booked: Booked) -> Posting:
 
 
 def balances(day: Day, funds: Funds) -> list[Balance]:
-    """The operating accounts and the fund at the close of a day
-    that the fund began with `funds`.
+    """Return the operating accounts and the fund at the close of a day that the fund began with
+    `funds`.
     """
     swept = {b.order.account: b.order.cents for b in day.booked if b.order.kind == "sweep"}
     operating = [
@@ -121,7 +121,7 @@ def funds_after(closing: list[Balance]) -> Funds:
 
 
 def liquid_euro_cents(closing: list[Balance], rates: Rates) -> int:
-    """All that is at hand, at the rates of the day."""
+    """Return all that is at hand, at the rates of the day."""
     return sum(in_euro_cents(b.closing, rates[b.currency]) for b in closing)
 
 
@@ -178,7 +178,7 @@ async def insert_postings(
 async def insert_balances(
     conn: psycopg.AsyncConnection[Any], day: Day, run_key: str, closing: list[Balance]
 ) -> None:
-    """Writes how the accounts stand."""
+    """Write the balances of the accounts."""
     rows = [
         (
             day.day,

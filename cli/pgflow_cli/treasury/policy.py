@@ -1,10 +1,9 @@
-"""The standing policy of the treasury, and what follows from it for one day.
+"""The standing policy of the treasury, and its decisions for one day.
 
 `decide` is workflow code: no clock, no chance, no outside. So a replay decides the same from the
 recorded statements and rates, and a test needs neither a bank nor a database.
 
-All amounts are whole cents, signed from the view of the account they belong to:
-what it gains is positive.
+All amounts are whole cents, signed from the view of the account they belong to: a gain is positive.
 """
 
 from collections.abc import Sequence
@@ -72,7 +71,7 @@ late it is run.
 
 
 def policy_on(day: date) -> Policy:
-    """The policy in force on a day."""
+    """Return the policy in force on a day."""
     return max(
         (p for p in POLICIES.values() if p.in_force_from <= day), key=lambda p: p.in_force_from
     )
@@ -108,9 +107,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Hedge:
-    """A forward in two legs, of which both must stand or neither:
-    give one currency, take the other.
-    """
+    """A forward in two legs, both or neither: give one currency, take the other."""
 
     give: Instruction
     take: Instruction

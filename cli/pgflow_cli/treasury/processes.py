@@ -96,13 +96,13 @@ class BankProcess:
             raise RuntimeError(f"the bank does not start: see {log}")
 
     def close(self) -> None:
-        """Kills it: what it has acknowledged is on the disk."""
+        """Kill it. All that it has acknowledged is on the disk."""
         self._process.kill()
         end_process(self._process)
 
 
 class Workers:
-    """Worker processes: ``pgflow workers``, as anybody would run them."""
+    """Worker processes: ``pgflow workers``, as you would run them."""
 
     def __init__(
         self,

@@ -108,7 +108,7 @@ def _prove(conn: psycopg.Connection[Any], name: str, query: str) -> Proof:
 
 @cache
 def _queries() -> dict[str, str]:
-    """The queries of `proof.sql` by the sentence above each."""
+    """Return the queries of `proof.sql` by the sentence above each."""
     text = resources.files(__package__).joinpath("proof.sql").read_text()
     parts = (part.partition("\n") for part in text.split("-- proof: ")[1:])
     return {name: query for name, _, query in parts}
@@ -131,7 +131,7 @@ def bank_book_of(conn: psycopg.Connection[Any]) -> Path:
 
 
 def table(proofs: Sequence[Proof]) -> list[str]:
-    """The proofs as lines to print."""
+    """Return the proofs as lines to print."""
     width = max(len(proof.name) for proof in proofs)
     lines = []
     for proof in proofs:

@@ -385,8 +385,8 @@ class Quarter:
         )
 
     def _day(self, day: date, priority: int) -> Workflow[[date, date | None], Decimal]:
-        """The workflow for a day; earlier days go first, also when they come back from a wait or a
-        dead worker.
+        """Return the workflow for a day; earlier days go first, also when they come back from a
+        wait or a dead worker.
         """
         labels = {"books": self.name, "day": str(day)}
         return treasury_day.options(

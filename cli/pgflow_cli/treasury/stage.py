@@ -151,7 +151,7 @@ class Stage:
 
 
 def _days(rows: list[Any], alive: set[int]) -> RenderableType:
-    """A cell for each day, weeks apart."""
+    """Return a cell for each day, weeks apart."""
     line = Text(overflow="fold")
     last_day = 0
     for day, status, pid in rows:

@@ -160,7 +160,7 @@ def key_of(books: str, day: date) -> str:
 
 
 def books_of(key: str) -> str:
-    """The set of books that a run belongs to."""
+    """Return the set of books that a run belongs to."""
     return key.rpartition("/")[0]
 
 

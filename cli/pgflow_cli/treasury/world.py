@@ -28,7 +28,9 @@ Line = dict[str, Any]
 
 
 def opening_lines(days: Sequence[date], seed: int) -> list[Line]:
-    """The bank's book before the treasury says anything: balances, and the flows of every day."""
+    """Return the bank's book before the treasury sends anything: balances, and the flows of every
+    day.
+    """
     targets = policy_on(days[0]).targets
     accounts = [_account(name, currency, targets[name]) for name, currency in ACCOUNTS.items()]
     funds = [

@@ -118,11 +118,11 @@ class AsyncCheckpoints:
             await self._documents.put(puts)
 
     async def prune(self, serde: SerializerProtocol, threads: Iterable[str], strategy: str) -> None:
-        """Deletes all checkpoints of threads but the newest of each namespace, or with the strategy
+        """Delete all checkpoints of threads but the newest of each namespace, or with the strategy
         ``delete`` these too.
 
         Raises:
-            InvalidArgument: There is no such strategy.
+            InvalidArgument: The strategy is unknown.
         """
         if strategy not in ("keep_latest", "delete"):
             raise InvalidArgument(f"strategy={strategy!r} is neither 'keep_latest' nor 'delete'")

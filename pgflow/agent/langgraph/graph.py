@@ -125,7 +125,7 @@ class DurableGraph:
         return iterate_here(self.astream(input, config, **options))
 
     def _telling(self, config: RunnableConfig | None) -> AbstractContextManager[Any]:
-        """Tell traces of one call."""
+        """Trace one call."""
         thread = (config or {}).get("configurable", {}).get("thread_id")
         name = self._plain.get_name()
         return pgflow.operation(
@@ -135,7 +135,7 @@ class DurableGraph:
     async def _open(
         self, config: RunnableConfig | None
     ) -> tuple[Pregel[Any, Any, Any, Any], ThreadMemory | None]:
-        """Return the graph for one call, and what it remembers of its thread."""
+        """Return the graph for one call, and the memory of its thread."""
         saver = self._plain.checkpointer
         if not isinstance(saver, (PgflowSaver, AwaitedSaver)):
             return self._graph, None
@@ -157,21 +157,21 @@ def durable(
     approvers: Sequence[str] = (),
     timeout: timedelta | float | None = None,
 ) -> DurableGraph:
-    """Returns a graph whose nodes are steps of the run that calls it.
+    """Return a graph whose nodes are steps of the run that calls it.
 
     An async workflow calls ``ainvoke`` or ``astream``, a sync one ``invoke`` or ``stream``.
 
     Nodes may be ``async def`` or ``def``. A node that is a graph is made of steps itself; a graph
-    that a node calls is a part of that node. ``interrupt(value)`` is a gate: what an approval
-    brings is what it returns. ``interrupt_before`` and ``interrupt_after`` are gates, too.
+    that a node calls is a part of that node. ``interrupt(value)`` is a gate: it returns the answer
+    of the approval. ``interrupt_before`` and ``interrupt_after`` are gates, too.
 
     Each try of a node is a step, as often as its retry policy says, with waits that outlive a
     worker. Without a policy it is tried once, and again only if its worker has died.
 
     Args:
         graph: A compiled graph. A checkpointer must be one of pgflow's.
-        approvers: Names or roles of whoever may answer an interrupt; none for anybody.
-        timeout: Time in which they must.
+        approvers: Names or roles of the people who may answer an interrupt; none for anyone.
+        timeout: Time to answer.
 
     Raises:
         InvalidArgument: The graph cannot be durable as it is.

@@ -1,9 +1,9 @@
-"""Nodes of a graph as steps: what is put in the place of each node of a durable graph.
+"""Nodes of a graph as steps: each replaces a node of a durable graph.
 
-The body of the step is the node itself, with all that the framework gives it. What it returns is
+The body of the step is the node itself, with all that the framework gives it. Its result is
 recorded, so a replay does not run it again. Where it calls ``interrupt()``, the step ends there and
-says so; a gate asks, and the next step runs the node with the answers so far, as the framework does
-it. So answers are in the journal, each at its place, and no checkpoint is needed for them.
+reports that; a gate asks, and the next step runs the node with the answers so far, as the framework
+does. So answers are in the journal, each at its place, and need no checkpoint.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Terms:
 
     Attributes:
         serde: Serialiser of their results.
-        approvers: Names or roles of whoever may answer an interrupt; none for anybody.
-        timeout: Time that they have; None for ever.
+        approvers: Names or roles of the people who may answer an interrupt; none for anyone.
+        timeout: Time to answer; None for no limit.
     """
 
     serde: SerializerProtocol
@@ -154,10 +154,10 @@ class NodeStep(Runnable[Any, Any]):
             await self._answer(f"{when}:{self.path}", {"node": self.path, "when": when})
 
     async def _answer(self, gate: str, request: Any) -> Any:
-        """Return what a person answers.
+        """Return a person's answer.
 
         Raises:
-            GateRejected: They reject, or nobody answers in time.
+            GateRejected: They reject, or do not answer in time.
         """
         terms = self._terms
         verdict = await ask(

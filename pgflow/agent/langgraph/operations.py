@@ -1,7 +1,7 @@
-"""Operations of the models and tools that a node calls, told to traces.
+"""Traces of the models and tools that a node calls.
 
-A node is one step, whatever it does. So its models and tools are heard by the callbacks of the
-framework, which say when a call began and what came of it.
+A node is one step, whatever it does. So this module listens to the framework's callbacks, which
+report the begin and end of each call of a model or tool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Telling(BaseCallbackHandler):
         self.on_chat_model_start(run_id=run_id, **facts)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Tell of a response."""
+        """Trace a response."""
         if (request := self._begun.pop(run_id, None)) is None:
             return
         for choice in (choice for choices in response.generations for choice in choices):
@@ -43,7 +43,7 @@ class Telling(BaseCallbackHandler):
         tell(request)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Tell of a request that failed."""
+        """Trace a request that failed."""
         self._fail(run_id, error)
 
     def on_tool_start(
@@ -54,12 +54,12 @@ class Telling(BaseCallbackHandler):
         self._begin(run_id, Operation("execute_tool", name, id=facts.get("tool_call_id")))
 
     def on_tool_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Tell of a tool."""
+        """Trace a tool."""
         if (called := self._begun.pop(run_id, None)) is not None:
             tell(called)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Tell of a tool that failed."""
+        """Trace a tool that failed."""
         self._fail(run_id, error)
 
     def _begin(self, run_id: UUID, operation: Operation, provider: str | None = None) -> None:

@@ -45,8 +45,8 @@ class PgflowSaver(BaseCheckpointSaver[str]):
 
     Args:
         app: The app whose database has them, and whose codec seals them.
-        serde: Another serialiser of the framework, with an allowlist of classes, say. What it
-            pickles is refused.
+        serde: Another serialiser of the framework, such as one with an allowlist of classes.
+            Pickled values are refused.
 
     Example::
 

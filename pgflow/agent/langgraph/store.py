@@ -46,7 +46,9 @@ class PgflowStore(BaseStore):
         return await asyncio.to_thread(self.batch, list(ops))
 
     def sweep_ttl(self) -> int:
-        """Deletes items that have expired, and returns how many. Nobody sees them before either."""
+        """Delete items that have expired, and return how many. They are invisible from their expiry
+        on.
+        """
         return self._items.sweep()
 
 
@@ -77,5 +79,7 @@ class AwaitedStore(BaseStore):
         return await self._items.batch(ops)
 
     async def sweep_ttl(self) -> int:
-        """Deletes items that have expired, and returns how many. Nobody sees them before either."""
+        """Delete items that have expired, and return how many. They are invisible from their expiry
+        on.
+        """
         return await self._items.sweep()

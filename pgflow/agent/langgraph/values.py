@@ -1,11 +1,11 @@
 """Values of a graph as JSON, with their types, and back.
 
 The serialiser of the framework makes msgpack of a value, in which an object is its class and its
-fields. Here the same is written as JSON: whoever reads the table sees messages, and not bytes. On
-the way back it is msgpack again, so that the framework decides which classes it makes, as ever.
-What would have to be pickled is refused.
+fields. Here the same is written as JSON, so that you can read messages in the table. On the way
+back it is msgpack again, so that the framework still decides which classes it makes. Values that
+would need pickle are refused.
 
-Objects of one name that begins with ``$`` stand for what JSON has not.
+Objects of one name that begins with ``$`` represent values that JSON lacks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def from_json(serde: SerializerProtocol, stored: Any) -> Any:
 
 
 class _Ext:
-    """An object of msgpack: the number of its kind, and what it holds."""
+    """An object of msgpack: the number of its kind, and its content."""
 
     def __init__(self, code: int, data: bytes) -> None:
         self.code, self.data = code, data

@@ -75,7 +75,7 @@ class StepProvider(ModelProvider):
 
 
 def describe(request: pgflow.Operation, response: ModelResponse) -> None:
-    """Tell traces of a response; the SDK does not say which provider it is from."""
+    """Add a response to a trace. The SDK does not name the provider."""
     usage = response.usage
     request.id, request.model = response.response_id, request.name
     request.input_tokens, request.output_tokens = usage.input_tokens, usage.output_tokens

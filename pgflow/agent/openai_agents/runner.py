@@ -1,8 +1,8 @@
 """Runs of agents in a workflow: the Runner of the SDK over durable parts, and the gates of tools.
 
-A tool that needs approval interrupts the Runner, as ever. Here a gate asks then, with the tool and
-its arguments; the Runner goes on with the answer. Whoever edits the arguments has the tool called
-with the edited ones.
+A tool that needs approval interrupts the Runner, as usual. Here a gate asks then, with the tool and
+its arguments, and the Runner goes on with the answer. If the approver edits the arguments, the tool
+is called with the edited ones.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ async def run(
     run_config: RunConfig | None = None,
     **options: Any,
 ) -> RunResult:
-    """Runs an agent in an async workflow, as ``Runner.run`` does outside: what models, tools and
-    guardrails have said is recorded, and a tool that needs approval is a gate.
+    """Run an agent in an async workflow, as ``Runner.run`` does outside. The answers of models,
+    tools and guardrails are recorded, and a tool that needs approval is a gate.
 
     Args:
         agent: The agent.
         given: Input of the Runner.
-        approvers: Names or roles of whoever may approve a tool; none for anybody.
-        timeout: Time in which they must. After it the model is told that nobody approved.
+        approvers: Names or roles of the people who may approve a tool; none for anyone.
+        timeout: Time to answer. After it the model gets a refusal.
         retries: Tries of each step. Let the client of the model try once.
         run_config: Configuration of the Runner.
         **options: Options of the Runner: ``context``, ``session``, ``max_turns``.
@@ -177,7 +177,7 @@ async def _ask(
 def _tell(
     state: RunState[Any], asked: ToolApprovalItem, verdict: Any, edits: dict[str, str]
 ) -> None:
-    """Tell the Runner's state what a person has answered."""
+    """Apply a person's answer to the Runner's state."""
     if not isinstance(verdict, Approved):
         reason = verdict.reason if isinstance(verdict, Rejected) else ""
         state.reject(asked, rejection_message=reason or "This call was not approved.")

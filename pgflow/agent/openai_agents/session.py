@@ -56,10 +56,10 @@ class PgflowSession(SessionABC):
         self._app = app
 
     async def _do(self, work: Work) -> Any:
-        """Do something with the documents: in a workflow as a step.
+        """Work with the documents: in a workflow as a step.
 
         Raises:
-            InvalidArgument: It is no workflow, and there is no app.
+            InvalidArgument: This is not in a workflow, and there is no app.
         """
         if pgflow.in_workflow():
 
@@ -111,7 +111,7 @@ class PgflowSession(SessionABC):
         await self._do(add)
 
     async def pop_item(self) -> Any:
-        """Removes the newest item, and returns it; None if there is none."""
+        """Remove the newest item, and return it; None if there is none."""
 
         async def pop(documents: AsyncDocuments) -> Any:
             while last := await documents.list(ITEMS, (self.session_id,), descending=True, most=1):

@@ -1,7 +1,7 @@
-"""Approvals of tool calls: the run asks at a gate, and the verdict is told to the agent.
+"""Approvals of tool calls: the run asks at a gate, and passes the verdict to the agent.
 
-The request of a gate is the arguments of the call, and so is an edit. A call that somebody else
-makes (pydantic-ai calls it external) is a gate too, whose answer brings the result.
+The request of a gate is the arguments of the call, and so is an edit. A call that is made outside
+(pydantic-ai calls it external) is a gate too, whose answer brings the result.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Approvals:
     """Terms on which tool calls are approved; see :func:`pgflow.gate`.
 
     Attributes:
-        approvers: Names or roles of whoever may answer; none for anybody.
+        approvers: Names or roles of the people who may answer; none for anyone.
         quorum: Number of people who must approve.
-        timeout: Time that each of those have who are asked one after the other, in seconds or as a
+        timeout: Time for each of those who are asked one after the other, in seconds or as a
             timedelta.
         on_timeout: Verdict once it is over: ``expire``, ``reject``, ``escalate`` or ``approve``.
         escalate: Those who are asked next, one after the other.
-        notify: Step or effect that tells the approvers, once a gate.
+        notify: Step or effect that notifies the approvers, once a gate.
     """
 
     approvers: Sequence[str] = ()
@@ -55,7 +55,7 @@ Terms = Approvals | Mapping[str, Approvals]
 
 @dataclass(frozen=True)
 class Question:
-    """A call that somebody must answer for."""
+    """A call that a person must answer for."""
 
     call: ToolCallPart
     terms: Approvals

@@ -1,7 +1,7 @@
 """Backend of an agent: the unit of work that pydantic-ai hands over becomes a step of the run.
 
 A request to a model is a decision. A tool call is a step, or a read. In a sync workflow the agent
-runs on a loop of the workflow's own thread, which stands still while a step is under way.
+runs on a loop of the workflow's own thread, which pauses during a step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Capability that makes an agent of pydantic-ai durable.
 
-pydantic-ai's own base class takes the agent apart into units of work, and says which of its code is
-that of the workflow. Here stands what this engine has to say to it: how a unit is run
-(``backend``), how the code learns ids and times, and who is asked for approval.
+pydantic-ai's own base class takes the agent apart into units of work, and knows which of its code
+is that of the workflow. This module adds the engine's part: how a unit is run (``backend``), how
+the code gets ids and times, and who is asked for approval.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
         return pgflow.now() if pgflow.in_workflow() else None
 
     def _durable_run_context(self, ctx: Any) -> Any:
-        """Guard what a body could say that a replay would not hear, and hide open toolsets.
+        """Refuse events of a body that a replay could not repeat, and hide open toolsets.
 
         Those are open for the code of the workflow, which has a loop of its own.
         """
@@ -203,7 +203,7 @@ def _resting() -> contextlib.AbstractContextManager[None]:
 
 
 def _telling(call: Any) -> contextlib.AbstractContextManager[Any]:
-    """Tell traces of a tool call, in the code of a workflow."""
+    """Trace a tool call, in the code of a workflow."""
     if not pgflow.in_workflow():
         return contextlib.nullcontext()
     return pgflow.operation("execute_tool", call.tool_name, id=call.tool_call_id)

@@ -1,7 +1,7 @@
 """Errors of pydantic-ai in a journal: they come back as themselves.
 
-Those in ``FINAL`` are not tried again, since the next try would fail the same way. All other errors
-are tried again by pgflow. So nobody else should: turn the retries of the provider's client off.
+Those in ``FINAL`` are not retried, since the next try would fail the same way. pgflow retries all
+others, so turn the retries of the provider's client off.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def refusals_are_final() -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(step: str) -> Iterator[None]:
-    """Name the step whose result is no JSON."""
+    """Add the name of the step to the error for a result that is not JSON."""
     try:
         yield
     except PydanticSerializationError as error:

@@ -1,7 +1,7 @@
 """Events from outside that an agent waits for, such as the answer to a question.
 
-pydantic-ai hands out a token, and waits until somebody comes back with it. Here a token names a run
-and a signal that it waits for, so it outlives every process.
+pydantic-ai hands out a token, and waits until an answer comes back with it. Here a token names a
+run and a signal that it waits for, so it outlives every process.
 """
 
 from __future__ import annotations

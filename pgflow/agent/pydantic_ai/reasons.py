@@ -1,8 +1,8 @@
-"""Reasons and cost of a response: what a request to a model leaves in the journal beside it.
+"""Reasons and cost of a response: the record of a request to a model in the journal beside it.
 
-A fingerprint of the prompt stands for it, since the prompt itself is in the responses and tool
-results before. Times and ids are left out of it, so the same question has the same fingerprint in
-every run.
+It has a fingerprint of the prompt, since the prompt itself is in the responses and tool results
+before. Times and ids are left out of it, so the same question has the same fingerprint in every
+run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def listed_price(response: ModelResponse) -> Decimal:
 def choice_of(
     payload: Any, asked: tuple[object, ...], price: Price, request: pgflow.Operation
 ) -> pgflow.Choice[Any]:
-    """Return a response as a choice, charge what it cost, and tell traces of it.
+    """Return a response as a choice, charge its cost, and add it to the trace.
 
     Args:
         payload: The response as JSON.
@@ -69,7 +69,7 @@ def _describe(request: pgflow.Operation, response: ModelResponse, usd: Decimal) 
 
 
 def _why(response: ModelResponse) -> str:
-    """The choice of the model as a code: the tools that it calls, or its reason to end."""
+    """Return the choice of the model as a code: the tools that it calls, or its reason to end."""
     tools = [part.tool_name for part in response.parts if isinstance(part, ToolCallPart)]
     return f"call:{','.join(tools)}" if tools else response.finish_reason or "answer"
 

@@ -34,7 +34,7 @@ def counted_apart(ctx: Any) -> Any:
 
 
 async def with_usage(body: Callable[[], Awaitable[Any]]) -> Any:
-    """Run the body of a tool call, and return its result with what it has added."""
+    """Run the body of a tool call, and return its result with the usage that it added."""
     counts: list[tuple[Any, Any]] = []
     token = _counts.set(counts)
     try:
@@ -50,7 +50,7 @@ async def with_usage(body: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def take_usage(recorded: Any, asked: tuple[object, ...]) -> Any:
-    """Return a result of a tool call, and let the run count what it has added."""
+    """Return the result of a tool call, and add its usage to the run's."""
     if not isinstance(recorded, dict) or recorded.get("kind") != KIND:
         return recorded
     for ctx in asked:

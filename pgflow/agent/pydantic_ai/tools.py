@@ -22,15 +22,16 @@ from pgflow.agent.colour import perform
 from pgflow.agent.pydantic_ai.options import KEY
 
 REFUSALS = (pgflow.EffectFailed, pgflow.GateRejected)
-"""Errors of which the model is told, since they say that nothing was done."""
+"""Errors that are passed to the model, since they mean that nothing was done."""
 
 
 def as_tool(step: Step[..., Any], **options: Any) -> Tool[Any]:
     """Make a tool of a step.
 
-    The agent sees the step's name, its parameters and its docstring. Not the connection of a
-    ``@transaction``, which its provider passes. If the policy refuses an effect, the model is told
-    so. Let the body raise ``ToolFailed``, and name it in ``raises=``, to tell it of more.
+    The agent sees the step's name, its parameters and its docstring. It does not see the connection
+    of a ``@transaction``, which its provider passes. If the policy refuses an effect, the model
+    gets that as the result. To pass it other failures, let the body raise ``ToolFailed``, and name
+    that in ``raises=``.
 
     Args:
         step: Step of any class but ``@decision``.

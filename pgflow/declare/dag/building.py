@@ -51,7 +51,7 @@ class Places:
 def build_graph(
     head: dict[str, Any], options: Options, nodes: tuple[Draft, ...], places: Places, file: str
 ) -> Graph:
-    """The graph of a workflow that is right and includes nothing any more.
+    """Return the graph of a valid workflow without includes.
 
     Args:
         head: The file's top level, with a name and a description.
@@ -211,8 +211,8 @@ def _retry(retry: dict[str, Any] | None) -> Retry | None:
 
 
 def _bindings(node: Draft) -> Iterator[Binding]:
-    """The arguments of a node. A mapping is a reference with a default on nodes of one's own, and a
-    value for a child run.
+    """Yield the arguments of a node. A mapping is a reference with a default on nodes of one's own,
+    and a value for a child run.
     """
     own = node.fields.get("with", {})
     yield from (

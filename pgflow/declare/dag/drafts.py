@@ -64,7 +64,7 @@ _TRIMMED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A node as its file has it: what it does, its fields that mean something, its place, the nodes
+    """A node as its file has it: its mode, its fields that have a meaning, its place, the nodes
     inside it, and the inputs that were given to the file that it comes from.
     """
 
@@ -90,7 +90,7 @@ class Draft:
         return self.mode in ("command", "prompt", "loop")
 
     def with_fields(self, **changed: Any) -> Draft:
-        """The same node with some fields changed; None takes a field away."""
+        """Return the same node with some fields changed; None takes a field away."""
         fields = {
             name: value for name, value in (self.fields | changed).items() if value is not None
         }
@@ -106,8 +106,8 @@ def shown_id(raw: Any, index: int) -> str:
 
 
 def meaningless(raw: dict[str, Any], node: Draft) -> Iterator[tuple[Draft, str]]:
-    """Yield the fields of a node, and of those inside it, that mean nothing for what it does: the
-    original drops them, and says so in its log only.
+    """Yield the fields of a node, and of those inside it, that mean nothing for its mode: the
+    original drops them, with a note in its log only.
 
     Args:
         raw: Content of the file.
@@ -155,7 +155,7 @@ def _draft(fields: dict[str, Any], path: Steps, file: str) -> Draft:
 
 
 def _used(name: str, value: Any) -> Any:
-    """A field as it is used: names and texts without white space around them."""
+    """Return a field as it is used: names and texts without white space around them."""
     if name in _TRIMMED:
         return trim(value)
     return [trim(skill) for skill in value] if name == "skills" else value

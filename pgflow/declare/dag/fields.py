@@ -69,7 +69,9 @@ def is_plain_name(name: str) -> bool:
 
 
 def declared_fields(schema: Any) -> list[str] | None:
-    """The properties that an output's JSON schema declares; None if it declares no object."""
+    """Return the properties that an output's JSON schema declares; None if it declares no
+    object.
+    """
     properties = schema.get("properties") if isinstance(schema, dict) else None
     return list(properties) if isinstance(properties, dict) else None
 
@@ -179,7 +181,9 @@ LOOP: Final = Fields(
 
 
 def loop_group(node: Shape) -> Fields:
-    """The fields of a group of nodes that are run again and again, given the shape of a node."""
+    """Return the fields of a group of nodes that are run again and again, given the shape of a
+    node.
+    """
     return Fields(
         {
             **_LOOP_CONTROL,
@@ -361,12 +365,12 @@ MODES: Final = (
     "include",
     "workflow",
 )
-"""The fields of which a node has exactly one: what it does."""
+"""The fields of which a node has exactly one, its mode."""
 
 
 def modes(group: Shape) -> dict[str, Shape]:
-    """The fields that say what a node does, and those that go with one of these, given the shape of
-    a group.
+    """Return the fields that say what a node does, and those that go with one of these, given the
+    shape of a group.
     """
     return {
         "command": _TEXT,

@@ -50,8 +50,8 @@ class Room:
 
 
 def given_inputs(include: Draft, child: Loaded) -> dict[str, Any]:
-    """The values of an included workflow's inputs: what the caller gives, and the defaults of what
-    it does not.
+    """Return the values of an included workflow's inputs: what the caller gives, and the defaults
+    of what it does not.
     """
     given: dict[str, Any] = include.fields.get("with", {})
     declared = child.options.inputs
@@ -93,8 +93,8 @@ class Filling:
     own: frozenset[str] = frozenset()
 
     def fill(self, node: Draft) -> Draft:
-        """A node, and the nodes inside it. What a node is given by itself is nearer than what its
-        file is given.
+        """Return a node, and the nodes inside it. What a node is given by itself is nearer than
+        what its file is given.
         """
         valued = self._with_values(node)
         self.own = frozenset(valued.fields.get("with", {}))
@@ -107,8 +107,8 @@ class Filling:
         return replace(new, inputs=inputs, body=tuple(self.fill(inner) for inner in node.body))
 
     def _with_values(self, node: Draft) -> Draft:
-        """A node whose arguments that are nothing but an input have its value,
-        which need not be a text.
+        """Return a node whose arguments that are nothing but an input have its value, which need
+        not be a text.
         """
         given = node.fields.get("with")
         if not given:

@@ -55,10 +55,10 @@ class Shelf(Protocol):
     """Source of other workflows and commands, by their names."""
 
     def workflow(self, name: str) -> Loaded | None:
-        """The workflow of that name, None if there is none or more than one."""
+        """Return the workflow of that name, None if there is none or more than one."""
 
     def command(self, name: str, file: str) -> str | None:
-        """The text of a command that a file uses, None if it is not there."""
+        """Return the text of a command that a file uses, None if it is not there."""
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class _Expansion:
     room: Room = field(default_factory=Room)
 
     def expand(self, loaded: Loaded, above: tuple[str, ...]) -> Whole:
-        """A workflow, with the names of those that include it."""
+        """Return a workflow, with the names of those that include it."""
         if loaded.name in above:
             raise WrongInclude(f"include cycle detected: {' -> '.join((*above, loaded.name))}")
         if len(above) > MAX_DEPTH:
@@ -140,7 +140,9 @@ class _Expansion:
     def _expand_list(
         self, nodes: tuple[Draft, ...], names: tuple[str, ...], whole: Whole
     ) -> tuple[tuple[Draft, ...], dict[str, str]]:
-        """The nodes of one list; and for each include in it, the node whose output is its own."""
+        """Return the nodes of one list; and for each include in it, the node whose output is its
+        own.
+        """
         expanded: list[Draft] = []
         blocks: dict[str, _Block] = {}
         for node in nodes:
@@ -193,8 +195,8 @@ class _Expansion:
 
 
 def _scoped(node: Draft, options: dict[str, Any], *, inside: bool = False) -> Draft:
-    """A node with what its own file says of all turns of agents, so that no other file's word is
-    taken for it.
+    """Return a node with the settings of its own file for all turns of agents, so that those of
+    another file do not apply to it.
     """
     fields = dict(node.fields)
     if node.mode in ("command", "prompt", "loop", "loop_group"):
@@ -218,7 +220,7 @@ def _reaches(name: str, node: Draft, options: dict[str, Any], *, inside: bool) -
 
 
 def _inlined(include: Draft, child: Loaded, whole: Whole, shelf: Shelf, room: Room) -> _Block:
-    """The nodes of a workflow as nodes of another."""
+    """Return the nodes of a workflow as nodes of another."""
     nodes, prefix = whole.nodes, f"{include.id}__"
     own = {node.id: prefix + node.id for node in nodes}
     before = {name for node in nodes for name in node.depends_on}
@@ -261,7 +263,7 @@ def _rename(text: str, names: dict[str, str], *, previous: bool = False) -> str:
 
 
 def _renamed(node: Draft, names: dict[str, str], *, previous: bool = False) -> Draft:
-    """A node whose references, and those of the nodes inside it, follow the new names."""
+    """Return a node whose references, and those of the nodes inside it, follow the new names."""
     if not names:
         return node
     new = changed(node, lambda text: _rename(text, names, previous=previous), inside=False)
@@ -282,7 +284,7 @@ def _renamed(node: Draft, names: dict[str, str], *, previous: bool = False) -> D
 
 
 def _after(node: Draft, sinks: dict[str, list[str]]) -> Draft:
-    """A node that waits for the last nodes of the includes that it waited for."""
+    """Return a node that waits for the last nodes of the includes that it waited for."""
     if not any(name in sinks for name in node.depends_on):
         return node
     before = [last for name in node.depends_on for last in sinks.get(name, [name])]
@@ -290,8 +292,8 @@ def _after(node: Draft, sinks: dict[str, list[str]]) -> Draft:
 
 
 def _placed(node: Draft, original: Draft, include: Draft, names: dict[str, str]) -> Draft:
-    """A node with its edges: the first ones of a block come after what the include comes after, and
-    only if it holds.
+    """Return a node with its edges: the first ones of a block come after what the include comes
+    after, and only if it holds.
     """
     if original.depends_on:
         return node.with_fields(depends_on=[names[name] for name in original.depends_on])
@@ -313,8 +315,8 @@ def _placed(node: Draft, original: Draft, include: Draft, names: dict[str, str])
 
 
 def _stamped(node: Draft, inputs: dict[str, Any]) -> Draft:
-    """A node that finds the inputs of its file in its arguments, if it could ask for them where no
-    text was filled in.
+    """Return a node that finds the inputs of its file in its arguments, if it could ask for them
+    where no text was filled in.
     """
     body = tuple(_stamped(inner, inputs) for inner in node.body)
     if node.inputs:
@@ -336,8 +338,8 @@ def _could_ask(node: Draft, name: str) -> bool:
 def _with_commands(
     node: Draft, include: Draft, child: Loaded, shelf: Shelf, seen: set[str]
 ) -> Draft:
-    """A node with the text of its command, so that references in it can be renamed. One that is not
-    found stays a command.
+    """Return a node with the text of its command, so that references in it can be renamed. One that
+    is not found stays a command.
     """
     if node.body:
         inner = seen | {body.id for body in node.body}

@@ -106,7 +106,7 @@ _OF_WORKFLOWS: Final = {
 
 
 def unknown_in_node(raw: Any, index: int, path: Steps, label: str = "") -> Iterator[Warned]:
-    """The unknown keys of a node, of what it configures, and of the nodes inside it."""
+    """Yield the unknown keys of a node, of its settings, and of the nodes inside it."""
     if not isinstance(raw, dict):
         return
     label = label or f"Node '{shown_id(raw, index)}'"
@@ -125,7 +125,7 @@ def unknown_in_node(raw: Any, index: int, path: Steps, label: str = "") -> Itera
 
 
 def unknown_in_workflow(raw: dict[str, Any]) -> Iterator[Warned]:
-    """The unknown keys of a workflow and of what it configures."""
+    """Yield the unknown keys of a workflow and of its settings."""
     label = f"Workflow '{raw['name']}'"
     for key, value in raw.items():
         if key not in WORKFLOW_KEYS:

@@ -61,7 +61,7 @@ _ONE_DOCUMENT = "A line '---' begins another document: give each workflow a file
 
 @dataclass(slots=True)
 class Loaded:
-    """A file as far as it could be read by itself: what it includes is not looked at yet."""
+    """A file as far as it could be read alone, before its includes."""
 
     file: str
     problems: list[Problem] = field(default_factory=list)
@@ -169,7 +169,7 @@ def _problem(
     lines: list[str],
     severity: Literal["error", "warning"],
 ) -> Problem:
-    """A problem with its place in a file."""
+    """Return a problem with its place in a file."""
     line, column = (
         document.find(about.path, about.needle, lines)
         if about.needle
@@ -258,7 +258,7 @@ def _joined(found: list[tuple[str, Finding]]) -> Iterator[Finding]:
 
 
 def _hint(raw: Any, flaw: Flaw) -> str:
-    """A misspelt key is the likeliest reason for a node that does nothing."""
+    """Return a hint at a misspelt key, the likeliest reason for a node that does nothing."""
     if flaw.path or not isinstance(raw, dict) or not flaw.message.startswith("must have"):
         return ""
     for key in raw:

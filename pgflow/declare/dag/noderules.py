@@ -75,14 +75,14 @@ _NO_RETRY = {
 
 
 def given_modes(node: dict[str, Any]) -> list[str]:
-    """The modes that a node has; a blank text is none."""
+    """Return the modes that a node has. A blank text does not count."""
     return [
         mode for mode in MODES if mode in node and (mode not in _TEXT_MODES or trim(node[mode]))
     ]
 
 
 def environment_name(name: str) -> str:
-    """The environment variable in which a script finds an input."""
+    """Return the environment variable in which a script finds an input."""
     return f"INPUTS_{name.replace('-', '_').upper()}"
 
 
@@ -206,9 +206,7 @@ def _not_whole(name: str, source: str) -> str:
 
 
 def _about_calls(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
-    """Yield the fields of child runs that are wrong,
-    or that stand on a node without a child run.
-    """
+    """Yield the fields of child runs that are wrong, or that are on a node without a child run."""
     if mode == "workflow":
         yield from _about_child_runs(node)
     elif mode == "include":
@@ -261,7 +259,7 @@ def _about_work(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
 def _about_until_field(
     loop: dict[str, Any] | None, schema: dict[str, Any] | None
 ) -> Iterator[tuple[Steps, str]]:
-    """The field that ends a loop must be one that every answer has, and that is true or false."""
+    """Yield errors of the field that ends a loop: every answer must have it, as a boolean."""
     name = (loop or {}).get("until_field")
     if name is None:
         return

@@ -51,16 +51,16 @@ def read_text(text: str, file: str = "<text>") -> Verdict:
 def read_file(
     path: str | Path, *, root: str | Path | None = None, search: Sequence[str] = ()
 ) -> Verdict:
-    """Read a workflow file, with what it includes from its own tree and other folders.
+    """Read a workflow file, with its includes from its own tree and other folders.
 
     Args:
         path: The file.
-        root: The tree in which included workflows are looked for; by default the nearest folder
-            above the file that is called ``workflows``, or the file's own folder.
-        search: Folders in which they are looked for after that.
+        root: The tree in which included workflows are searched; by default the nearest folder above
+            the file that is called ``workflows``, or the file's own folder.
+        search: Folders to search after that.
 
     Returns:
-        The verdict; with the graph, if the file and what it includes are right.
+        The verdict; with the graph, if the file and its includes are valid.
 
     Example::
 
@@ -109,7 +109,7 @@ def _is_layout(place: Path) -> bool:
 
 
 def _collisions(loaded: list[Loaded], root: Path) -> dict[str, Problem]:
-    """The files whose name, or whose workflow's name, another file has too."""
+    """Return the files whose name, or whose workflow's name, another file has too."""
     by_file: dict[str, list[Loaded]] = defaultdict(list)
     by_name: dict[str, list[Loaded]] = defaultdict(list)
     for one in loaded:
@@ -170,7 +170,7 @@ def _problem(loaded: Loaded, error: WrongInclude) -> Problem:
 
 
 def _graph(loaded: Loaded, whole: Whole) -> Graph:
-    """The graph of a workflow with everything that it includes."""
+    """Return the graph of a workflow with everything that it includes."""
     options = loaded.options
     if includes_anything(loaded.nodes):
         values = {name: value for name, value in options.values.items() if name not in TRAVELS}

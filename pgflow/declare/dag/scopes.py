@@ -36,8 +36,8 @@ class Scopes:
         self.trees = [Tree(root) for root in _distinct(roots)]
 
     def workflow(self, name: str) -> Loaded | None:
-        """The workflow of that name in the nearest scope that has one; None if none has exactly
-        one.
+        """Return the workflow of that name in the nearest scope that has one; None if none has
+        exactly one.
         """
         hidden: set[str] = set()
         for number, tree in enumerate(self.trees):
@@ -49,21 +49,21 @@ class Scopes:
         return None
 
     def command(self, name: str, file: str) -> str | None:
-        """The text of a command: of the workflow's own folder, or of the commands beside a tree,
-        one folder deep.
+        """Return the text of a command: of the workflow's own folder, or of the commands beside a
+        tree, one folder deep.
         """
         shared = (folder for tree in self.trees for folder in tree.shared("commands"))
         return command_in([Path(file).parent / "commands", *shared], name)
 
     def script_folders(self) -> Iterator[Path]:
-        """The folders in which a named script may be, the nearest first."""
+        """Yield the folders in which a named script may be, the nearest first."""
         for tree in self.trees:
             yield tree.root / "scripts"
             yield from tree.shared("scripts")
 
 
 def scopes_of(file: str | os.PathLike[str], search: Iterable[str] = ()) -> Scopes:
-    """The scopes of a file: its own tree, and these.
+    """Return the scopes of a file: its own tree, and these.
 
     Args:
         file: The file.
@@ -73,7 +73,7 @@ def scopes_of(file: str | os.PathLike[str], search: Iterable[str] = ()) -> Scope
 
 
 def home() -> Path:
-    """The user's own folder of workflows and config."""
+    """Return the user's own folder of workflows and config."""
     return Path(os.environ.get("ARCHON_HOME") or "~/.archon").expanduser()
 
 
@@ -90,7 +90,7 @@ def search_path(named: Iterable[str | os.PathLike[str]] = ()) -> tuple[str, ...]
 
 @lru_cache(maxsize=1)
 def _bundled() -> tuple[Path, ...]:
-    """The folders of installed packages, in the order of their names."""
+    """Return the folders of installed packages, in the order of their names."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     specs = (find_spec(point.value) for point in points)
     return tuple(
@@ -99,7 +99,7 @@ def _bundled() -> tuple[Path, ...]:
 
 
 def _distinct(roots: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The roots without those that are there twice."""
+    """Return the roots without those that are there twice."""
     found: dict[str, Path] = {}
     for root in roots:
         found.setdefault(os.path.realpath(root), Path(root))

@@ -44,11 +44,11 @@ class Flaws:
     found: list[Flaw] = field(default_factory=list)
 
     def wrong_kind(self, path: Steps, message: str) -> None:
-        """The value is not what it should be at all."""
+        """Add a flaw: the value is of another kind."""
         self.found.append(Flaw(path, message, fatal=True))
 
     def wrong(self, path: Steps, message: str) -> None:
-        """The value is of the right kind, but not right."""
+        """Add a flaw: the value is of the right kind, but not valid."""
         self.found.append(Flaw(path, message))
 
     def fatal_since(self, start: int) -> bool:
@@ -57,16 +57,14 @@ class Flaws:
 
 
 Shape = Callable[[Any, Steps, Flaws], Any]
-"""Checks a value at a path, writes down what is wrong with it,
-and answers it as it is to be used.
-"""
+"""Checks a value at a path, records its flaws, and returns it as it is used."""
 
 Rule = Callable[[dict[str, Any], Steps, Flaws], None]
 """Checks several fields of a mapping together."""
 
 
 def kind_of(value: object) -> str:
-    """The name that JavaScript's users have for what a value is."""
+    """Return the kind of a value in the words of JavaScript's users."""
     if value is MISSING:
         return "undefined"
     if value is None:
@@ -302,6 +300,6 @@ def is_json(value: Any) -> bool:
 
 
 def problems_of(shape: Shape, value: Any) -> tuple[Any, list[Flaw]]:
-    """A value as a shape takes it, and what is wrong with it."""
+    """Return a value as a shape takes it, and its flaws."""
     flaws = Flaws()
     return shape(value, (), flaws), flaws.found

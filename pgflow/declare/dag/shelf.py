@@ -35,7 +35,8 @@ def most_files() -> int:
 
 
 def workflow_files(root: Path, most: int | None = None) -> Iterator[Path]:
-    """The YAML files of a tree, in the order of their names, without hidden folders and fixtures.
+    """Yield the YAML files of a tree, in the order of their names, without hidden folders and
+    fixtures.
 
     A link to a folder is not followed, so that a tree has an end.
 
@@ -66,8 +67,8 @@ def _is_other(name: str, folders: list[str]) -> bool:
 
 
 def tree_of(path: Path) -> Path:
-    """The tree that a file belongs to: the nearest folder above it that is called workflows, or its
-    own folder.
+    """Return the tree that a file belongs to: the nearest folder above it that is called workflows,
+    or its own folder.
     """
     return next((parent for parent in path.parents if parent.name == "workflows"), path.parent)
 
@@ -80,7 +81,7 @@ class Tree:
     loaded: dict[Path, Loaded] = field(default_factory=dict)
 
     def load(self, path: Path) -> Loaded:
-        """A file of the tree."""
+        """Return a file of the tree."""
         if path not in self.loaded:
             self.loaded[path] = load_file(path, path.as_posix())
         return self.loaded[path]
@@ -104,18 +105,18 @@ class Tree:
         return frozenset(path.name for path in workflow_files(self.root))
 
     def named(self, name: str) -> list[Loaded]:
-        """Its files whose workflow has that name."""
+        """Return its files whose workflow has that name."""
         files = [self.load(path) for path in dict.fromkeys(self._by_name.get(name, ()))]
         return [loaded for loaded in files if loaded.name == name]
 
     def shared(self, kind: str) -> list[Path]:
-        """The folders of commands, or of scripts, beside it: one, and those in it."""
+        """Return the folders of commands, or of scripts, beside it: one, and those in it."""
         folder = self.root.parent / kind
         return [folder, *sorted(folder.glob("*/"))]
 
 
 def command_in(folders: Iterable[Path], name: str) -> str | None:
-    """The text of a command in the first of some folders that has it.
+    """Return the text of a command in the first of some folders that has it.
 
     Args:
         folders: The folders.

@@ -23,7 +23,7 @@ def shell_problems(loaded: Loaded, nodes: tuple[Draft, ...]) -> Iterator[Problem
 
     Args:
         loaded: Its file.
-        nodes: Its nodes, with those of what it includes.
+        nodes: Its nodes, with those of its includes.
     """
     for node in nodes:
         for path, text in texts(node):

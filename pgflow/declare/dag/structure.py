@@ -70,7 +70,7 @@ class Scope:
         return node_id in self.by_id or node_id in self.around or node_id in self.broken
 
     def producer(self, node_id: str) -> Draft | None:
-        """The node of that id that a reference reaches."""
+        """Return the node of that id that a reference reaches."""
         return self.by_id.get(node_id) or self.around.get(node_id)
 
     @cached_property
@@ -92,7 +92,7 @@ class Scope:
         return order
 
     def in_cycles(self) -> list[Draft]:
-        """The nodes that never get their turn."""
+        """Return the nodes that never get their turn."""
         ordered = {node.id for node in self._order}
         return [node for node in self.nodes if node.id not in ordered]
 
@@ -215,8 +215,8 @@ def _about_condition(node: Draft, scope: Scope) -> Iterator[Finding]:
 
 
 def _about_prose(node: Draft, atom: Atom, scope: Scope) -> str | None:
-    """An agent's whole answer equals a literal only by luck,
-    and then the node is skipped without a word.
+    """Return a warning if an agent's whole answer is compared with a literal: it equals one only by
+    luck, and otherwise skips the node silently.
     """
     if not atom.reference.endswith(".output") or atom.reference == "$INPUTS.output":
         return None

@@ -26,7 +26,7 @@ _OWN: dict[str, tuple[Steps, ...]] = {
 
 
 def texts(node: Draft) -> Iterator[tuple[Steps, str]]:
-    """Every text of a node with the path of its field, without those of nodes inside it."""
+    """Yield every text of a node with the path of its field, without those of nodes inside it."""
     for path in _paths(node):
         value = _at(node.fields, path)
         if isinstance(value, str):
@@ -34,8 +34,8 @@ def texts(node: Draft) -> Iterator[tuple[Steps, str]]:
 
 
 def changed(node: Draft, change: Callable[[str], str], *, inside: bool = True) -> Draft:
-    """The node with every text changed; with those of the nodes inside it too,
-    unless ``inside`` is False.
+    """Return the node with every text changed; with those of the nodes inside it too, unless
+    ``inside`` is False.
     """
     fields = node.fields
     for path, text in texts(node):
@@ -60,7 +60,9 @@ def _paths(node: Draft) -> Iterator[Steps]:
 
 
 def _arguments(node: Draft) -> Iterator[Steps]:
-    """The arguments that are texts when the node runs. Those of an include are gone by then."""
+    """Yield the arguments that are texts when the node runs. Those of an include are gone by
+    then.
+    """
     if node.mode == "include":
         return
     for name, value in node.fields.get("with", {}).items():

@@ -121,8 +121,8 @@ def _about_fork(node: Draft, source: Draft, provider: str | None) -> Iterator[Fi
 
 
 def pauses(nodes: tuple[Draft, ...] | list[Draft]) -> Finding | None:
-    """The first node at which a run would wait for a person, in words for a workflow that did not
-    say that it may.
+    """Return the first node at which a run would wait for a person, for a workflow that does not
+    allow it.
     """
     for node in nodes:
         if node.mode == "approval":

@@ -30,8 +30,8 @@ _ICON_PX = 17.0
 _STATE_ROOM = 16.0 + width_of("completed", SMALL_PX, bold=True)
 """Room for the longest state of a node, so that a picture keeps its shape while its run goes on."""
 POINT_PX, BEHIND_PX = 14.0, 4.0
-"""Pixels by which the points of a hexagon, and a second card behind the first,
-stand out of the box.
+"""Pixels by which the points of a hexagon, and a second card behind the first, reach beyond the
+box.
 """
 
 _ICONS = {
@@ -140,7 +140,7 @@ def _arrange(marks: Sequence[Mark], room: float) -> tuple[Chip, ...]:
 
 
 def draw_card(card: Card, at: Rect, standing: str = "") -> Iterator[str]:
-    """A node's card at its place."""
+    """Yield a node's card at its place."""
     family = family_of(card.item.mode)
     yield f"<g{_class(standing)}>{_tooltip(card.item)}"
     yield from _guard(card, at)
@@ -197,7 +197,7 @@ def text(
 
 
 def number(value: float) -> str:
-    """A coordinate, no more exact than a screen is."""
+    """Return a coordinate, no more exact than a screen is."""
     return f"{round(value, 1):g}"
 
 
@@ -221,7 +221,7 @@ def _state(standing: str, at: Rect, y: float) -> Iterator[str]:
 
 
 def _guard(card: Card, at: Rect) -> Iterator[str]:
-    """The condition, as a bar above the card through which every edge goes."""
+    """Yield the condition, as a bar above the card through which every edge goes."""
     if not card.guard:
         return
     height = _guard_height(card.guard) - 3

@@ -145,7 +145,7 @@ def _route(edge: dict[str, Any]) -> Route:
 
 
 def _clear_of(route: Route, frame: Rect, header_px: float, *, ends_there: bool) -> Route:
-    """The route with its turns above the frame of a group, and its end at it.
+    """Return the route with its turns above the frame of a group, and its end at it.
 
     To graphlay a group begins below its header: routes between that layer and the one before may
     turn within the header, and those into the group end there. The room for turns is pressed into

@@ -31,7 +31,7 @@ _LABEL_LIMIT = 60
 
 
 def draw_mermaid(graph: Graph) -> str:
-    """A graph as the text of a Mermaid flowchart.
+    """Return a graph as the text of a Mermaid flowchart.
 
     Args:
         graph: Graph that a front end made of a file.
@@ -55,7 +55,7 @@ def _on_edges(drawn: Sketch) -> set[int]:
 
 
 def _level(drawn: Sketch, parent: int | None, indent: str, on_edges: set[int]) -> Iterator[str]:
-    """The nodes of a level; a group's are inside its subgraph."""
+    """Yield the nodes of a level; a group's are inside its subgraph."""
     for item in drawn.items:
         if item.parent != parent:
             continue
@@ -87,7 +87,9 @@ def _edge(source: int, target: Item, on_edges: set[int]) -> str:
 
 
 def _text(text: str) -> str:
-    """A text in which Mermaid finds neither an end of a string, nor markup, nor an entity."""
+    """Return a text in which Mermaid finds neither an end of a string, nor markup, nor an
+    entity.
+    """
     cut = text if len(text) <= _LABEL_LIMIT else text[: _LABEL_LIMIT - 1] + "…"
     return "".join(
         char if char.isalnum() or char in _MEANINGLESS else f"#{ord(char)};" for char in cut

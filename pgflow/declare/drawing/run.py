@@ -1,9 +1,9 @@
-"""The graph of a run, as the console shows it: a picture that is coloured by where its nodes stand,
-and the same in words.
+"""The graph of a run, as the console shows it: a picture coloured by the states of its nodes, and
+the same in words.
 
-The graph is that which the run was started with, from its input: a file that was edited meanwhile
-changes nothing. A graph is laid out once in a process. Without the library for that, or where it
-is too large for a picture, the words remain.
+The graph is that with which the run was started, from its input, so later edits of the file do not
+change it. A graph is laid out once in a process. Without the library for that, or if it is too
+large for a picture, the words remain.
 """
 
 from __future__ import annotations

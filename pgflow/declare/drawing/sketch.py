@@ -90,14 +90,14 @@ def sketch(graph: Graph) -> Sketch:
 
 
 def _line(text: str) -> str:
-    """A text on one line, cut where no picture shows more of it."""
+    """Return a text on one line, cut where no picture shows more of it."""
     line = visible(text[: 4 * _TEXT_LIMIT])
     return line if len(line) <= _TEXT_LIMIT else line[: _TEXT_LIMIT - 1].rstrip() + ELLIPSIS
 
 
 class _Collector:
-    """Numbers the nodes, those inside groups too,
-    and resolves who depends on whom within each level.
+    """Numbers the nodes, those inside groups too, and resolves the dependencies within each
+    level.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -175,7 +175,7 @@ def _about(node: Node) -> str:
 
 
 def _marks(node: Node) -> Iterator[Mark]:
-    """In the order of a node's life: whether it starts, who is asked, what it does, how it ends."""
+    """Yield the marks of a node in the order of its life: its start, approvals, work and end."""
     if node.trigger_rule != "all_success":
         yield Mark("rule", node.trigger_rule)
     yield from _gate_marks(node)

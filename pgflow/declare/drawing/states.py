@@ -90,7 +90,7 @@ def _every(nodes: Mapping[str, Seen]) -> Iterator[Seen]:
 
 
 def _begin(nodes: Mapping[str, Seen], name: str, standing: Standing) -> None:
-    """Take note that a call of this name was begun; one of no node is none of ours."""
+    """Record that a call of this name was begun. Ignore a name of none of the nodes."""
     found = max((id_ for id_ in nodes if _is_of(name, id_)), key=len, default=None)
     if found is None:
         return

@@ -46,7 +46,7 @@ class Drawing:
 
 
 def draw_svg(graph: Graph) -> str:
-    """A graph as the text of an SVG file.
+    """Return a graph as the text of an SVG file.
 
     Args:
         graph: Graph that a front end made of a file.
@@ -86,8 +86,8 @@ def lay_out(graph: Graph, *, has_states: bool = False) -> Drawing:
 
 
 def paint(drawing: Drawing, standings: Sequence[str]) -> str:
-    """A graph as an element of a page that has the rules of :func:`style_sheet`, coloured by where
-    its nodes stand.
+    """Return a graph as an element of a page that has the rules of :func:`style_sheet`, coloured by
+    the states of its nodes.
 
     Args:
         drawing: The graph.
@@ -156,7 +156,7 @@ def _extent(found: Placement) -> Rect:
 
 
 def _head(drawn: Sketch, room: float) -> tuple[list[str], float]:
-    """The lines above the picture, and how high they are."""
+    """Return the lines above the picture, and how high they are."""
     lines = [
         text(
             shorten(drawn.title, room, _TITLE_PX, bold=True),
@@ -192,7 +192,7 @@ def _body(drawing: Drawing, standings: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _edge(route: Route) -> Iterator[str]:
-    """A line with round corners, and its tip."""
+    """Yield a line with round corners, and its tip."""
     (x, y), (before_x, before_y) = route[-1], route[-2]
     length = max(abs(x - before_x) + abs(y - before_y), 1e-6)
     step = ((x - before_x) / length, (y - before_y) / length)
@@ -209,7 +209,7 @@ def _edge(route: Route) -> Iterator[str]:
 
 
 def _rounded(points: Sequence[Point]) -> str:
-    """A path through the points whose corners are rounded where there is room for it."""
+    """Return a path through the points whose corners are rounded where there is room for it."""
     parts = [f"M{_pair(points[0])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         parts.append(
@@ -219,7 +219,7 @@ def _rounded(points: Sequence[Point]) -> str:
 
 
 def _towards(corner: Point, other: Point) -> Point:
-    """A point so far from the corner as its rounding begins: at most half of the way."""
+    """Return a point so far from the corner as its rounding begins: at most half of the way."""
     way = (other[0] - corner[0], other[1] - corner[1])
     length = (way[0] ** 2 + way[1] ** 2) ** 0.5
     share = min(_CORNER_PX / length, 0.5) if length else 0.0

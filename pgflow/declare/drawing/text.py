@@ -26,12 +26,12 @@ _EM = {
 
 
 def markup(text: str) -> str:
-    """A text as content or attribute of XML."""
+    """Return a text as content or attribute of XML."""
     return escape(text, quote=True)
 
 
 def width_of(text: str, size_px: float, *, monospaced: bool = False, bold: bool = False) -> float:
-    """The room in pixels that a text may take."""
+    """Return the room in pixels that a text may take."""
     em = sum(_char_em(char, MONOSPACED_EM if monospaced else None) for char in text)
     return em * size_px * (1.08 if bold and not monospaced else 1.0)
 
@@ -49,7 +49,7 @@ def _char_em(char: str, fixed: float | None) -> float:
 def shorten(
     text: str, room_px: float, size_px: float, *, monospaced: bool = False, bold: bool = False
 ) -> str:
-    """The text, or as much of its beginning as there is room for, and an ellipsis."""
+    """Return the text, or as much of its beginning as there is room for, and an ellipsis."""
     if (
         width_of(text[:400], size_px, monospaced=monospaced, bold=bold) <= room_px
         and len(text) <= 400
@@ -67,8 +67,8 @@ def shorten(
 def wrap(
     text: str, room_px: float, size_px: float, *, lines: int, monospaced: bool = False
 ) -> list[str]:
-    """The text broken between words into so many lines at most;
-    what does not fit ends in an ellipsis.
+    """Return the text broken between words into so many lines at most; what does not fit ends in an
+    ellipsis.
     """
     words = text.split()
     broken: list[str] = []

@@ -1,7 +1,7 @@
-"""The colours of pictures, by what kind of work a node is, on light and on dark ground.
+"""The colours of pictures, by the kind of work of a node, on light and on dark ground.
 
-Ground, line and text of each are chosen together: a text has a contrast of at least 4.5 : 1 to what
-is behind it. The light colours are plain rules and the dark ones stand in a media query, so that
+Ground, line and text of each are chosen together: a text has a contrast of at least 4.5 : 1 to its
+background. The light colours are plain rules and the dark ones are in a media query, so that
 programs that do not know the query (converters to PNG and PDF) show the light picture.
 """
 
@@ -57,12 +57,12 @@ _DARK = {"ground": "#0e1218", "ink": "#e9edf3", "soft": "#a3adbb", "line": "#7d8
 
 
 def family_of(kind: str) -> str:
-    """The family of colours of a mode or a mark."""
+    """Return the family of colours of a mode or a mark."""
     return _FAMILY_OF[kind]
 
 
 def style_sheet() -> str:
-    """The rules of a picture."""
+    """Return the rules of a picture."""
     dark = "".join(_rules(_DARK, is_dark=True))
     return "".join(
         [

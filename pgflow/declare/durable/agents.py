@@ -2,11 +2,10 @@
 
 A file names providers by words, such as ``claude``. The word of a node is that of its model, where
 that is a tier or an alias of the config; else its own; else that of the workflow; else the
-``assistant`` of the config. `Settings.providers` says who is meant by a word. The provider of the
-run takes the turns of all others; without one, ``claude``, ``codex`` and ``gemini`` mean
-themselves.
+``assistant`` of the config. `Settings.providers` maps words to providers. The provider of the run
+takes the turns of all others; without one, ``claude``, ``codex`` and ``gemini`` mean themselves.
 
-The model of a workflow is that of its nodes, but for those of another provider.
+The model of a workflow is that of its nodes, except those of another provider.
 """
 
 from __future__ import annotations
@@ -89,15 +88,15 @@ class Agents:
         return Agent(word, self._spec(word), {**node.agent, **fields})
 
     def _spec(self, word: str) -> str | None:
-        """The provider that is meant by a word."""
+        """Return the provider that is meant by a word."""
         given = self._settings.providers.get(word, self._settings.provider)
         return f"{word}:" if given is None and word in KNOWN else given
 
     def provider(self, node: Node) -> Provider | None:
-        """Return the provider that takes the turns of a node; None if there is none.
+        """Return the provider that takes the turns of a node; None without one.
 
         Raises:
-            InvalidArgument: There is none of that name, or it cannot be made.
+            InvalidArgument: The provider is unknown, or cannot be made.
         """
         spec = self.of(node).spec
         if spec is None:

@@ -51,8 +51,8 @@ def _write(root: Path, run: str, key: str, told: dict[str, Any], text: str) -> N
 
 
 def earlier_outputs(shared: Path, run: str) -> list[str]:
-    """The files that earlier runs of a conversation have left, the newest first, each with its
-    type.
+    """Return the files that earlier runs of a conversation have left, the newest first, each with
+    its type.
 
     Args:
         shared: Folder of the conversation.

@@ -60,8 +60,8 @@ class Done(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the session and the file that are none: workers of before they were there read
-        this too. Passwords that an error quotes are masked.
+        """Leave out an empty session and file, since workers of older versions read this too. Mask
+        passwords in an error.
         """
         dumped: dict[str, Any] = dump(self)
         if self.error is not None:
@@ -72,14 +72,14 @@ class Done(BaseModel):
         return dumped
 
     def shortened(self, folders: Folders) -> Done:
-        """The same as the journal has it: what is too long for that is a file."""
+        """Return the same as the journal has it: what is too long for that is a file."""
         text, value, long = shortened(
             folders.spills, self.text, self.value, has_value=self.has_value
         )
         return self.model_copy(update={"text": text, "value": value, "long": long})
 
     def whole(self) -> Done:
-        """The same as references give it.
+        """Return the same as references give it.
 
         Raises:
             OutputLost: The file of it is gone or was changed.
@@ -117,7 +117,7 @@ class Job:
     values: Mapping[str, str] = field(default_factory=dict)
 
     def with_values(self, values: Mapping[str, str]) -> Job:
-        """The same job with values for its script."""
+        """Return the same job with values for its script."""
         return replace(self, values=values)
 
     @property
@@ -128,8 +128,8 @@ class Job:
 
 
 def surroundings(settings: Settings, folders: Folders, variables: Variables) -> dict[str, str]:
-    """The environment of the programs of a run: an allowed part of the worker's, its secrets, and
-    the run's variables.
+    """Return the environment of the programs of a run: an allowed part of the worker's, its
+    secrets, and the run's variables.
 
     Raises:
         Unusable: The worker does not have a secret.
@@ -140,7 +140,8 @@ def surroundings(settings: Settings, folders: Folders, variables: Variables) -> 
 
 
 def short_values(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that a program can be given. An agent has the rest in its prompt.
+    """Return the part of an environment that a program can be given. An agent has the rest in its
+    prompt.
 
     Args:
         env: The environment.
@@ -154,7 +155,7 @@ def short_values(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def secrets_of_run(settings: Settings) -> dict[str, str]:
-    """The secrets of a run by name, as this worker has them now.
+    """Return the secrets of a run by name, as this worker has them now.
 
     Raises:
         Unusable: It does not have one.
@@ -225,7 +226,7 @@ class _Tool(NamedTuple):
 
 
 def _tool(body: Script, path: str, *, typed: bool) -> _Tool | str:
-    """The command that runs a node's program; or why there is none."""
+    """Return the command that runs a node's program; or the reason why there is none."""
     if body.runtime == "bun":
         if shutil.which("bun", path=path):
             return _Tool(["bun"], "-e", ("run", "-"))
@@ -295,7 +296,7 @@ async def _told(job: Job, order: Order) -> Ended:
 
 
 def _judged(job: Job, seconds: float, ended: Ended) -> Done:
-    """The outcome of a node whose program has ended."""
+    """Return the outcome of a node whose program has ended."""
     complaint = ended.stderr.text.decode("utf-8", "replace").replace("\0", "\ufffd").strip()
     complaint = complaint[-_COMPLAINT_CHARS:]
     if ended.timed_out:
@@ -349,7 +350,7 @@ def _bytes(name: str, value: str) -> bytes:
 
 
 def _written(folders: Folders, kind: str, text: str) -> Path:
-    """A file of that text, named by its hash."""
+    """Return a file of that text, named by its hash."""
     data = text.encode()
     folder = folders.of_run / kind
     folder.mkdir(parents=True, exist_ok=True)

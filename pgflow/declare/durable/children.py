@@ -211,7 +211,7 @@ def _refuse_crowd(body: Call, graph: Graph, size: int) -> None:
 
 
 class _Found(BaseModel):
-    """A workflow that was looked for, or why there is none."""
+    """A workflow that was found, or the reason why not."""
 
     frozen: Frozen | None = None
     error: str = ""
@@ -231,7 +231,7 @@ def missing_inputs(frozen: Frozen, given: dict[str, JsonValue]) -> str:
 
 
 def _of_child(child: Child) -> Output:
-    """The output of the node that called a child which ended."""
+    """Return the output of the node that called a child which ended."""
     if child.state != "completed":
         return _failed(child.error)
     return replace(completed(child.value), beyond=child.beyond)

@@ -1,6 +1,6 @@
-"""Config of a repository (``.archon/config.yaml``): what its runs find in their environment, and
-where its documents and its base branch are. It is read once, when a run starts. What it does not
-say, the user's own says (``~/.archon/config.yaml``).
+"""Config of a repository (``.archon/config.yaml``): variables for its programs, and its folder of
+documents and base branch. It is read once, when a run starts. Missing settings come from the user's
+own (``~/.archon/config.yaml``).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Config(BaseModel):
 
     Args:
         variables: Variables of the environment of its programs.
-        docs_dir: Folder of its documents; empty if it does not say.
-        base_branch: Its base branch; empty if it does not say.
-        models: Models by the words that stand for them: tiers and aliases.
-        assistant: Provider of nodes that name none; empty if it does not say.
+        docs_dir: Folder of its documents; empty if not set.
+        base_branch: Its base branch; empty if not set.
+        models: Models by their tiers and aliases.
+        assistant: Provider of nodes that name none; empty if not set.
         assistant_models: Models of providers for nodes that name none.
     """
 
@@ -64,13 +64,14 @@ class Config(BaseModel):
 
 
 def read_config(folder: str | Path) -> Config:
-    """The config of a working folder, over that of the user. A place without a file has none.
+    """Return the config of a working folder, over that of the user. A place without a file has
+    none.
 
     Args:
         folder: The folder.
 
     Raises:
-        InvalidWorkflow: A file cannot be read, or a part of it is not what it must be.
+        InvalidWorkflow: A file cannot be read, or has an invalid part.
     """
     own, users = _read(Path(folder, PLACE)), _read(home() / PLACE.name)
     return Config(
@@ -84,14 +85,14 @@ def read_config(folder: str | Path) -> Config:
 
 
 def configured(folder: str | Path, provider: str | None = None) -> Settings:
-    """The settings of a run in a working folder, as its config has them, over those of the user.
+    """Return the settings of a run in a working folder, by its config, over those of the user.
 
     Args:
         folder: The folder.
         provider: Provider of the turns of agents.
 
     Raises:
-        InvalidWorkflow: A config cannot be read, or a part of it is not what it must be.
+        InvalidWorkflow: A config cannot be read, or has an invalid part.
     """
     config = read_config(folder)
     return Settings(
@@ -117,9 +118,9 @@ def _base_branch(folder: str | Path) -> str:
 
 
 def with_tiers(settings: Settings, graph: Graph) -> Settings:
-    """The settings with the tiers of the provider of nodes that name none, where no config has
-    any. They are chosen at the start: a later version, which may know other models, changes
-    nothing of a run.
+    """Return the settings with the tiers of the provider of nodes that name none, if no config sets
+    any. They are chosen at the start, so a later version, which may know other models, does not
+    change a run.
 
     Args:
         settings: Settings of a run.
@@ -136,7 +137,7 @@ def with_tiers(settings: Settings, graph: Graph) -> Settings:
 
 
 def _read(path: Path) -> Config:
-    """The config of a file."""
+    """Return the config of a file."""
     if not path.is_file():
         return Config()
     try:
@@ -163,7 +164,7 @@ def _read(path: Path) -> Config:
 
 
 def _assistant(path: Path, whole: JsonValue) -> str:
-    """The provider of nodes that name none. The user's own file has another word for it."""
+    """Return the provider of nodes that name none. The user's own file has another word for it."""
     parts = whole if isinstance(whole, dict) else {}
     return _text(path, parts, "assistant", "assistant") or _text(
         path, parts, "defaultAssistant", "defaultAssistant"
@@ -171,13 +172,13 @@ def _assistant(path: Path, whole: JsonValue) -> str:
 
 
 def _model_of(path: Path, name: str, value: JsonValue) -> str:
-    """The model of a provider; empty if the config has other words about it only."""
+    """Return the model of a provider; empty if the config sets none."""
     called = f"assistants.{name}"
     return _text(path, _part(path, {called: value}, called), "model", f"{called}.model")
 
 
 def _preset(path: Path, part: str, name: str, value: JsonValue) -> Preset:
-    """The model of a tier or an alias."""
+    """Return the model of a tier or an alias."""
     called = f"{part}.{name}"
     if part == "tiers" and name not in TIERS:
         raise InvalidWorkflow(f"{path}: {called} is not a tier: use one of {', '.join(TIERS)}")
@@ -206,7 +207,7 @@ def _text(path: Path, part: dict[str, JsonValue], name: str, called: str) -> str
 
 
 def _variables(path: Path, part: dict[str, JsonValue]) -> dict[str, str]:
-    """The variables of the environment, but for the connection to the database."""
+    """Return the variables of the environment, but for the connection to the database."""
     for name, value in part.items():
         if not _NAME.fullmatch(name) or isinstance(value, dict | list):
             raise InvalidWorkflow(

@@ -113,7 +113,7 @@ def _check(frozen: Frozen, settings: Settings, inputs: dict[str, JsonValue]) -> 
     agents = Agents(graph, settings)
     if needed := agents.unserved():
         raise InvalidArgument(
-            f"{graph.name}: {', '.join(needed[:5])} need a provider: pass provider="
+            f"{graph.name}: no provider for {', '.join(needed[:5])}: pass provider="
         )
     if broken := refused(graph, agents, settings.ignored):
         raise InvalidArgument(f"{graph.name}: {'; '.join(broken[:5])}")

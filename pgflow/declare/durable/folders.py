@@ -87,7 +87,7 @@ def quoted_key(key: str) -> str:
 
 
 def _file_name(word: str) -> str:
-    """The same for a folder, which may not be ``..`` either."""
+    """Return the same for a folder, which may not be ``..`` either."""
     name = quoted_key(word)
     return name if name.strip(".") else f"%{name}"
 

@@ -77,7 +77,7 @@ def freeze(
 
     Returns:
         The document that a run of it is started with. A command or script that was not found is
-            missing in it, and fails the node that needs it.
+        missing in it, and fails the node that needs it.
 
     Raises:
         InvalidWorkflow: A script reads an output where neither a variable nor a literal can be
@@ -140,10 +140,10 @@ def freeze_named(name: str, source: str, search: Sequence[str] = ()) -> Frozen:
     Args:
         name: Name of the workflow.
         source: The file.
-        search: Folders in which it is looked for after the tree of that.
+        search: Folders to search after the tree of that.
 
     Raises:
-        InvalidWorkflow: There is none, or it cannot be used.
+        InvalidWorkflow: It does not exist, or cannot be used.
     """
     if not source:
         raise InvalidWorkflow(f"workflow '{name}' cannot be found from a text without a file")
@@ -230,7 +230,7 @@ class _Reader:
             return
 
     def _script_files(self, body: Script) -> Iterator[Path]:
-        """The places in which a named script may be, the nearest first."""
+        """Yield the places in which a named script may be, the nearest first."""
         if self.scopes is None or not is_plain_name(body.script):
             return
         for folder in self.scopes.script_folders():

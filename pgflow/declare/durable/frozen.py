@@ -1,8 +1,8 @@
 """Input of a run: everything that it can read, as it was at its start.
 
-A file that is edited while a run of it goes on changes nothing of that run: the graph, the texts of
-commands, named scripts, stubs and rewritten shells travel in its input. A child run freezes its own
-when it starts, so a run may write a workflow and then call it.
+Edits of a file do not change its runs that have started: the graph, the texts of commands, named
+scripts, stubs and rewritten shells travel in the input. A child run freezes its own when it starts,
+so a run may write a workflow and then call it.
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ class Settings(Part):
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what came later, where there is none of it: workers of before it was there
-        read this too.
-        """
+        """Leave out newer fields that are empty, since workers of older versions read this too."""
         dumped: dict[str, Any] = dump(self)
         for name in _LATER:
             if not dumped[name]:
@@ -146,7 +144,7 @@ _NEAR: Final = {
     "medium": ("medium", "large", "small"),
     "large": ("large", "medium", "small"),
 }
-"""Tiers, each with those that stand in for it."""
+"""Tiers, each with its substitutes."""
 
 TIERS: Final = tuple(_NEAR)
 

@@ -117,7 +117,7 @@ class Keeper:
                 self.start(kept, json.loads(kept.request[head:]))
 
     def start(self, kept: Kept, asked: dict[str, Any]) -> None:
-        """Start the process, and say its number, or why there is none."""
+        """Start the process, and report its pid, or the reason why it did not start."""
         pid, trouble = 0, ""
         try:
             if self.helper is None:
@@ -240,11 +240,11 @@ class Keeper:
 
 
 def _find(name: str, path: str) -> str:
-    """The file that the name of a program means in the folder of the process. `os.execvpe` would
-    try to run one in each folder, and take longer than bash to begin.
+    """Return the file of a program's name in the folder of the process. `os.execvpe` would try to
+    run one in each folder, and take longer than bash to begin.
 
     Raises:
-        OSError: There is none, or no right to it.
+        OSError: It does not exist, or may not be used.
     """
     folders = [""] if os.sep in name else path.split(os.pathsep)
     files = [os.path.join(folder, name) for folder in folders]  # noqa: PTH118
@@ -257,7 +257,7 @@ def _find(name: str, path: str) -> str:
 
 
 def _trouble(error: BaseException) -> str:
-    """The reason why a process has not begun."""
+    """Return the reason why a process has not begun."""
     said = error.strerror if isinstance(error, OSError) else str(error)
     place = getattr(error, "filename", None)
     return f"{said}{f': {place}' if place else ''}"

@@ -14,7 +14,7 @@ from pgflow.declare.play.progress import State, round_at
 
 
 def key_of(plan: Plan, state: State, place: Place, turn: int | None = 1) -> str:
-    """The key of a node.
+    """Return the key of a node.
 
     Args:
         plan: The run's plan.

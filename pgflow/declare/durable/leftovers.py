@@ -179,7 +179,9 @@ def _read(name: str) -> list[str]:
 
 
 def _found(path: Path) -> Path | None:
-    """Return a folder that no symbolic link leads to, from ``.pgflow`` on; None if it is none."""
+    """Return a folder that no symbolic link leads to, from ``.pgflow`` on; None if it is not
+    one.
+    """
     return path if all(map(_is_folder, (path, path.parent, path.parent.parent))) else None
 
 

@@ -135,8 +135,8 @@ def _of_workspace(frozen: Frozen, workspace: Workspace) -> Iterator[str]:
 
 
 def _dropped(graph: Graph) -> Iterator[str]:
-    """Yield the fields that mean nothing on the node on which they stand, and are not in the graph:
-    the original says so in its log only.
+    """Yield the fields that mean nothing on their node, and are not in the graph: the original
+    notes them in its log only.
     """
     for file in graph.files if graph.family == "dag" else ():
         try:
@@ -161,7 +161,7 @@ def _of_workflow(graph: Graph, turns: list[Node], agents: Agents) -> Iterator[st
 
 
 def _honoured(provider: Provider) -> frozenset[str]:
-    """The fields that a provider obeys; with sessions of its own, a run can keep them."""
+    """Return the fields that a provider obeys; with sessions of its own, a run can keep them."""
     kept = {"persist_session", "persist_sessions"} if "context" in provider.honours else set()
     return provider.honours | kept
 

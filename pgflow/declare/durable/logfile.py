@@ -94,7 +94,7 @@ class LogFile:
 
 
 def tail(text: str | bytes | bytearray) -> str | None:
-    """The last of a text, as an event says it; None for an empty one."""
+    """Return the last of a text, as an event says it; None for an empty one."""
     if not isinstance(text, str):
         text = text[-4 * TAIL :].decode("utf-8", "replace")
     return text[-TAIL:] or None

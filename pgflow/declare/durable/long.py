@@ -62,8 +62,8 @@ class Long(BaseModel):
 
 
 def is_there(ref: Ref) -> bool:
-    """Return True if the file of an output exists and is what it was. Of one that no reference
-    gives, only the first is asked.
+    """Return True if the file of an output exists and is unchanged. For an output that references
+    cannot give, only its existence and size are checked.
     """
     path = Path(ref.id)
     try:

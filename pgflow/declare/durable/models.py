@@ -81,7 +81,7 @@ def _instructions(turn: Turn) -> str | None:
 
 
 def _cost(result: Any) -> Decimal:
-    """The price of all responses of a run in US dollars; 0 where one has no price."""
+    """Return the price of all responses of a run in US dollars; 0 where one has no price."""
     from pydantic_ai.messages import ModelResponse  # pyright: ignore[reportMissingImports]
 
     cost = Decimal(0)

@@ -52,7 +52,7 @@ def asked_for(graph: Graph) -> frozenset[str]:
 
 
 def wanted_inputs(graph: Graph, given: Mapping[str, JsonValue]) -> list[Input]:
-    """The inputs without which a run cannot begin, or would ask for them.
+    """Return the inputs without which a run cannot begin, or would ask for them.
 
     Args:
         graph: The workflow.
@@ -118,7 +118,7 @@ async def _ask(missing: Sequence[Input], more: Sequence[Input], why: str) -> Val
 
 @lru_cache(maxsize=256)
 def _answer_of(required: tuple[str, ...], optional: tuple[str, ...]) -> Any:
-    """The type of answers with these names and no others."""
+    """Return the type of answers with these names and no others."""
     make: Any = TypedDict
     fields = dict.fromkeys(required, Any) | dict.fromkeys(optional, NotRequired[Any])
     return with_config(ConfigDict(extra="forbid"))(make("Parameters", fields))

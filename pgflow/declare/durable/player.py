@@ -95,7 +95,8 @@ class _Played:
 
 
 class Player:
-    """Plays a graph: asks what is open, has it done, and carries what came of it into the state.
+    """Plays a graph: asks which nodes are open, has them done, and carries the results into the
+    state.
 
     Args:
         declared: The workflow that this is the code of; it runs the children too.
@@ -179,7 +180,7 @@ class Player:
         return await self._kept(result, beyond)
 
     async def _kept(self, result: Result, beyond: Beyond | None) -> Result:
-        """The result as it is recorded: what is too long is a file."""
+        """Return the result as it is recorded: what is too long is a file."""
         if beyond is not None:
             long = Long(file=pgflow.Ref(KIND, beyond.path), size=beyond.size)
             return result.model_copy(update={"long": long})
@@ -217,7 +218,9 @@ class Player:
             raise WorkflowFailed(str(error)) from error
 
     def _outcome(self, returned: Output | None) -> Literal["succeeded", "failed"] | None:
-        """The answer that the workflow's result gives to whether it has succeeded."""
+        """Return ``succeeded`` or ``failed`` by the workflow's result; None if the result does not
+        decide it.
+        """
         field = self.frozen.graph.outcome_field
         if field is None or returned is None or not isinstance(returned.structured, dict):
             return None
@@ -259,7 +262,7 @@ class Player:
         return state
 
     async def opened(self, places: list[Place], state: State) -> State:  # noqa: ARG002
-        """The state in which a layer opens, with all that its conditions need."""
+        """Return the state in which a layer opens, with all that its conditions need."""
         return state
 
     def _begun(self, places: list[Place], state: State) -> dict[Place, Task | Change]:
@@ -453,7 +456,7 @@ class Player:
         return receive(task, output, None, answer.text)
 
     def _gate_message(self, body: Loop | Group, said: str) -> str:
-        """The text that a person is asked after a turn."""
+        """Return the text that a person is asked after a turn."""
         return f"{body.gate_message or 'Go on?'}\n\n{said}".rstrip()
 
     async def _channel(
@@ -478,7 +481,7 @@ class Player:
         return "check" if done.text == "pass" else None
 
     def _is_rehearsed(self, node: Node) -> bool:
-        """Return True if nothing of a loop is really done, so that its check would say nothing."""
+        """Return True if all work of a loop is stubbed, so that its check would be meaningless."""
         inner = node.body.nodes if isinstance(node.body, Group) else (node,)
         works = [one.id for one in every_node(inner) if not isinstance(one.body, Group)]
         return bool(self.settings.stubs) and all(one in self.settings.stubs for one in works)
@@ -527,7 +530,7 @@ async def _nothing() -> None:
 
 
 def output_of(done: Done, node: Node) -> Output:
-    """The outcome of a node's work, as the graph takes it."""
+    """Return the outcome of a node's work, as the graph takes it."""
     if done.error is not None:
         return Output("failed", error=done.error)
     return Output(

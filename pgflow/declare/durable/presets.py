@@ -120,7 +120,7 @@ class Preset(ABC):
         return self._judge(turn, ended, self.hear(_events(_lines(ended))))
 
     def _judge(self, turn: Turn, ended: Ended, heard: Heard) -> Reply:
-        """The answer of a program that has ended."""
+        """Return the answer of a program that has ended."""
         if heard.error is not None:
             raise TurnFailed(f"{self.program} failed: {heard.error}", spent=heard.reply)
         is_silent = ended.timed_out and not heard.is_over and not heard.reply.text.strip()
@@ -195,7 +195,7 @@ class Claude(Preset):
         return heard
 
     def _end(self, heard: Heard, event: Event) -> Heard:
-        """The outcome with the last event, which has the books of the turn."""
+        """Return the outcome with the last event, which has the books of the turn."""
         has_value = event.get("structured_output") is not None
         text = event.get("result")
         heard = _with(
@@ -327,18 +327,18 @@ class Gemini(Preset):
 
 
 def _lines(ended: Ended) -> Iterable[bytes]:
-    """The lines that a program has printed."""
+    """Return the lines that a program has printed."""
     return bytes(ended.stdout.text).splitlines()
 
 
 def _used(name: Any, asked: Any) -> tuple[Word, str]:
-    """A tool that is used, and what for."""
+    """Return the tool that is used, and its subject."""
     what = f" {json.dumps(asked, ensure_ascii=False)}" if asked else ""
     return "tool", f"{name}{what}"[:_MOST_OF_A_CALL]
 
 
 def _events(lines: Iterable[bytes | str]) -> Iterator[Event]:
-    """Yield the events of lines; those that are none are passed over."""
+    """Yield the events of lines, and skip other lines."""
     for line in lines:
         try:
             event = json.loads(line)
@@ -380,26 +380,26 @@ def _joined(value: JsonValue) -> str | None:
 
 
 def _parts_of(message: Any) -> list[Event]:
-    """The parts of a message."""
+    """Return the parts of a message."""
     content = message.get("content") if isinstance(message, dict) else None
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
 def _text_of(message: Any) -> str:
-    """The words of a message, without its calls of tools."""
+    """Return the words of a message, without its calls of tools."""
     texts = (part for part in _parts_of(message) if part.get("type") == "text")
     return "".join(str(part.get("text") or "") for part in texts)
 
 
 def _message(event: Event) -> str:
-    """The reason that an event gives for a failure."""
+    """Return the reason that an event gives for a failure."""
     error = event.get("error", event.get("message"))
     said = error.get("message") if isinstance(error, dict) else error
     return str(said or event.get("status") or "it did not say why")[:2000]
 
 
 def _decimal(value: Any) -> Decimal:
-    """A cost in US dollars; 0 where it is none."""
+    """Return a cost in US dollars; 0 if the value is not one."""
     try:
         cost = Decimal(str(value))
     except InvalidOperation:
@@ -408,6 +408,6 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _tokens(usage: Any, *names: str) -> int:
-    """The sum of some counts of tokens."""
+    """Return the sum of some counts of tokens."""
     counts = [usage.get(name) for name in names] if isinstance(usage, dict) else []
     return sum(n for n in counts if isinstance(n, int) and not isinstance(n, bool) and n > 0)

@@ -31,7 +31,7 @@ _DEATH_SECONDS = 5.0
 """Longest wait for the end of a group that was killed."""
 
 MASKED = b"***"
-"""Bytes that stand for a secret."""
+"""Bytes in place of a secret."""
 
 SHORTEST = 8
 """Characters of a line that is a secret by itself; ordinary words are shorter."""
@@ -61,12 +61,12 @@ class Order:
         env: All of its environment.
         stdin: Text on standard input.
         timeout_seconds: Longest time; None for no limit.
-        idle_seconds: Longest time without a word of it; None for no limit.
+        idle_seconds: Longest time without output; None for no limit.
         most_bytes: Bytes of standard output that are kept in memory.
         spill_dir: Folder for output beyond that.
         spills_bytes: Longest output of that kind; None for no limit.
-        secrets: Texts that are taken out of whatever it prints.
-        hear: Called with what it prints on standard output, as it comes, without secrets.
+        secrets: Texts that are removed from all its output.
+        hear: Called with its standard output, as it comes, without secrets.
     """
 
     argv: Sequence[str]
@@ -119,12 +119,12 @@ class Mask:
         return bytes(sure)
 
     def rest(self) -> bytes:
-        """The last of the stream."""
+        """Return the last of the stream."""
         rest, self._held = self._held, b""
         return rest if self._pattern is None else self._pattern.sub(MASKED, rest)
 
     def text(self, text: str) -> str:
-        """A whole text without the secrets."""
+        """Return a whole text without the secrets."""
         if self._pattern is None:
             return text
         said = self._pattern.sub(MASKED, text.encode("utf-8", "surrogatepass"))
@@ -139,14 +139,14 @@ class Output:
         most_bytes: Bytes that are kept in memory.
         spill_dir: Folder for more; None to drop all but the last ones.
         spills_bytes: Longest output that is kept there; None for no limit.
-        mask: Takes out what is secret.
-        hear: Called with what comes, without that.
+        mask: Removes secrets.
+        hear: Called with the output as it comes, without secrets.
         text: The bytes in memory: the first ones, or the last where the rest is dropped.
         size: Bytes in all.
         heard_at: Time at which the last of them came, on the loop's clock.
         path: File with all of it, if it is too long.
         digest: SHA-256 of that.
-        has_nul: True if there is a NUL in it.
+        has_nul: True if it has a NUL.
         ends_line: True if it ends with a line feed.
     """
 
@@ -223,8 +223,8 @@ class Ended:
     Args:
         status: Exit code; negative, the signal that ended it.
         stdout: Text that it printed.
-        stderr: The last of what it complained.
-        timed_out: True if its time was over.
+        stderr: The end of its error output.
+        timed_out: True if it exceeded its time limit.
     """
 
     status: int
@@ -303,10 +303,10 @@ class _Control:
         self._said = b""
 
     async def hear(self) -> dict[str, Any]:
-        """The next line.
+        """Return the next line.
 
         Raises:
-            KeeperLost: There is none any more.
+            KeeperLost: The connection has ended.
         """
         loop = asyncio.get_running_loop()
         while b"\n" not in self._said:
@@ -498,7 +498,7 @@ class _Keepers:
         self._of = 0
 
     def current(self, *, anew: bool = False) -> socket.socket:
-        """The socket of a keeper that lives as long as this process."""
+        """Return the socket of a keeper that lives as long as this process."""
         with self._lock:
             if anew:
                 self._end()

@@ -77,7 +77,7 @@ def prepare(source: str, language: Language) -> Program:
 
 
 def fill(program: Program, text_of: Callable[[str], str]) -> str:
-    """The program with literals in its holes.
+    """Return the program with literals in its holes.
 
     Args:
         program: The program.
@@ -96,7 +96,7 @@ def fill(program: Program, text_of: Callable[[str], str]) -> str:
 
 
 def _hole(node: Any, reference: str, language: Language) -> Hole | None:
-    """The hole for a reference; None in a comment."""
+    """Return the hole for a reference; None in a comment."""
     while node is not None:
         kind = node.type
         if kind == "comment":
@@ -112,8 +112,8 @@ def _hole(node: Any, reference: str, language: Language) -> Hole | None:
 
 
 def _in_string(node: Any, reference: str, language: Language) -> Hole:
-    """The hole within a string: in Python the string ends before the value and goes on after it,
-    which any kind of string can do.
+    """Return the hole within a string: in Python the string ends before the value and goes on after
+    it, which any kind of string can do.
     """
     if language == "javascript":
         return Hole(reference=reference, place="text")
@@ -124,7 +124,7 @@ def _in_string(node: Any, reference: str, language: Language) -> Hole:
 
 
 def _expression(text: str, language: Language) -> str:
-    """A value as an expression."""
+    """Return a value as an expression."""
     try:
         value = parse_json(text)
     except ValueError:
@@ -138,7 +138,7 @@ def _expression(text: str, language: Language) -> str:
 
 
 def _string(text: str, language: Language) -> str:
-    """A text as a literal of Python, or as the inside of any string of JavaScript."""
+    """Return a text as a literal of Python, or as the inside of any string of JavaScript."""
     if language == "python":
         return ascii(text)
     return _IN_JAVASCRIPT.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

@@ -237,9 +237,7 @@ def why_ended(name: str, turn: Turn, ended: Ended) -> str:
 
 
 class FunctionProvider:
-    """A function of Python, ``async def`` or ``def``: what it returns is text, a value, or a
-    `Reply`.
-    """
+    """A function of Python, ``async def`` or ``def``, that returns text, a value, or a `Reply`."""
 
     honours: frozenset[str] = frozenset()
 
@@ -334,10 +332,10 @@ _PLACES: Final = {
 
 
 def make_provider(spec: str) -> Provider:
-    """The provider that ``NAME:ARGUMENT`` names.
+    """Return the provider that ``NAME:ARGUMENT`` names.
 
     Raises:
-        InvalidArgument: There is none of that name, or it cannot be made of the argument.
+        InvalidArgument: The provider is unknown, or cannot be made of the argument.
     """
     name, _, argument = spec.partition(":")
     if name in _OWN:
@@ -357,7 +355,7 @@ def make_provider(spec: str) -> Provider:
 
 
 def provider_of(spec: str) -> Provider:
-    """The same for a turn that is taken now.
+    """Return the same for a turn that is taken now.
 
     Raises:
         TurnFailed: This worker does not have it.
@@ -382,15 +380,15 @@ NEVER: Final = frozenset({"PGFLOW_DSN", "DATABASE_URL", "PGPASSWORD"})
 
 
 def named(names: Iterable[str]) -> dict[str, str]:
-    """The variables of these names, as this process has them now, but for the connection to the
-    database.
+    """Return the variables of these names, as this process has them now, but for the connection to
+    the database.
     """
     found = {name: os.environ.get(name) for name in names if name not in NEVER}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def secrets_of(names: Iterable[str]) -> dict[str, str]:
-    """The secrets that programs get, read at the moment of the call.
+    """Return the secrets that programs get, read at the moment of the call.
 
     Raises:
         KeyError: The worker does not have one.
@@ -404,5 +402,5 @@ def secrets_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def known_secrets(names: Iterable[str]) -> dict[str, str]:
-    """Those of them that this process has; an empty one is none."""
+    """Return those of them that this process has, without empty ones."""
     return {name: value for name, value in named(names).items() if value}

@@ -80,7 +80,7 @@ async def ask(
 
 
 def _answer(verdict: Any) -> Yes | No:
-    """The answer that a verdict is."""
+    """Return the answer of a verdict."""
     match verdict:
         case pgflow.Approved(value=said):
             return Yes(said.response, said.decision)

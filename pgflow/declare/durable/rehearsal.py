@@ -32,10 +32,10 @@ class Rehearsal:
         graph: The workflow.
         settings: Folder to work in, and variables that programs get too.
         folder: Folder for the files of the run.
-        search: Folders in which scripts are looked for, after the workflow's own.
+        search: Folders to search for scripts, after the workflow's own.
 
     Raises:
-        InvalidWorkflow: A script reads an output where none can stand.
+        InvalidWorkflow: A script reads an output where it cannot be placed.
         SetupError: Scripts read outputs, and the extra ``run`` is not installed.
     """
 

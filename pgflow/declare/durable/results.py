@@ -18,7 +18,7 @@ from pgflow.declare.durable.long import Long
 
 
 class WorkflowFailed(Exception):
-    """A declared workflow has failed: a node did, or nothing of it ran."""
+    """A declared workflow has failed: a node did, or no node ran."""
 
 
 class NodeFailed(Exception):
@@ -52,7 +52,7 @@ class Result(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_no_file(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the file that is none: programs of before it was there read this too."""
+        """Leave out an empty file, since programs of older versions read this too."""
         dumped: dict[str, Any] = dump(self)
         if self.long is None:
             del dumped["long"]

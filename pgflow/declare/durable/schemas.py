@@ -1,5 +1,5 @@
-"""Output schemas: what an answer lacks to fit one. Nothing is fetched: a schema that refers to
-another document is none.
+"""Output schemas: the faults of an answer by its schema. Nothing is fetched, so a schema that
+refers to another document is not valid.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from pydantic import JsonValue
 
 
 def why_no_schema(schema: Any) -> str:
-    """Return the reason why a schema is none, so that nothing is held to it; empty if it is one."""
+    """Return the reason why a schema is not valid, so that nothing is checked by it; empty if it
+    is.
+    """
     import jsonschema
     from jsonschema.validators import validator_for
 
@@ -26,7 +28,7 @@ def why_no_schema(schema: Any) -> str:
 
 
 def misfits(value: JsonValue, schema: Any) -> str:
-    """Return the faults of a value; nothing for a schema that is none itself."""
+    """Return the faults of a value; empty for an invalid schema."""
     from jsonschema.validators import validator_for
     from referencing import Registry
     from referencing.exceptions import Unresolvable

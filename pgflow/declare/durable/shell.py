@@ -32,7 +32,7 @@ PREFIX = "PGFLOW_VALUE_"
 """Names of the variables that carry values begin so."""
 
 NUMBER: Final = "pgflow_number_"
-"""The function by which a script looks at what it evaluates."""
+"""The function by which a script checks values before it evaluates them."""
 _GUARD: Final = "/*[!0-9[:space:]+-]*/.no_whole_number"
 """Suffix to the name of a variable. It changes any text but a whole number into one that bash
 refuses to evaluate.
@@ -84,7 +84,7 @@ def rewrite(script: str) -> Shell:
 
     Returns:
         The script to run, and the reference of each variable. A reference that is used twice has
-            one variable for each kind of place.
+        one variable for each kind of place.
 
     Raises:
         NotRewritable: A reference is where a variable cannot be, or bash would take a value for a
@@ -116,7 +116,7 @@ class _Rewriting:
         self.opened: set[int] = set()
 
     def done(self) -> Shell:
-        """The script with all its references rewritten."""
+        """Return the script with all its references rewritten."""
         for start, end in self.script.found:
             self._rewrite(start, end)
         guards = list(dict.fromkeys(_Guards(self.script).edits()))
@@ -142,7 +142,7 @@ class _Rewriting:
         self.edits.append((start, end, _in_place(kinds, variable)))
 
     def _slot(self, start: int, end: int) -> str:
-        """The variable that carries a value to this place."""
+        """Return the variable that carries a value to this place."""
         reference = self.source[start:end].decode()
         is_number = any(place.has(start) for place in self.script.places)
         known = self.slots.get((reference, is_number))
@@ -181,7 +181,7 @@ def _innermost(nodes: list[Any], heredoc: Any) -> bool:
 
 
 def _in_place(kinds: list[str], variable: str) -> str:
-    """A variable in the quoting of the place that these nodes are around."""
+    """Return a variable in the quoting of the place that these nodes are around."""
     for kind in kinds:
         if kind == "raw_string":
             return f"'\"{variable}\"'"
@@ -207,7 +207,7 @@ class _Guards:
         self.script, self.values = script, script.values
 
     def edits(self) -> Iterator[Edit]:
-        """All of them."""
+        """Yield all of them."""
         for place in self.script.places:
             if place.is_operand and _is_of_test(place.node):
                 continue
@@ -240,7 +240,7 @@ class _Guards:
             yield place.end, place.end, ")"
 
     def _within(self, place: Place, node: Any) -> Iterator[Edit]:
-        """The expansions and commands of an expression."""
+        """Yield the expansions and commands of an expression."""
         start, end = node.byte_range
         if end <= place.start or start >= place.end:
             return
@@ -262,7 +262,7 @@ class _Guards:
         return self.values.expands(node) and not node.text.startswith(b"${#")
 
     def _names(self, place: Place) -> Iterator[Edit]:
-        """The names of an expression that stand without a ``$``."""
+        """Yield the names of an expression without a ``$``."""
         text = bytearray(self.script.source[place.start : place.end])
         for node in walk(place.node):
             if node.type in ("simple_expansion", "expansion", "raw_string") or is_shell(node):
@@ -303,7 +303,7 @@ class _Guards:
 
 
 def _with_guard(node: Any) -> Edit:
-    """A plain variable with the guard behind its name."""
+    """Return a plain variable with the guard behind its name."""
     text = node.text.decode()
     inner = text[2:-1] if text.startswith("${") else text[1:]
     return node.start_byte, node.end_byte, f"${{{inner}{_GUARD}}}"
@@ -327,7 +327,7 @@ def _is_quoted_one(node: Any) -> bool:
 
 
 def _is_of_test(node: Any) -> bool:
-    """Return True for a word of ``[ ... ]``, which takes a number or nothing."""
+    """Return True for a word of ``[ ... ]``, which takes a number only."""
     around = next((one for one in upwards(node) if one.type == "test_command"), None)
     return around is not None and around.children[0].text == b"["
 
@@ -337,7 +337,9 @@ def _has_variable(values: Any, node: Any) -> bool:
 
 
 def _expression_start(text: bytes, at: int) -> int:
-    """The beginning of the expression that a name is in: behind ``((``, ``$[`` or a semicolon."""
+    """Return the beginning of the expression that a name is in: behind ``((``, ``$[`` or a
+    semicolon.
+    """
     opened = re.match(rb"(?:for\s*)?\(\(|\$\(\(|\$\[", text)
     first = opened.end() if opened is not None else 0
     return max(first, text.rfind(b";", 0, at) + 1)

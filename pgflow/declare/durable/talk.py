@@ -74,7 +74,7 @@ def wish_of(text: str) -> Question | Errand | None:
 
 
 def _at_end(text: str, tag: str) -> tuple[str, str] | None:
-    """The words before a tag that ends a text, and what follows its name."""
+    """Return the words before a tag that ends a text, and what follows its name."""
     text, closing = text.rstrip(), f"</{tag}>"
     start = text.rfind(f"<{tag}") if text.endswith(closing) else -1
     if start < 0:
@@ -83,7 +83,7 @@ def _at_end(text: str, tag: str) -> tuple[str, str] | None:
 
 
 def others_of(node: Node) -> dict[str, str]:
-    """The other SOPs that a step names: their files, by name."""
+    """Return the other SOPs that a step names: their files, by name."""
     return {
         stem(use.location): use.location
         for use in node.reads

@@ -158,7 +158,7 @@ async def _answer(ask: Asker, turn: Turn, folders: Folders, *, is_last: bool) ->
     """Have a turn taken.
 
     Raises:
-        NodeFailed: It was not, or says nothing of use.
+        NodeFailed: It failed, or its answer is useless.
     """
     try:
         reply = await _asked(ask, turn)
@@ -182,7 +182,9 @@ async def _answer(ask: Asker, turn: Turn, folders: Folders, *, is_last: bool) ->
 
 
 def _choice(prompt: str, taken: _Taken) -> pgflow.Choice[dict[str, Any]]:
-    """An answer as a decision; one that another generation has paid for costs nothing here."""
+    """Return an answer as a decision; one that another generation has paid for costs nothing
+    here.
+    """
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
     is_paid = taken.generation != pgflow.run_info().generation
     return pgflow.Choice(
@@ -212,7 +214,7 @@ def charge(reply: Reply | None) -> None:
 
 
 def masked(reply: Reply, secrets: tuple[str, ...]) -> Reply:
-    """An answer without the secrets that its agent was given."""
+    """Return an answer without the secrets that its agent was given."""
     if not secrets:
         return reply
     mask = Mask(secrets)
@@ -238,7 +240,7 @@ def _masked(value: JsonValue, mask: Mask) -> JsonValue:
 
 
 def _done(text: str, value: JsonValue, *, has_value: bool) -> Done:
-    """The outcome of a node whose agent answered: one that says nothing has failed."""
+    """Return the outcome of a node whose agent answered. An empty answer has failed."""
     text = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if any(sign in text.lower() for sign in _EXHAUSTED) and len(text) < 500:
         return Done(error=f"credit exhaustion: {trim(text)}")
@@ -253,7 +255,9 @@ def _done(text: str, value: JsonValue, *, has_value: bool) -> Done:
 
 
 def _fitted(done: Done, schema: JsonValue) -> tuple[Done, str]:
-    """An answer as the value that its schema asks for, and what is wrong with it, if anything."""
+    """Return an answer as the value that its schema asks for, and the reason why it does not fit;
+    empty if it does.
+    """
     if done.has_value:
         value = done.value
     else:

@@ -1,7 +1,7 @@
 """Works of nodes as steps: each shell, program and turn is one, recorded under its key.
 
-Nothing of a step's body runs again in a replay: what asks the environment, the disk or a provider
-is in the bodies. A node that says ``effect: external`` is an effect instead of a step.
+A replay runs no body again, so all that reads the environment, the disk or a provider is in the
+bodies. A node with ``effect: external`` is an effect instead of a step.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class Works:
                 return await self.turn(key, task, session=session, prepare=prepare)
 
     async def _given(self, key: str, stub: JsonValue) -> Done:
-        """The output of a node that does nothing: it needs no folder, and no commit of its own."""
+        """Return the output of a node that does nothing: it needs no folder, and no commit of its
+        own.
+        """
 
         async def look() -> Done:
             output = completed(stub)
@@ -130,7 +132,7 @@ class Works:
         return await pgflow.read(name=key)(look)()
 
     async def _step(self, key: str, body: Callable[[], Awaitable[Done]], *args: str) -> Done:
-        """Do something once, and record what came of it."""
+        """Do something once, and record its result."""
 
         async def once(*_: str) -> Done:
             done = await body()
@@ -255,7 +257,7 @@ class Works:
         return await turn_once(asked, self._turn_of(key, task), self.folders)
 
     def _turn_of(self, key: str, task: Task, session: str | None = None) -> Turn:
-        """The turn of an agent, without what only its step's body may ask."""
+        """Return the turn of an agent, without what only its step's body may ask."""
         idle = task.node.idle_timeout_ms
         return Turn(
             with_context(task.text, self._template(task.node), task.variables),
@@ -334,7 +336,7 @@ class Works:
         )
 
     def _template(self, node: Node) -> str:
-        """The text of a turn as its author wrote it."""
+        """Return the text of a turn as its author wrote it."""
         body = node.body
         name = getattr(body, "name", None) or getattr(body, "command", None)
         return self.frozen.commands.get(name, "") if name else getattr(body, "text", None) or ""
@@ -370,8 +372,8 @@ def shell_of(
 
 
 def _digest(values: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
-    """The hash of what a program finds in its environment, as far as that is not the run's; none
-    if it finds nothing.
+    """Return the hash of what a program finds in its environment, as far as that is not the run's;
+    none if it finds nothing.
     """
     said = (variables.previous_output, variables.user_input, variables.rejection_reason)
     if not values and not any(said):
@@ -402,7 +404,7 @@ def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> st
 
 
 def _without(secrets: tuple[str, ...], error: Exception) -> Exception:
-    """The error that a provider raised, without the secrets that it knew."""
+    """Return the error that a provider raised, without the secrets that it knew."""
     said = Mask(secrets).text(str(error))
     match error:
         case TurnFailed(spent=spent):

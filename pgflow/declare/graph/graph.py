@@ -411,10 +411,10 @@ class Graph(Part):
     files: tuple[str, ...] = ()
 
     def node(self, node_id: NodeId) -> Node:
-        """The node of that id at the top level.
+        """Return the node of that id at the top level.
 
         Raises:
-            KeyError: If there is none.
+            KeyError: It does not exist.
         """
         for node in self.nodes:
             if node.id == node_id:
@@ -423,7 +423,7 @@ class Graph(Part):
 
 
 def every_node(nodes: tuple[Node, ...]) -> Iterator[Node]:
-    """The nodes and, after each group, those inside it."""
+    """Yield the nodes and, after each group, those inside it."""
     for node in nodes:
         yield node
         if isinstance(node.body, Group):

@@ -30,11 +30,11 @@ class Plan:
     groups: Mapping[NodeId, Plan]
 
     def within(self, place: Place) -> Plan:
-        """The plan of the group at that place; this one for the empty place."""
+        """Return the plan of the group at that place; this one for the empty place."""
         return self.groups[place[0]].within(place[1:]) if place else self
 
     def node(self, place: Place) -> Node:
-        """The node at that place."""
+        """Return the node at that place."""
         return self.within(place[:-1]).nodes[place[-1]]
 
     @cached_property
@@ -59,7 +59,9 @@ def make_plan(nodes: tuple[Node, ...]) -> Plan:
 
 
 def _layers(nodes: tuple[Node, ...]) -> tuple[tuple[NodeId, ...], ...]:
-    """The ids of the nodes by layers: each node in the first layer after all that it depends on."""
+    """Return the ids of the nodes by layers: each node in the first layer after all that it depends
+    on.
+    """
     waits = {node.id: len(node.depends_on) for node in nodes}
     freed_by: dict[NodeId, list[NodeId]] = {}
     for node in nodes:

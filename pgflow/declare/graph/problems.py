@@ -1,5 +1,5 @@
-"""Problems of a file, worded so that its author can mend them: one line each, with the place and
-the remedy.
+"""Problems of a file, worded so that its author can fix them: one line each, with the place and the
+remedy.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Problem:
 class Verdict:
     """Verdict on one file (or one workspace): its problems and, if it has no errors, its graph.
 
-    A file may be right and still have no graph here: ``unresolved`` names what it takes from files
-    that are not there.
+    A file may be valid and still have no graph here: ``unresolved`` names what it takes from
+    missing files.
     """
 
     file: str

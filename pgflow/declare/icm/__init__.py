@@ -1,12 +1,12 @@
-"""ICM (Interpreted Context Methodology, Model Workspace Protocol)
-workspaces, compiled to the graph.
+"""ICM (Interpreted Context Methodology, Model Workspace Protocol) workspaces, compiled to the
+graph.
 
-A workspace is a folder: ``CLAUDE.md`` or ``AGENTS.md`` says what it is (Layer 0), ``CONTEXT.md``
-where to go (Layer 1), each ``stages/NN-slug/CONTEXT.md`` is the contract of a stage (Layer 2) with
+A workspace is a folder: ``CLAUDE.md`` or ``AGENTS.md`` describes it (Layer 0), ``CONTEXT.md`` leads
+through it (Layer 1), each ``stages/NN-slug/CONTEXT.md`` is the contract of a stage (Layer 2) with
 tables of what it reads, writes, shows and checks. Two additions make it executable without touching
 the prose: ``workflow.yaml`` at the root (`pgflow.declare.icm.workflow`) and YAML frontmatter on the
 contracts (`pgflow.declare.icm.stagefields`). Where they are missing, all of it is derived from the
-prose (`pgflow.declare.icm.contracts`), and `write_missing` writes them down.
+prose (`pgflow.declare.icm.contracts`), and `write_missing` writes them.
 """
 
 from __future__ import annotations

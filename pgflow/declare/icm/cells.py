@@ -67,7 +67,7 @@ def is_path(text: str) -> bool:
 
 
 def _is_plain_path(word: str) -> bool:
-    """Return True if a word outside back-ticks is surely a path: ``and/or`` is none."""
+    """Return True if a word outside back-ticks is surely a path: ``and/or`` is not."""
     if not is_path(word):
         return False
     return bool(
@@ -78,13 +78,13 @@ def _is_plain_path(word: str) -> bool:
 
 
 def _bare(word: str) -> str:
-    """A word without the punctuation around it, but with the dots and brackets of a path."""
+    """Return a word without the punctuation around it, but with the dots and brackets of a path."""
     word = word.rstrip(".,;:\"'").lstrip("\"'")
     return word[1:-1] if word.startswith("(") and word.endswith(")") else word
 
 
 def _unmarked(text: str) -> str:
-    """The cell without back-ticks around the whole of it."""
+    """Return the cell without back-ticks around the whole of it."""
     found = _CODE.fullmatch(text.strip())
     return found[1].strip() if found else text.strip()
 

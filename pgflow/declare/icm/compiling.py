@@ -171,7 +171,7 @@ def load(folder: Folder, findings: Findings) -> Workspace | None:
 
 
 def _read_stages(folder: Folder, names: list[str], findings: Findings) -> Iterator[StageSource]:
-    """The stages, as long as they are together of a moderate size."""
+    """Yield the stages, as long as they are together of a moderate size."""
     lines = 0
     for name in names:
         source = read_stage(folder, name, findings)
@@ -183,7 +183,7 @@ def _read_stages(folder: Folder, names: list[str], findings: Findings) -> Iterat
 
 
 def _read_workflow(folder: Folder, findings: Findings) -> tuple[str | None, Workflow | None]:
-    """The workspace's workflow file, if it has one."""
+    """Return the workspace's workflow file, if it has one."""
     file = folder.workflow()
     if file is None:
         return None, None
@@ -273,7 +273,7 @@ def _introduction(folder: Folder) -> str:
 
 
 def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
-    """The graph of a workspace.
+    """Return the graph of a workspace.
 
     Args:
         workspace: Contents of its files.
@@ -450,7 +450,7 @@ class _Compiling:
         )
 
     def _shared_compensations(self, stage: Stage) -> tuple[Compensation, ...]:
-        """The workflow's compensations that the stage's effects name."""
+        """Return the workflow's compensations that the stage's effects name."""
         own = {compensation.name for compensation in stage.fields.compensations or ()}
         named = {effect.compensation for effect in stage.fields.effects or ()} - own
         return tuple(
@@ -477,6 +477,6 @@ class _Compiling:
         return "\n\n".join(parts)
 
     def _named(self, use: Use) -> str:
-        """An artifact and where it is."""
+        """Return an artifact and where it is."""
         artifact = self.workspace.state[use.artifact or ""]
         return f"{artifact.name} ({_UP}{artifact.location})" if artifact.location else artifact.name

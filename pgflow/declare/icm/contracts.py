@@ -168,7 +168,7 @@ class _Reading:
     # Inputs and outputs ---------------------------------------------------------------------------
 
     def entries(self, names: frozenset[str], heading: str) -> Iterator[Entry]:
-        """The rows, bullets and named files of Inputs or Outputs."""
+        """Yield the rows, bullets and named files of Inputs or Outputs."""
         found: list[Entry] = []
         blocks = self.blocks(names)
         has_table = any(block.kind == "table" for block in blocks)
@@ -216,7 +216,9 @@ class _Reading:
         return Entry(label, pointer.location, pointer.is_path, whole, why, self.at(line, column))
 
     def _add_bullets(self, block: Block, found: list[Entry]) -> None:
-        """A list of files; or, below a paragraph that names one file, a list of what is in it."""
+        """Read a list of files; or, below a paragraph that names one file, a list of its
+        sections.
+        """
         entries = [entry for item in block.items for entry in self._item_entries(item)]
         last = found[-1] if found else None
         if last is not None and last.is_path and not any(entry.is_path for entry in entries):
@@ -252,8 +254,8 @@ class _Reading:
     # Checkpoints, audits, review ------------------------------------------------------------------
 
     def checkpoints(self) -> Iterator[Gate]:
-        """The rows of Checkpoints; without them,
-        the steps of Process that are marked as checkpoints.
+        """Yield the rows of Checkpoints; without them, the steps of Process that are marked as
+        checkpoints.
         """
         found = 0
         for block in self.blocks(CHECKPOINTS):
@@ -307,7 +309,7 @@ class _Reading:
                     )
 
     def checks(self, names: frozenset[str], heading: str) -> Iterator[Check]:
-        """The rows of an audit, or its bullets."""
+        """Yield the rows of an audit, or its bullets."""
         found = 0
         for block in self.blocks(names):
             for row in block.rows:
@@ -332,7 +334,7 @@ class _Reading:
         return Check(check=check or rest, passes_if=passes, position=self.at(row.line, row.column))
 
     def review(self) -> Iterator[Gate]:
-        """The prose of a review gate."""
+        """Yield the prose of a review gate."""
         section = self.document.section(REVIEWS)
         if section is None:
             return
@@ -353,7 +355,7 @@ class _Reading:
 
 
 def _pop(cells: dict[str, str], names: tuple[str, ...]) -> str:
-    """The cell under the first of the names that the row has, taken out of it."""
+    """Return the cell under the first of the names that the row has, taken out of it."""
     name = next((name for name in names if name in cells), None)
     return cells.pop(name) if name is not None else ""
 
@@ -366,8 +368,8 @@ def _second(header: tuple[str, ...]) -> str:
 
 
 def _inside(folder: Pointer, name: str) -> Pointer:
-    """The file of that name in the folder (``File | Location``),
-    unless the location names the file itself.
+    """Return the file of that name in the folder (``File | Location``), unless the location names
+    the file itself.
     """
     bare = _bare(name)
     if not folder.is_path or not bare or not folder.location.endswith("/") or " " in bare:
@@ -376,5 +378,5 @@ def _inside(folder: Pointer, name: str) -> Pointer:
 
 
 def _bare(text: str) -> str:
-    """A label without back-ticks or stars around it."""
+    """Return a label without back-ticks or stars around it."""
     return text.strip("`* ")

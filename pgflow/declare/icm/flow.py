@@ -130,7 +130,7 @@ def _edges(
 def _judged(
     arrows: tuple[Arrow, ...], stage: Declared, state: State, findings: Findings
 ) -> list[tuple[Arrow, Ways]]:
-    """The arrows of a stage with their conditions; else is what the others leave."""
+    """Return the arrows of a stage with their conditions; else is what the others leave."""
     conditions = {
         arrow: _condition(arrow.when, arrow.given, state)
         for arrow in arrows
@@ -160,8 +160,8 @@ def _judged(
 
 
 def _condition(text: str, given: Given, state: State) -> Ways:
-    """A condition on the state, with references to the outputs of
-    the stages that write what it compares.
+    """Return a condition on the state, with references to the outputs of the stages that write the
+    values it compares.
     """
     parsed = parse_condition(_PATH.sub(r"$\1", text))
     for part in itertools.chain.from_iterable(parsed.any_of):
@@ -179,8 +179,8 @@ def _condition(text: str, given: Given, state: State) -> Ways:
 
 
 def _atom(atom: Atom, given: Given, state: State) -> Atom:
-    """A comparison with the output of the stage that writes what is compared; a signal's message
-    counts as its output.
+    """Return a comparison with the output of the stage that writes what is compared; a signal's
+    message counts as its output.
     """
     path = atom.reference.removeprefix("$")
     if not check_path(path, state, given):
@@ -198,7 +198,7 @@ def negated(ways: Ways) -> Ways:
         ways: Alternatives of comparisons that must all hold.
 
     Raises:
-        TooManyWays: If it cannot be written in so few clauses that anybody would read them.
+        TooManyWays: It takes too many clauses to be readable.
     """
     result: Ways = ALWAYS
     for clause in ways:
@@ -211,8 +211,8 @@ def _reversed(atom: Atom) -> Atom:
 
 
 def _simplest(ways: Iterable[Clause]) -> Ways:
-    """The ways without those that another makes superfluous: where ``a`` is enough, ``not a && b``
-    is ``b``.
+    """Return the ways without those that another makes superfluous: where ``a`` is enough, ``not a
+    && b`` is ``b``.
     """
     clauses: list[Clause] = []
     for clause in ways:
@@ -228,7 +228,7 @@ def _simplest(ways: Iterable[Clause]) -> Ways:
 
 
 def _condition_of(ways: Ways, edges: list[_Edge]) -> Condition | None:
-    """The ways as the graph's condition; None if they always hold."""
+    """Return the ways as the graph's condition; None if they always hold."""
     if () in ways:
         return None
     text = " || ".join(" && ".join(map(_atom_text, clause)) for clause in ways)
@@ -247,7 +247,7 @@ def _atom_text(atom: Atom) -> str:
 def _order(
     stages: tuple[Declared, ...], edges: Mapping[str, list[_Edge]], findings: Findings
 ) -> list[str]:
-    """The stages so that each comes after those that lead to it."""
+    """Return the stages so that each comes after those that lead to it."""
     waiting = {stage.id: {edge.source for edge in edges.get(stage.id, ())} for stage in stages}
     order: dict[str, None] = {}
     while ready := [stage for stage, before in waiting.items() if before <= order.keys()]:
@@ -272,7 +272,7 @@ class _Wiring:
     may_miss: set[str] = field(default_factory=set)
 
     def of(self, order: list[str]) -> dict[str, Wiring]:
-        """The wiring of each."""
+        """Return the wiring of each."""
         reached: dict[str, Ways] = {}
         wired: dict[str, Wiring] = {}
         for stage in order:
@@ -289,7 +289,7 @@ class _Wiring:
         return wired
 
     def _ways(self, edges: list[_Edge], reached: Mapping[str, Ways]) -> Ways:
-        """The conditions under which one of the edges is gone along."""
+        """Return the conditions under which one of the edges is taken."""
         if not edges:
             return ALWAYS
         return _simplest(
@@ -317,7 +317,7 @@ class _Wiring:
         return Wiring(depends_on, rule, _condition_of(ways, edges) if conditional else None)
 
     def _behind(self, source: str, wired: Mapping[str, Wiring]) -> tuple[str, ...]:
-        """A stage to wait for; with one that may not be asked for, those before it."""
+        """Return a stage to wait for; with one that may not be asked for, those before it."""
         return (source, *wired[source].depends_on) if source in self.on_request else (source,)
 
     def _note(self, stage: str, wiring: Wiring) -> None:
@@ -329,5 +329,5 @@ class _Wiring:
 
 
 def _alternatives(edges: list[_Edge]) -> Iterable[Clause]:
-    """The conditions of the edges from one stage, always if there is none."""
+    """Return the conditions of the edges from one stage; always, without an edge."""
     return itertools.chain.from_iterable(edge.ways for edge in edges) if edges else ALWAYS

@@ -72,7 +72,7 @@ class Folder:
         )
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file of the workspace.
+        """Return the bytes of a file of the workspace.
 
         Args:
             name: Its path in the workspace, with slashes.
@@ -106,15 +106,15 @@ class Folder:
         return (self.root / name).is_dir()
 
     def workflow(self) -> str | None:
-        """The name of the workspace's workflow file, if it has one."""
+        """Return the name of the workspace's workflow file, if it has one."""
         return next((name for name in WORKFLOWS if self.has(name)), None)
 
     def identities(self) -> list[str]:
-        """The files of Layer 0 that there are."""
+        """Return the existing files of Layer 0."""
         return [name for name in IDENTITIES if self.has(name)]
 
     def stages(self) -> list[str]:
-        """The names of the folders below ``stages``, by their numbers.
+        """Return the names of the folders below ``stages``, by their numbers.
 
         Raises:
             Unreadable: If one is a link that leads out of the workspace, or there are too many.
@@ -154,7 +154,7 @@ def decode(data: bytes) -> str:
 
 
 def number_of(stage: str) -> str | None:
-    """The number with which a stage's folder begins (``03-build``: ``03``)."""
+    """Return the number with which a stage's folder begins (``03-build``: ``03``)."""
     found = _STAGE.match(stage)
     return found["number"] if found else None
 
@@ -196,8 +196,8 @@ def is_workspace(directory: str | os.PathLike[str]) -> bool:
 
 
 def find_workspaces(directory: str | os.PathLike[str]) -> list[Path]:
-    """Every workspace in a directory or below it, in the order of their paths; what stages hold is
-    not looked into.
+    """Return every workspace in a directory or below it, in the order of their paths; what stages
+    hold is not looked into.
 
     Args:
         directory: Directory to search. Links are not followed.
@@ -206,7 +206,7 @@ def find_workspaces(directory: str | os.PathLike[str]) -> list[Path]:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """The folders in which a workspace may be."""
+    """Yield the folders in which a workspace may be."""
     for seen, (folder, names, _files) in enumerate(os.walk(top, followlinks=False)):
         if seen >= MAX_FOLDERS:
             return
@@ -219,8 +219,8 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 def resolve(folder: Folder, base: str, location: str) -> str:
-    """A path of a contract as seen from the workspace: ``../01-a/output/x.md`` in ``stages/02-b``
-    is ``stages/01-a/output/x.md``.
+    """Return a path of a contract as seen from the workspace: ``../01-a/output/x.md`` in
+    ``stages/02-b`` is ``stages/01-a/output/x.md``.
 
     Paths are from the stage's folder, as the protocol says. Some authors write them
     from the workspace's root: that is meant where the first part of a path exists there

@@ -38,7 +38,7 @@ class Given:
         return value
 
     def wrong(self, expected: str) -> None:
-        """Say that it is not what it must be."""
+        """Report that it is not of the expected kind."""
         self.findings.error(f"{self.name} must be {expected}, not {_kind(self.value)}", self.at)
 
     def text(self) -> str | None:
@@ -83,7 +83,7 @@ class Given:
         return float(found["amount"]) * _UNITS_MS[found["unit"]]
 
     def items(self) -> list[Given]:
-        """The items of a list; of one value alone, that value."""
+        """Return the items of a list; of one value alone, that value."""
         if not isinstance(self.marked.parts, list):
             return [self] if isinstance(self.value, str) else self._no_list()
         return [

@@ -53,7 +53,7 @@ def _location(
     alone: Counter[str | None],
     taken: set[str | None],
 ) -> str:
-    """The location of an entry without one: that of its row, else a derived one."""
+    """Return the location of an entry without one: that of its row, else a derived one."""
     rows = {
         where: row
         for row in (stage.contract.outputs if stage.contract else ())
@@ -67,7 +67,7 @@ def _location(
 
 
 def _inside(folder: Folder, stage: StageSource, row: Entry) -> str | None:
-    """The place of a row in the workspace; a folder ends with a slash."""
+    """Return the place of a row in the workspace; a folder ends with a slash."""
     where = place(folder, stage.base, row)
     if where is None or leads_out(folder, where):
         return None

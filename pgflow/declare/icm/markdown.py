@@ -83,14 +83,14 @@ class Document:
         return first if first is not None and first.level == 1 else None
 
     def headings(self) -> Iterator[Block]:
-        """Every heading but the title."""
+        """Return every heading but the title."""
         title = self.title
         alone = sum(b.kind == "heading" and b.level == 1 for b in self.blocks) == 1
         return (b for b in self.blocks if b.kind == "heading" and not (b is title and alone))
 
     def section(self, names: frozenset[str]) -> tuple[Block, tuple[Block, ...]] | None:
-        """The first section whose heading is one of the names: its heading and its blocks, those of
-        subsections too.
+        """Return the first section whose heading is one of the names: its heading and its blocks,
+        those of subsections too.
         """
         heading = next((h for h in self.headings() if h.text.casefold() in names), None)
         if heading is None:
@@ -103,7 +103,7 @@ class Document:
         return heading, below[:end]
 
     def introduction(self) -> str:
-        """The first paragraph below the title."""
+        """Return the first paragraph below the title."""
         for block in self.blocks:
             if block.kind == "paragraph" and not _CONDITIONAL.fullmatch(block.text):
                 return block.text
@@ -128,7 +128,7 @@ def parse(text: str, first_line: int = 1) -> Document:
 
 
 def _blocks(tokens: Sequence[Token], lines: list[str], first: int) -> Iterator[Block]:
-    """The blocks of the outermost level."""
+    """Yield the blocks of the outermost level."""
     for place, token in enumerate(tokens):
         if token.level != 0 or token.map is None:
             continue
@@ -146,7 +146,7 @@ def _blocks(tokens: Sequence[Token], lines: list[str], first: int) -> Iterator[B
 
 
 def _paragraph(content: str, lines: list[str], line: int) -> Block:
-    """A paragraph, or the table that it was meant to be."""
+    """Return a paragraph, or the table that it was meant to be."""
     if len(lines) > 1 and all(text.lstrip().startswith("|") for text in lines):
         return _table(
             lines,
@@ -157,7 +157,7 @@ def _paragraph(content: str, lines: list[str], line: int) -> Block:
 
 
 def _table(lines: list[str], line: int, oddity: str = "") -> Block:
-    """A table with all its rows, well formed or not."""
+    """Return a table with all its rows, well formed or not."""
     header = tuple(_plain(cell).casefold() for cell in split_cells(lines[0]))
     body = [
         (number, text)
@@ -169,7 +169,9 @@ def _table(lines: list[str], line: int, oddity: str = "") -> Block:
 
 
 def _row(header: tuple[str, ...], text: str, line: int) -> Row:
-    """A row whose cells are as many as the header's: what is too much stays in the last one."""
+    """Return a row whose cells are as many as the header's: what is too much stays in the last
+    one.
+    """
     cells = split_cells(text)
     oddity = (
         ""
@@ -191,19 +193,19 @@ def _by_name(header: tuple[str, ...], cells: list[str]) -> dict[str, str]:
 
 
 def split_cells(text: str) -> list[str]:
-    """The cells of a line of a table: between bars that no backslash protects."""
+    """Return the cells of a line of a table: between bars that no backslash protects."""
     inner = text.strip().removeprefix("|")
     inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
     return [cell.strip().replace("\\|", "|") for cell in _PIPE.split(inner)]
 
 
 def _plain(text: str) -> str:
-    """A header without emphasis."""
+    """Return a header without emphasis."""
     return text.strip("*_` ")
 
 
 def _items(tokens: Sequence[Token], opening: int, lines: list[str], first: int) -> tuple[Item, ...]:
-    """The items of the list that opens there."""
+    """Return the items of the list that opens there."""
     level, found, place = tokens[opening].level, [], opening + 1
     while tokens[place].level > level:
         if tokens[place].type == "list_item_open" and tokens[place].level == level + 1:

@@ -131,7 +131,9 @@ def _check_numbers(sources: list[StageSource], of_icm: bool, findings: Findings)
 def _check_contracts(
     sources: list[StageSource], workflow: Workflow | None, findings: Findings
 ) -> None:
-    """Every stage has a contract; what workflow.yaml declares can do without."""
+    """Report stages without a contract. It is only a warning if workflow.yaml declares the
+    stage.
+    """
     listed = {declared.id for declared in workflow.stages} if workflow is not None else set()
     for source in sources:
         if source.contract is None and not any(
@@ -148,7 +150,7 @@ def _check_contracts(
 
 
 def _check_icm_stage(folder: Folder, source: StageSource, findings: Findings) -> None:
-    """The headings and folders of a stage, as ``icm validate`` wants them."""
+    """Check the headings and folders of a stage as ``icm validate`` does."""
     if source.contract is not None:
         headings = {heading.text.casefold() for heading in source.contract.document.headings()}
         for heading in _ICM_HEADINGS:

@@ -1,5 +1,5 @@
-"""The stages of a workspace as they stand in its files: contract, frontmatter, and what the rows of
-tables point to.
+"""The stages of a workspace as its files have them: contract, frontmatter, and the targets of the
+rows of tables.
 
 Frontmatter is YAML between two ``---`` at the very beginning of a CONTEXT.md. Its lines are counted
 in the file.
@@ -97,7 +97,7 @@ def read_stage(folder: Folder, name: str, findings: Findings) -> StageSource:
 
 
 def _frontmatter(yaml: str, file: str, findings: Findings) -> dict[str, Given] | None:
-    """The fields of frontmatter; none if it is empty."""
+    """Return the fields of frontmatter; none if it is empty."""
     given = read_yaml_of(f"\n{yaml}\n", file, findings, "frontmatter")
     if given is None or given.value is None:
         return {}
@@ -113,15 +113,15 @@ def place(folder: Folder, base: str, entry: Entry) -> str | None:
 
 
 def snake(text: str) -> str:
-    """A name for an artifact in the style of the published sketch:
-    ``Meeting notes`` is ``meeting_notes``.
+    """Return a name for an artifact in the style of the published sketch: ``Meeting notes`` is
+    ``meeting_notes``.
     """
     name = re.sub(r"[^a-z0-9]+", "_", text.casefold()).strip("_")[:60].strip("_")
     return name if name[:1].isalpha() else f"file_{name}".strip("_")
 
 
 def derive_state(folder: Folder, stages: Iterable[StageSource]) -> dict[str, Artifact]:
-    """The artifacts that flow between stages, from what their contracts say they write.
+    """Return the artifacts that flow between stages, by the outputs in their contracts.
 
     Args:
         folder: The workspace.
@@ -159,7 +159,9 @@ def _called(entry: Entry, where: str) -> str:
 def _unused(
     name: str, number: str | None, state: Mapping[str, Artifact], counts: Counter[str]
 ) -> str:
-    """The name; if it is taken, with the stage's number at its end, and if need be a count."""
+    """Return the name; if it is taken, with the stage's number at its end, and if need be a
+    count.
+    """
     if name not in state:
         return name
     longer = candidate = f"{name}_{number or 'more'}"
@@ -178,7 +180,7 @@ class Places:
 
     @staticmethod
     def of(folder: Folder, state: Mapping[str, Artifact]) -> Places:
-        """The places of a state's entries."""
+        """Return the places of a state's entries."""
         placed = {
             resolve(folder, "", entry.location): name
             for name, entry in state.items()
@@ -191,7 +193,7 @@ class Places:
         return Places(placed, {above: frozenset(names) for above, names in inside.items()})
 
     def artifact(self, where: str | None) -> str | None:
-        """The artifact at a place, if there is one."""
+        """Return the artifact at a place, if there is one."""
         if where is None:
             return None
         inside = self.by_folder.get(where, frozenset())

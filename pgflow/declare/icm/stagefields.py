@@ -123,7 +123,7 @@ _WORDS: Final = {"on_request": "gate", "effects": "side_effects", "timeout_ms": 
 
 
 def _content(value: object) -> object:
-    """A value without the places of its parts."""
+    """Return a value without the places of its parts."""
     if isinstance(value, tuple):
         return tuple(_content(part) for part in value)
     return (

@@ -34,7 +34,7 @@ _KEYWORDS = frozenset(
 
 
 def read_state(given: Given, folder: Folder | None) -> dict[str, Artifact]:
-    """The entries of ``state``.
+    """Return the entries of ``state``.
 
     Args:
         given: The mapping.
@@ -77,7 +77,7 @@ def _read_entry(name: str, given: Given, folder: Folder | None) -> Artifact | No
 
 
 def _check_location(location: str, given: Given, folder: Folder | None) -> None:
-    """A location must be a path inside the workspace."""
+    """Check that a location is a path inside the workspace."""
     here = folder or Folder(root=_NOWHERE)
     if leads_out(here, resolve(here, "", location)):
         given.findings.error(
@@ -88,7 +88,7 @@ def _check_location(location: str, given: Given, folder: Folder | None) -> None:
 
 
 def _check_source(artifact: Artifact, given: Given) -> None:
-    """A signal comes from outside; a file is somewhere, or some stage writes it."""
+    """Warn of a signal with a location or a writer, and of a file without either."""
     if artifact.kind == "signal" and (artifact.location or artifact.written_by):
         given.findings.warn(
             f"signal {artifact.name!r} comes from outside: its location and written_by are ignored",
@@ -101,7 +101,7 @@ def _check_source(artifact: Artifact, given: Given) -> None:
 
 
 def _schema(given: Given) -> JsonValue:
-    """A schema as JSON Schema."""
+    """Return a schema as JSON Schema."""
     if not isinstance(given.value, dict):
         given.wrong("a mapping of fields to types, or a JSON Schema")
         return None
@@ -118,7 +118,7 @@ def _schema(given: Given) -> JsonValue:
 
 
 def _field(given: Given) -> JsonValue:
-    """A field of a short schema: a type's name, or a schema again."""
+    """Return a field of a short schema: a type's name, or a schema again."""
     if isinstance(given.value, dict):
         return _schema(given)
     if given.value in _TYPES:
@@ -131,7 +131,7 @@ def _field(given: Given) -> JsonValue:
 
 
 def entry_of(expression: str) -> str:
-    """The name of the entry that a path expression begins with."""
+    """Return the name of the entry that a path expression begins with."""
     found = _NAME.match(expression.strip())
     return found[0] if found else ""
 
@@ -186,7 +186,7 @@ def _check_steps(steps: list[str], entry: Artifact, expression: str, given: Give
 
 
 def _below(schema: dict[str, JsonValue], step: str) -> JsonValue:
-    """The schema of what is at a step; None if there can be nothing."""
+    """Return the schema of what is at a step; None if there can be nothing."""
     if step.startswith("["):
         return schema.get("items", {}) if schema.get("type") == "array" else None
     properties = schema.get("properties")
@@ -196,7 +196,7 @@ def _below(schema: dict[str, JsonValue], step: str) -> JsonValue:
 
 
 def unknown_entry(name: str, state: State, where: str) -> str:
-    """The message about a name that the state does not have."""
+    """Return the message about a name that the state does not have."""
     guess = similar(name, sorted(state))
     return f"{where}: the state has no entry {name!r}" + (
         f"; did you mean {guess[0]!r}?" if guess else ""

@@ -66,7 +66,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A stage of the list. ``arrows`` is None if it does not say what comes next."""
+    """A stage of the list. ``arrows`` is None if it does not declare what comes next."""
 
     id: str
     at: Position
@@ -162,11 +162,11 @@ def is_workflow(text: str) -> bool:
 
 
 def _is_flattened(text: str, file: str, findings: Findings) -> bool:
-    """Return True, and record an error, if the state's entries stand at the top level: a page has
-    eaten the indentation.
+    """Return True, and record an error, if the state's entries are at the top level, as after a web
+    page removed the indentation.
 
-    Looked for in the text: a parser stumbles over such a file further down,
-    and says nothing that helps.
+    This is searched in the text, since a parser fails further down in such a file, with an error
+    that does not help.
     """
     lost = _LOST.findall(text)
     empty = _EMPTY_STATE.search(text)
@@ -228,7 +228,7 @@ def _arrows(given: Given) -> Iterator[Arrow]:
 
 
 def _branch(target: str, condition: Given) -> Arrow:
-    """A branch of the mapping: a target and its condition."""
+    """Return a branch of the mapping: a target and its condition."""
     if condition.value is None or (
         isinstance(condition.value, str) and condition.value.strip().casefold() in ELSE
     ):
@@ -237,7 +237,7 @@ def _branch(target: str, condition: Given) -> Arrow:
 
 
 def _listed_branch(item: Given) -> Iterator[Arrow]:
-    """A branch of the list: ``{ to, when }``, or ``{ to, else: true }``."""
+    """Yield a branch of the list: ``{ to, when }``, or ``{ to, else: true }``."""
     fields = item.fields(frozenset({"to", "when", "else"})) or {}
     target = fields["to"].text() if "to" in fields else None
     if target is None:
@@ -253,7 +253,7 @@ def _listed_branch(item: Given) -> Iterator[Arrow]:
 
 
 def _check_ids(stages: tuple[Declared, ...], state: State, findings: Findings) -> None:
-    """Every stage has its own id, and what the state says is written by one of them."""
+    """Check that every stage has its own id, and that the writers in the state are stages."""
     seen: set[str] = set()
     for stage in stages:
         if stage.id in seen:

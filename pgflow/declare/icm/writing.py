@@ -38,9 +38,7 @@ _WIDTH = 10_000  # a long list stays in its line
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A file that is to be written: all of its bytes,
-    and whether there is one by that name already.
-    """
+    """A file to write: all of its bytes, and whether a file of that name exists."""
 
     path: str
     content: bytes
@@ -112,7 +110,7 @@ def _unplaced(part: BaseModel) -> dict[str, JsonValue]:
 
 
 def _refusal(before: Verdict, after: Verdict) -> Verdict:
-    """The verdict on a workspace whose graph would not stay the same."""
+    """Return the verdict on a workspace whose graph would not stay the same."""
     reason = after.errors[0].message if after.errors else "the graph would not be the same"
     problem = Problem(
         f"Nothing can be written for this workspace: {reason}",
@@ -139,7 +137,7 @@ def _missing(folder: Folder, workspace: Workspace, graph: Graph) -> list[Planned
 
 
 def _workflow(workspace: Workspace, graph: Graph) -> CommentedMap:
-    """A workflow.yaml that says what was derived."""
+    """Return a workflow.yaml with the derived content."""
     stages = CommentedSeq(
         _listed(node, after)
         for node, after in zip(graph.nodes, (*graph.nodes[1:], None), strict=True)
@@ -149,7 +147,7 @@ def _workflow(workspace: Workspace, graph: Graph) -> CommentedMap:
 
 
 def _listed(node: Node, after: Node | None) -> CommentedMap:
-    """A stage in the list, in one line."""
+    """Return a stage in the list, in one line."""
     stage = CommentedMap(
         {"id": node.id, "next": after.id if after is not None else END, **_flow(node)}
     )
@@ -158,7 +156,7 @@ def _listed(node: Node, after: Node | None) -> CommentedMap:
 
 
 def _entry(artifact: Artifact) -> CommentedMap:
-    """An entry of the state, in one line."""
+    """Return an entry of the state, in one line."""
     entry = CommentedMap(
         {"type": artifact.kind, "location": artifact.location, "written_by": artifact.written_by}
     )
@@ -212,14 +210,14 @@ def _declared(fields: StageFields) -> Mapping[str, object]:
 
 
 def _line(items: object) -> CommentedSeq:
-    """A list in one line."""
+    """Return a list in one line."""
     sequence = CommentedSeq(items)
     sequence.fa.set_flow_style()
     return sequence
 
 
 def _yaml(value: CommentedMap) -> str:
-    """A value as YAML."""
+    """Return a value as YAML."""
     yaml = YAML()
     yaml.width = _WIDTH
     yaml.indent(mapping=2, sequence=4, offset=2)
@@ -229,8 +227,8 @@ def _yaml(value: CommentedMap) -> str:
 
 
 def _escaped(value: Any) -> Any:
-    """A value whose texts are read as they were by every YAML parser: quoted, unless they are plain
-    words and paths.
+    """Return a value whose texts are read as they were by every YAML parser: quoted, unless they
+    are plain words and paths.
     """
     if isinstance(value, str):
         if _PLAIN.fullmatch(value):
@@ -252,7 +250,7 @@ def _escaped(value: Any) -> Any:
 
 
 def _with_frontmatter(before: bytes, yaml: str) -> bytes:
-    """A file with frontmatter before everything that it holds."""
+    """Return a file with frontmatter before everything that it holds."""
     mark = BOM if before.startswith(BOM) else b""
     rest = before[len(mark) :]
     first, newline, _ = rest.partition(b"\n")

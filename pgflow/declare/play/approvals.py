@@ -111,7 +111,7 @@ def asks_after_turn(loop: Loop | Group, *, is_over: bool, was_answered: bool) ->
 
     Returns:
         True for each turn of an interactive loop that was not the last. True for the last one, too,
-            if no person has answered so far, unless the loop lets its signal decide.
+        if no person has answered so far, unless the loop lets its signal decide.
     """
     if not loop.interactive:
         return False

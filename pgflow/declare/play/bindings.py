@@ -29,8 +29,8 @@ _INPUT = re.compile(r"\$INPUTS\.([a-zA-Z_][a-zA-Z0-9_-]*)")
 
 
 def bound(node: Node, variables: Variables, outputs: Outputs) -> Variables:
-    """The variables of a node that has arguments: they are inputs, and win over the run's of the
-    same name.
+    """Return the variables of a node that has arguments: they are inputs, and win over the run's of
+    the same name.
 
     Args:
         node: The node.
@@ -67,10 +67,10 @@ def _value(node_id: NodeId, binding: Binding, variables: Variables, outputs: Out
 
 def argument_value(value: JsonValue, variables: Variables, outputs: Outputs) -> JsonValue:
     """Return the value of an argument written as ``value``: itself, the value it refers to, or the
-    text that its template makes.
+    text of its template.
 
     Raises:
-        UnresolvableReference: If what it refers to has no value.
+        UnresolvableReference: If a reference has no value.
     """
     if not isinstance(value, str):
         return value
@@ -82,14 +82,14 @@ def argument_value(value: JsonValue, variables: Variables, outputs: Outputs) -> 
 
 
 def _whole_reference(text: str) -> Reference | None:
-    """The reference that a text is, if it is nothing else."""
+    """Return the reference that a text is, if it is nothing else."""
     stripped = trim(text)
     found = next(references(stripped), None)
     return found if found and found.text == stripped else None
 
 
 def _referred(reference: Reference, outputs: Outputs) -> JsonValue:
-    """The value of a reference: a node's value if it gave one, else its text, or a field."""
+    """Return the value of a reference: a node's value if it gave one, else its text, or a field."""
     node_id = reference.node_id
     if reference.field is not None:
         return read_field(outputs, node_id, reference.field)
@@ -116,7 +116,7 @@ def _referred(reference: Reference, outputs: Outputs) -> JsonValue:
 
 
 def _from_source(node_id: NodeId, binding: Binding, source: str, outputs: Outputs) -> JsonValue:
-    """The value of an argument that says where it comes from."""
+    """Return the value of an argument that names its source."""
     reference = _whole_reference(source)
     about = f"Node '{node_id}' binding '{binding.name}'"
     if reference is None:

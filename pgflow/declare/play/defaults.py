@@ -50,7 +50,7 @@ class _Filling:
         self._open: set[str] = set()
 
     def value(self, name: str) -> JsonValue:
-        """The value of an input; None if it has none, or is just being made."""
+        """Return the value of an input; None if it has none, or is just being made."""
         one = self._inputs.get(name)
         if name in self.found:
             return self.found[name]
@@ -65,7 +65,7 @@ class _Filling:
         return value
 
     def _filled(self, default: str) -> str:
-        """A default with the values of the inputs that it names."""
+        """Return a default with the values of the inputs that it names."""
         left = _MOST_CHARS
 
         def text(found: re.Match[str]) -> str:

@@ -135,8 +135,8 @@ def dry_run(
 
 
 def _inputs(graph: Graph, given: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """The values of a run's inputs: those given, the defaults of the others, and a mark where a
-    person would be asked for one.
+    """Return the values of a run's inputs: those given, the defaults of the others, and a mark
+    where a person would be asked for one.
     """
     asked = (gate.name for node in graph.nodes for gate in node.gates if gate.kind == "input")
     marks: dict[str, JsonValue] = {name: f"<{name}>" for name in asked}
@@ -351,8 +351,8 @@ def _channel(until: Until, output: Output) -> Channel | None:
 
 
 def _last_turns(task: Task, change: Change) -> Change:
-    """A loop's next turn. A stub says the same each time, so from the second turn on all are the
-    same: the last is enough.
+    """Return a loop's next turn. A stub always answers the same, so all turns from the second on
+    are the same: the last is enough.
     """
     if isinstance(change, NextRound) and task.round > 1 and isinstance(task.node.body, Loop):
         return replace(
@@ -362,12 +362,12 @@ def _last_turns(task: Task, change: Change) -> Change:
 
 
 def _gates(node: Node) -> str:
-    """A node's gates in a few words."""
+    """Return a node's gates in a few words."""
     return ", ".join(map(_gate, _waits(node)))
 
 
 def _waits(node: Node) -> list[Gate]:
-    """The gates at which a run waits in any case; an agent that may ask need not."""
+    """Return the gates at which a run waits in any case; an agent that may ask need not."""
     return [gate for gate in node.gates if gate.kind != "question"]
 
 

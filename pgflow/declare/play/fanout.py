@@ -59,7 +59,7 @@ def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[Chi
 
     Returns:
         One call; or one for each item, which is the child's message and an input of it. A child
-            without a message of its own gets that of this run.
+        without a message of its own gets that of this run.
 
     Raises:
         UnresolvableReference: If an argument, the message or the items have no value.

@@ -177,8 +177,8 @@ def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> st
 def _variables(
     plan: Plan, state: State, place: Place, surroundings: Surroundings, turn: Round
 ) -> Variables:
-    """The variables as one node sees them: with its loop's last turn,
-    and its group's last round.
+    """Return the variables as one node sees them: with its loop's last turn, and its group's last
+    round.
     """
     group = round_at(state, place[:-1]) if len(place) > 1 else None
     said = turn.user_input or (group.user_input if group else "")
@@ -200,7 +200,7 @@ def _work(
     surroundings: Surroundings,
     turn: Round,
 ) -> Task | Settled:
-    """The work of a node that runs."""
+    """Return the work of a node that runs."""
     if isinstance(node.body, Call):
         return Task(place, node, "", turn.number, variables)
     if isinstance(node.body, Prompt) and node.body.literal:
@@ -220,7 +220,7 @@ def _work(
 
 
 def _template(node: Node, surroundings: Surroundings) -> tuple[str, Surface]:
-    """The text that a node's work is made of, and what becomes of it."""
+    """Return the text that a node's work is made of, and what becomes of it."""
     match node.body:
         case Prompt(text=text, tagged=True):
             return text, "tagged"

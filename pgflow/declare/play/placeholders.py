@@ -60,7 +60,7 @@ def scaffold(graph: Graph, misfits: Misfits) -> dict[str, JsonValue]:
         misfits: Validator of schemas.
 
     Raises:
-        NoPlaceholder: There is none for a node, or none that two nodes of one id could share.
+        NoPlaceholder: A node has none, or two nodes of one id cannot share one.
     """
     by_id: dict[str, list[Node]] = {}
     for node in every_node(graph.nodes):
@@ -70,7 +70,7 @@ def scaffold(graph: Graph, misfits: Misfits) -> dict[str, JsonValue]:
 
 
 def _shared(nodes: list[Node], misfits: Misfits) -> JsonValue:
-    """The placeholder of nodes that have one id, since they are in different groups."""
+    """Return the placeholder of nodes that have one id, since they are in different groups."""
     for value in (placeholder(node, misfits) for node in nodes):
         if not any(_why_not(node, value, misfits) for node in nodes):
             return value
@@ -91,7 +91,7 @@ def _why_not(node: Node, value: JsonValue, misfits: Misfits) -> str:
 
 
 def _value(schema: JsonValue, root: JsonValue, depth: int) -> Any:
-    """The smallest value of a schema."""
+    """Return the smallest value of a schema."""
     if not isinstance(schema, dict) or depth > _MOST_DEPTH:
         return WORD
     for known in _given(schema):
@@ -128,7 +128,9 @@ def _given(schema: dict[str, JsonValue]) -> Iterator[JsonValue]:
 
 
 def _inner(schema: dict[str, JsonValue], root: JsonValue) -> JsonValue:
-    """The schema that another one refers to, or takes for one of several; None for neither."""
+    """Return the schema that another one refers to, or takes for one of several; None for
+    neither.
+    """
     if isinstance(reference := schema.get("$ref"), str):
         return _referred(reference, root)
     for name in ("anyOf", "oneOf"):
@@ -168,7 +170,7 @@ def _object(schema: dict[str, JsonValue], root: JsonValue, depth: int) -> dict[s
 
 
 def _number(schema: dict[str, JsonValue], *, is_whole: bool) -> Any:
-    """The smallest number from 0 on that a schema takes, or its own least."""
+    """Return the smallest number from 0 on that a schema takes, or its own least."""
     least = schema.get("minimum")
     if isinstance(above := schema.get("exclusiveMinimum"), int | float):
         least = above + 1
@@ -187,7 +189,7 @@ def _names(value: JsonValue) -> list[str]:
 
 
 def _whole(value: JsonValue) -> int:
-    """A count of a schema, within reason."""
+    """Return a count of a schema, within reason."""
     return max(0, min(value, 1000)) if isinstance(value, int) else 0
 
 

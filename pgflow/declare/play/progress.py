@@ -19,7 +19,7 @@ STREAM: Final = "nodes"
 """Stream to which a run publishes each node that ended."""
 
 WORDS: Final = "agents"
-"""Stream of what agents say and use while they are at work. Nothing of it is kept: read it live."""
+"""Stream of the words and tools of agents while they are at work. It is not kept: read it live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ Change = Settled | NextRound
 
 
 def apply(state: State, change: Change) -> State:
-    """The state after a change."""
+    """Return the state after a change."""
     scope = _changed(state.scope, change.place, change)
     if isinstance(change, Settled) and change.cancels:
         return State(scope, change.output.text)
@@ -98,7 +98,7 @@ def apply(state: State, change: Change) -> State:
 
 
 def _changed(scope: Scope, place: Place, change: Change) -> Scope:
-    """A scope after a change somewhere in it."""
+    """Return a scope after a change somewhere in it."""
     node_id, inner = place[0], place[1:]
     if inner:
         around = scope.rounds[node_id]
@@ -129,7 +129,7 @@ def scope_at(state: State, within: Place) -> Scope:
 
 
 def round_at(state: State, place: Place) -> Round | None:
-    """The round that a loop or a group is in; None if it has not begun, or has ended."""
+    """Return the round that a loop or a group is in; None if it has not begun, or has ended."""
     return scope_at(state, place[:-1]).rounds.get(place[-1])
 
 
@@ -156,7 +156,7 @@ def open_places(plan: Plan, state: State, within: Place = ()) -> tuple[Place, ..
 
     Returns:
         Their places, in order; none if all nodes have ended. Nodes in groups are returned only with
-            ``within``.
+        ``within``.
     """
     ended = scope_at(state, within).outputs
     for layer in plan.within(within).layers:

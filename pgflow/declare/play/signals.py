@@ -40,7 +40,7 @@ def has_signal(output: str, signal: str) -> bool:
 
 
 def without_signal_tags(output: str, signal: str | None = None) -> str:
-    """The output without ``<promise>…</promise>`` and without the signal in tags, trimmed.
+    """Return the output without ``<promise>…</promise>`` and without the signal in tags, trimmed.
 
     Args:
         output: Text of the agent.
@@ -51,7 +51,7 @@ def without_signal_tags(output: str, signal: str | None = None) -> str:
 
 
 def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:
-    """The text with the spans cut out."""
+    """Return the text with the spans cut out."""
     cuts = [0, *(edge for span in spans for edge in span), len(text)]
     return "".join(text[start:end] for start, end in list(pairwise(cuts))[::2])
 

@@ -33,9 +33,7 @@ class Entry:
     output: str | None = None
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The entry as an object; what there is nothing to say about is left out,
-        the reason excepted.
-        """
+        """Return the entry as an object. Empty fields are left out, except the reason."""
         said: dict[str, JsonValue] = {
             "id": self.id,
             "type": self.type,
@@ -73,7 +71,7 @@ class DryRun:
     unasked: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The whole as an object, in the order in which it is read."""
+        """Return the whole as an object, in the order in which it is read."""
         return {
             "outcome": self.outcome,
             "summary": self.summary,

@@ -30,7 +30,7 @@ _LINE_LIMIT: Final = 2000
 
 
 def asking_lines(page: Page, start: int, end: int) -> list[int]:
-    """The lines of a step that have its agent ask the user.
+    """Return the lines of a step that have its agent ask the user.
 
     Args:
         page: The file.

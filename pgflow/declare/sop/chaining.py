@@ -41,7 +41,7 @@ class Mention:
 
 
 def stem(file: str) -> str:
-    """The name of the SOP that a file is: its own, without ``.sop.md``."""
+    """Return the name of the SOP in a file: that of the file, without ``.sop.md``."""
     return next(
         (file.removesuffix(suffix) for suffix in (*SUFFIXES, ".md") if file.endswith(suffix)), file
     )
@@ -62,7 +62,7 @@ def mentions(
     siblings: Mapping[str, tuple[str, ...]] | None,
     problems: list[Problem],
 ) -> Iterator[Mention]:
-    """The other SOPs that some lines name, each once.
+    """Yield the other SOPs that some lines name, each once.
 
     Args:
         page: The file.
@@ -110,7 +110,7 @@ def _file(
     column: int,
     problems: list[Problem],
 ) -> str | None:
-    """The sibling of that name; a problem if there are two, or none."""
+    """Return the sibling of that name; report a problem if there are two, or none."""
     if siblings is None:
         return None
     alike = siblings.get(name.casefold(), ())

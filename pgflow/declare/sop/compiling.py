@@ -50,7 +50,7 @@ def compile_outline(
     siblings: Collection[str] | None,
     problems: list[Problem],
 ) -> Graph:
-    """The graph of an SOP that has steps.
+    """Return the graph of an SOP that has steps.
 
     Args:
         outline: The SOP.
@@ -159,7 +159,9 @@ class _Maker:
             )
 
     def gates(self, step: Step, *, asks: bool) -> Iterator[Gate]:
-        """The required parameters before the first step, and that an agent may ask in this one."""
+        """Yield a gate for the required parameters before the first step, and one for an agent that
+        may ask in this step.
+        """
         for parameter in self.parameters if asks else ():
             if _is_asked_for(parameter):
                 yield Gate(
@@ -210,7 +212,7 @@ def _is_asked_for(parameter: Parameter) -> bool:
 
 
 def _unique(ids: Iterable[str]) -> Iterator[str]:
-    """The ids, those that were there already with a number at the end."""
+    """Yield the ids, those that were there already with a number at the end."""
     seen: set[str] = set()
     for wanted in ids:
         free = next(

@@ -93,7 +93,7 @@ def is_acquisition(label: Label) -> bool:
 
 
 def read_block(page: Page, label: Label, end: int) -> Block:
-    """The rules under a label.
+    """Return the rules under a label.
 
     Args:
         page: The file.
@@ -121,7 +121,7 @@ def read_block(page: Page, label: Label, end: int) -> Block:
 def read_blocks(
     page: Page, start: int, end: int, wanted: Callable[[Label], bool]
 ) -> Iterator[Block]:
-    """The blocks of constraints between two lines, each up to the next label or heading."""
+    """Yield the blocks of constraints between two lines, each up to the next label or heading."""
     labels = between(page.labels, start, end)
     stops = sorted(
         {label.line for label in labels}
@@ -135,7 +135,7 @@ def read_blocks(
 
 
 def read_rule(text: str) -> tuple[Level | None, str]:
-    """The level of a rule and the reason it gives, from its text without a marker."""
+    """Return the level of a rule and the reason it gives, from its text without a marker."""
     own, nested = _sentence(text)
     level = next(_levels(own), None) or next(_levels(nested), None)
     return level, _reason(own)
@@ -149,8 +149,8 @@ def _inline_rule(label: Label) -> Iterator[Rule]:
 
 
 def _rule(page: Page, item: Item, until: int) -> Rule:
-    """A rule with what follows it at the margin: an example in a fence ends the list for Markdown,
-    not for its author.
+    """Return a rule with what follows it at the margin: an example in a fence ends the list for
+    Markdown, not for its author.
     """
     end = next(
         (number + 1 for number in range(until - 1, item.end - 1, -1) if page.lines[number].strip()),
@@ -161,7 +161,7 @@ def _rule(page: Page, item: Item, until: int) -> Rule:
 
 
 def without_marker(lines: tuple[str, ...]) -> str:
-    """The text of a list item, its marker and its indent taken away."""
+    """Return the text of a list item, its marker and its indent taken away."""
     found = MARKER.match(lines[0])
     width = len(found[0]) if found else 0
     rest = (line[min(width, len(line) - len(line.lstrip(" "))) :] for line in lines[1:])

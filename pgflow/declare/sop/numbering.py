@@ -22,14 +22,14 @@ _TITLE_LIMIT: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A heading that has a number. ``number`` is as written: a step 0.5 is none of 0, 5 or 1."""
+    """A heading that has a number. ``number`` is as written: a step 0.5 is neither 0, 5 nor 1."""
 
     number: str
     title: str
 
 
 def read_number(title: str) -> Numbered | None:
-    """The number and the rest of a heading, or None if it has no number."""
+    """Return the number and the rest of a heading, or None if it has no number."""
     found = _NUMBERED.fullmatch(bare(title))
     return Numbered(found["number"], bare(found["title"])) if found else None
 
@@ -45,14 +45,14 @@ def order_of(number: str) -> tuple[tuple[int, str], ...]:
 
 
 def slug(title: str) -> str:
-    """A title as file names have it: ``Explore Phase`` as ``explore-phase``."""
+    """Return a title as file names have it: ``Explore Phase`` as ``explore-phase``."""
     latin = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", latin).strip("-")
 
 
 def node_id(number: str, title: str) -> str:
-    """The id of a step's node: ``step-2-explore-phase``. Titles outside the Latin alphabet leave
-    the number alone.
+    """Return the id of a step's node: ``step-2-explore-phase``. Titles outside the Latin alphabet
+    leave the number alone.
     """
     words = slug(title)
     if len(words) > _TITLE_LIMIT:

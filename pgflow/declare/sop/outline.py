@@ -31,9 +31,7 @@ class Outline:
 
     @property
     def general(self) -> Iterator[tuple[str, Block]]:
-        """The constraints that no step has to itself,
-        with the title of the section they stand in.
-        """
+        """The constraints outside the steps, with the title of their section."""
         of_steps = {block.start for step in self.steps for block in step.blocks}
         for section in self.sections:
             if section.name != PARAMETERS:
@@ -42,7 +40,7 @@ class Outline:
                         yield section.heading.title, block
 
     def named(self, name: str) -> tuple[Section, ...]:
-        """The sections of that name."""
+        """Return the sections of that name."""
         return tuple(section for section in self.sections if section.name == name)
 
     @property
@@ -75,7 +73,7 @@ class Outline:
 
 
 def read_outline(page: Page) -> Outline:
-    """The parts of an SOP, and what is doubtful about them."""
+    """Return the parts of an SOP, and remarks on its doubtful ones."""
     problems: list[Problem] = []
     title = next((heading for heading in page.headings if heading.level == 1), None)
     sections = tuple(_sections(page, _end(page, title, problems)))
@@ -92,8 +90,8 @@ def read_outline(page: Page) -> Outline:
 
 
 def _end(page: Page, title: Heading | None, problems: list[Problem]) -> int:
-    """The line before which the SOP ends: a file may hold a second one,
-    which is only text to the first.
+    """Return the line before which the SOP ends. A file may hold a second SOP, which is only text
+    to the first.
     """
     second = next(
         (heading for heading in page.headings if heading.level == 1 and heading is not title), None

@@ -100,7 +100,7 @@ class Page:
     front_matter: int
 
     def text(self, start: int, end: int) -> str:
-        """The lines from ``start`` to ``end``, without blank ones at either side."""
+        """Return the lines from ``start`` to ``end``, without blank ones at either side."""
         return "\n".join(self.lines[start:end]).strip("\n").rstrip()
 
     def plain(self, number: int) -> bool:
@@ -113,7 +113,7 @@ class Page:
 
 
 def read_page(text: str) -> Page:
-    """The structure of a Markdown text whose lines end in line feeds."""
+    """Return the structure of a Markdown text whose lines end in line feeds."""
     lines = tuple(text.split("\n"))
     skipped = _front_matter(lines)
     tokens = _PARSER.parse("\n".join(("",) * skipped + lines[skipped:]))
@@ -154,13 +154,13 @@ def after(things: Sequence[Placed], line: int) -> Iterator[Placed]:
 
 
 def last_before(things: Sequence[Placed], line: int) -> Placed | None:
-    """The last of a page's things that begins before a line."""
+    """Return the last of a page's things that begins before a line."""
     place = bisect_left(things, line, key=attrgetter("line"))
     return things[place - 1] if place else None
 
 
 def bare(text: str) -> str:
-    """A title or a name without the marks around all of it."""
+    """Return a title or a name without the marks around all of it."""
     text = text.strip()
     for mark in ("**", "__", "*", "_", "`"):
         inner = text.removeprefix(mark).removesuffix(mark)
@@ -220,7 +220,9 @@ def _items(tokens: list[Token], lines: tuple[str, ...]) -> Iterator[Item]:
 
 
 def _cut(items: tuple[Item, ...], labels: tuple[Label, ...]) -> tuple[Item, ...]:
-    """The items, each ending before a label that CommonMark takes for the rest of its sentence."""
+    """Return the items, each ending before a label that CommonMark takes for the rest of its
+    sentence.
+    """
     return tuple(
         replace(
             item,
@@ -258,7 +260,7 @@ def _labels(
 
 
 def _label(number: int, line: str) -> Label | None:
-    """The label that a line is: bold, with a colon or nothing else on the line."""
+    """Return the label on a line: bold, with a colon or nothing else on the line."""
     found = _LABEL.fullmatch(line) or _PLAIN_LABEL.fullmatch(line)
     if found is None:
         return None

@@ -1,14 +1,14 @@
 """The parameters of an SOP: ``- **name** (required|optional[, default: value]): description``, and
-what others write instead.
+variants of it.
 
-The original finds parameters with one regular expression that back-ticked defaults, closing
-brackets in defaults and further words after ``required`` slip through. Here the bracket is read as
-what it is: words about whether the parameter is needed, perhaps a default, perhaps a note. Tables
-of parameters are read too.
+The original finds parameters with one regular expression, which misses back-ticked defaults,
+closing brackets in defaults and further words after ``required``. Here the bracket is parsed: words
+about whether the parameter is needed, perhaps a default, perhaps a note. Tables of parameters are
+read too.
 
 A default is a value where it looks like one: quoted text, ``true``, ``3``, ``none``. Other words
 (``current directory``, ``same directory as plan_path``) are for the agent to understand, and reach
-it as they stand; so do the names of other parameters in braces (``.agents/{project_name}``).
+it unchanged; so do the names of other parameters in braces (``.agents/{project_name}``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Parameter:
 def read_parameters(
     page: Page, start: int, end: int, others: Iterable[Block], problems: list[Problem]
 ) -> Iterator[Parameter]:
-    """The parameters of a section.
+    """Yield the parameters of a section.
 
     Args:
         page: The file.
@@ -138,7 +138,7 @@ def _from_row(row: Row, problems: list[Problem]) -> Parameter | None:
 
 
 def _cell(row: Row, *words: str) -> str | None:
-    """The cell of the first column whose name has one of the words."""
+    """Return the cell of the first column whose name has one of the words."""
     return next(
         (cell for column, cell in row.cells.items() if any(word in column for word in words)), None
     )
@@ -182,7 +182,7 @@ def _bracket(text: str) -> tuple[str, str]:
 
 
 def _value(text: str) -> JsonValue:
-    """A default as a value. What follows a quoted one is a note about it."""
+    """Return a default as a value. What follows a quoted one is a note about it."""
     text = text.strip()
     closing = _QUOTES.get(text[:1])
     if closing and closing in text[1:]:

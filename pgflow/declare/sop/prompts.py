@@ -36,7 +36,7 @@ def variables(line: str) -> Iterator[tuple[str, int]]:
 
 
 def as_is(text: str) -> str:
-    """A text that says the same and in which nothing is filled in."""
+    """Return a text with the same meaning in which nothing is filled in."""
     return _VARIABLE.sub(r"${\1}", text)
 
 
@@ -60,7 +60,7 @@ def context(outline: Outline, *, asks: bool) -> str:
 def prompt(
     outline: Outline, step: Step, name: str, shared: str, before: tuple[str, str] | None
 ) -> str:
-    """The prompt of a step.
+    """Return the prompt of a step.
 
     Args:
         outline: The SOP.
@@ -103,12 +103,12 @@ def prompt(
 
 
 def called(step: Step) -> str:
-    """A step as a person would name it: ``2. Explore Phase``."""
+    """Return a step as a person would name it: ``2. Explore Phase``."""
     return f"{step.number}. {step.title}".rstrip(". ")
 
 
 def _values(outline: Outline) -> str:
-    """The parameters, one below the other: a value may have lines of its own."""
+    """Return the parameters, one below the other: a value may have lines of its own."""
     names = dict.fromkeys(parameter.name for parameter in outline.parameters)
     given = "\n".join(
         f'<parameter name="{name}">{input_reference(name)}</parameter>' for name in names

@@ -30,15 +30,15 @@ _SIBLINGS_LIMIT: Final = 10_000
 
 
 def read_file(path: str | os.PathLike[str]) -> Verdict:
-    """Reads an Agent SOP and compiles it.
+    """Read an Agent SOP and compile it.
 
-    Other SOPs that it names are looked for in its own directory.
+    Other SOPs that it names are searched in its own directory.
 
     Args:
         path: The file: ``name.sop.md``, or ``name.script.md`` of the format's first versions.
 
     Returns:
-        The graph, and what should be mended; or the reason why there is none.
+        The graph, and remarks on what to fix; or the error.
     """
     file = os.fspath(path)
     content = _bytes(Path(path))
@@ -49,7 +49,7 @@ def read_file(path: str | os.PathLike[str]) -> Verdict:
 
 
 def read_text(text: str, file: str, *, siblings: Collection[str] | None = None) -> Verdict:
-    """Compiles the text of an Agent SOP.
+    """Compile the text of an Agent SOP.
 
     Args:
         text: The text. Lines may end in any of the three ways.
@@ -57,7 +57,7 @@ def read_text(text: str, file: str, *, siblings: Collection[str] | None = None) 
         siblings: The names of the SOP files beside it; None if they are not known.
 
     Returns:
-        The graph, and what should be mended; or the reason why there is none.
+        The graph, and remarks on what to fix; or the error.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if (problem := _unreadable(text)) is not None:

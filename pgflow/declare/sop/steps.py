@@ -68,7 +68,7 @@ class Step:
     blocks: tuple[Block, ...] = ()
 
     def part_at(self, line: int) -> str:
-        """The number of the substep that a line belongs to, or nothing."""
+        """Return the number of the substep that a line belongs to, or nothing."""
         place = bisect(self.substeps, line, key=attrgetter("start"))
         return (
             self.substeps[place - 1].number if place and line < self.substeps[place - 1].end else ""
@@ -78,7 +78,7 @@ class Step:
 def read_steps(
     page: Page, sections: Sequence[Section], problems: list[Problem]
 ) -> tuple[Step, ...]:
-    """The steps of an SOP in their order.
+    """Return the steps of an SOP in their order.
 
     Args:
         page: The file.
@@ -102,7 +102,7 @@ def read_steps(
 
 
 def _of_section(page: Page, section: Section, problems: list[Problem]) -> Iterator[Step]:
-    """The steps of a section that is called Steps."""
+    """Return the steps of a section that is called Steps."""
     heads = [
         heading
         for heading in between(page.headings, section.start + 1, section.end)
@@ -121,7 +121,7 @@ def _of_section(page: Page, section: Section, problems: list[Problem]) -> Iterat
 def _numbered(
     heads: Sequence[Heading], section: Section, problems: list[Problem]
 ) -> Iterator[Step]:
-    """A step for each heading with a number; one without belongs to the step before it."""
+    """Yield a step for each heading with a number; one without belongs to the step before it."""
     numbered = []
     for heading in heads:
         if read_number(heading.title):
@@ -151,7 +151,7 @@ def _numbered(
 
 
 def _headed(heads: Sequence[Heading], section: Section) -> Iterator[Step]:
-    """A step for each heading, counted."""
+    """Yield a step for each heading, counted."""
     for place, (heading, following) in enumerate(zip(heads, [*heads[1:], None], strict=True), 1):
         yield Step(
             str(place),
@@ -163,8 +163,8 @@ def _headed(heads: Sequence[Heading], section: Section) -> Iterator[Step]:
 
 
 def _listed(page: Page, section: Section) -> Iterator[Step]:
-    """A step for each item of a list; one for all that is there,
-    if it is more than a list or none.
+    """Yield a step for each item of a list; one step for everything, if it is more than a list or
+    none.
     """
     items = between(page.items, section.start + 1, section.end)
     if not items or between(page.labels, section.start + 1, section.end):
@@ -187,8 +187,8 @@ def _listed(page: Page, section: Section) -> Iterator[Step]:
 
 
 def _elsewhere(page: Page, sections: Sequence[Section], problems: list[Problem]) -> Iterator[Step]:
-    """The steps of an SOP without a section called Steps: sections that are steps, or one whose
-    parts look like steps.
+    """Yield the steps of an SOP without a section called Steps: sections that are steps, or one
+    whose parts look like steps.
     """
     for section in sections:
         if (

@@ -29,7 +29,7 @@ _INTEGERS: Final = frozenset({"RANDOM", "SECONDS", "OPTIND", "LINENO", "HISTCMD"
 
 @cache
 def parser() -> Any:
-    """The lexer.
+    """Return the lexer.
 
     Raises:
         SetupError: It is not installed.
@@ -76,7 +76,7 @@ class Names:
 
 
 def walk(node: Any) -> Iterator[Any]:
-    """The node and all in it, in the order of the text."""
+    """Yield the node and all in it, in the order of the text."""
     stack = [node]
     while stack:
         one = stack.pop()
@@ -85,7 +85,7 @@ def walk(node: Any) -> Iterator[Any]:
 
 
 def commands(node: Any) -> Iterator[Any]:
-    """The same without what only looks like commands: the inside of ``((...))``."""
+    """Yield the same without what only looks like commands: the inside of ``((...))``."""
     stack = [node]
     while stack:
         one = stack.pop()
@@ -95,25 +95,25 @@ def commands(node: Any) -> Iterator[Any]:
 
 
 def upwards(node: Any) -> Iterator[Any]:
-    """The node and those around it, the innermost first."""
+    """Yield the node and those around it, the innermost first."""
     while node is not None:
         yield node
         node = node.parent
 
 
 def text_of(node: Any) -> str:
-    """The text of a node."""
+    """Return the text of a node."""
     return str(node.text.decode("utf-8", "replace"))
 
 
 def flags_of(command: Any) -> str:
-    """The letters of a declaration's options."""
+    """Return the letters of a declaration's options."""
     words = [text_of(child) for child in command.children[1:] if child.type == "word"]
     return "".join(word[1:] for word in words if re.fullmatch(r"[-][A-Za-z]+", word))
 
 
 def name_of(node: Any) -> str:
-    """The name of an assignment, an expansion or an index; empty if it has none."""
+    """Return the name of an assignment, an expansion or an index; empty if it has none."""
     for child in node.children:
         if child.type in ("variable_name", "special_variable_name"):
             return text_of(child)
@@ -206,7 +206,7 @@ def _first_word(command: Any) -> str:
 
 
 def _of_index(node: Any, names: Names) -> Iterator[Place]:
-    """An index of an array; a key of a map is a text, but where arithmetic is around it."""
+    """Yield an index of an array; a key of a map is a text, but where arithmetic is around it."""
     index = node.child_by_field_name("index")
     is_map = name_of(node) in names.maps
     if index is not None and text_of(index) not in ("@", "*") and not is_map:
@@ -233,7 +233,7 @@ def _of_comparison(node: Any) -> Iterator[Place]:
 
 
 def _of_assignment(node: Any, names: Names) -> Iterator[Place]:
-    """The value of a variable that is an integer, and the indexes within ``a=([1]=x)``."""
+    """Yield the value of a variable that is an integer, and the indexes within ``a=([1]=x)``."""
     value = node.child_by_field_name("value")
     if value is None or node.parent.type == "c_style_for_statement":
         return

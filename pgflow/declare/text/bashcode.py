@@ -126,7 +126,7 @@ _OF_SED: Final = ("-e", "--expression", "-f", "-l")
 
 
 def _first_argument(words: list[Any], options: tuple[str, ...]) -> list[Any]:
-    """The program of awk or sed: its first argument, and those of ``-e``.
+    """Return the program of awk or sed: its first argument, and those of ``-e``.
 
     Args:
         words: All of its arguments.

@@ -94,7 +94,7 @@ class Rules:
         return self._values.carried_by(node)
 
     def what(self, node: Any) -> str:
-        """The value in a part of a script, as its author wrote it."""
+        """Return the value in a part of a script, as its author wrote it."""
         span = self._values.reference_in(node)
         if span is None:
             one = next((one for one in walk(node) if self._values.expands(one)), node)
@@ -150,7 +150,7 @@ class Rules:
                 yield from self._code.findings(command, name, words)
 
     def _program(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
-        """The name of a program, also behind ``exec`` and its like."""
+        """Yield the name of a program, also behind ``exec`` and its like."""
         if name in _WRAPPERS:
             if name == "command" and words and text_of(words[0]) in ("-v", "-V"):
                 return
@@ -254,7 +254,7 @@ class Rules:
             yield self._refused(value, said, "give it a text of your own")
 
     def _compared(self, node: Any) -> Iterator[Finding]:
-        """An element of an array that is compared without a ``$``: ``[[ a[0] -gt 1 ]]``."""
+        """Yield an element of an array that is compared without a ``$``: ``[[ a[0] -gt 1 ]]``."""
         for side in node.children_by_field_name("left") + node.children_by_field_name("right"):
             read = {name.decode() for name in IDENTIFIER.findall(side.text)}
             if side.type == "concatenation" and b"[" in side.text and self._reads(read, side):
@@ -284,7 +284,9 @@ class Rules:
                 yield self._refused(word, "let evaluates", "write $(( ... )) instead")
 
     def _inner(self, name: str, words: list[Any]) -> Iterator[Finding]:
-        """A text within quotes that bash reads again, and what it evaluates there."""
+        """Yield a text within quotes that bash reads again, and the names that it evaluates
+        there.
+        """
         for word in words:
             if word.type not in ("raw_string", "string") or self._says(word):
                 continue
@@ -330,7 +332,7 @@ class Rules:
 
 
 def _operands(node: Any) -> Iterator[Any]:
-    """The words of ``[ ... ]`` and ``[[ ... ]]``, operators too."""
+    """Yield the words of ``[ ... ]`` and ``[[ ... ]]``, operators too."""
     for child in node.children:
         if child.type.endswith("_expression") or child.type in ("ERROR", "test_command"):
             yield from _operands(child)

@@ -45,8 +45,8 @@ class Script:
         return start, end
 
     def _masked(self) -> bytes:
-        """The script with each reference as a plain variable of the same length, which is what the
-        lexer knows.
+        """Return the script with each reference as a plain variable of the same length, which is
+        what the lexer knows.
         """
         known = _SELECT.sub(b"for   ", self.source)
         masked = bytearray(_UNKNOWN.sub(lambda found: b" " * len(found[0]), known))
@@ -98,7 +98,7 @@ class Script:
         return sorted(found.values(), key=lambda one: one.start)
 
     def nodes_at(self, start: int) -> list[Any]:
-        """The nodes around a byte, the innermost first."""
+        """Return the nodes around a byte, the innermost first."""
         return list(upwards(self.root.descendant_for_byte_range(start, start + 1)))
 
     def is_live(self, start: int) -> bool:
@@ -125,7 +125,7 @@ class Script:
         return before.count(b"\n") + 1, len(line.decode("utf-8", "replace")) + 1
 
     def walk(self) -> Any:
-        """All nodes, in the order of the text."""
+        """Return all nodes, in the order of the text."""
         return walk(self.root)
 
 

@@ -41,7 +41,7 @@ _READERS: Final = {"read": "REPLY", "mapfile": "MAPFILE", "readarray": "MAPFILE"
 
 
 def words_of(command: Any) -> list[Any]:
-    """The arguments of a command."""
+    """Return the arguments of a command."""
     if command.type == "command":
         return list(command.children_by_field_name("argument"))
     return list(command.named_children)
@@ -158,7 +158,7 @@ class Values:
         )  # arithmetic follows names
 
     def _files_of(self, node: Any) -> Iterator[str]:
-        """The files that a command writes a value to, by their last names."""
+        """Yield the files that a command writes a value to, by their last names."""
         if node.type == "file_redirect":
             signs = {text_of(child) for child in node.children}
             words = node.named_children[-1:] if not signs.isdisjoint(_FILES_OUT) else []
@@ -211,8 +211,8 @@ class Values:
             self._sources[f"<{name}"] += self.input_of(command)
 
     def input_of(self, command: Any) -> list[Source]:
-        """The standard input of a command: what is redirected or piped to it, or to what is around
-        it.
+        """Return the standard input of a command: that redirected or piped to it, or to a compound
+        command around it.
         """
         found: list[Source] = []
         inner = command
@@ -231,13 +231,13 @@ def _nodes(sources: list[Source]) -> list[Any]:
 
 
 def name_of_function(definition: Any) -> str:
-    """The name of a function."""
+    """Return the name of a function."""
     name = definition.child_by_field_name("name")
     return "" if name is None else text_of(name)
 
 
 def _read_by(expansion: Any) -> str:
-    """The variable that an expansion reads."""
+    """Return the variable that an expansion reads."""
     name = name_of(expansion)
     return ARGUMENTS if _POSITIONAL.fullmatch(name) else name
 

@@ -53,7 +53,7 @@ def parse_condition(text: str, position: Position | None = None) -> Condition:
 
 
 def _split(text: str, separator: str) -> Iterator[str]:
-    """The trimmed pieces between separators that stand outside single quotes."""
+    """Yield the trimmed pieces between separators outside single quotes."""
     start = place = 0
     quoted = False
     while place < len(text):
@@ -99,7 +99,7 @@ def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) 
 
     Returns:
         True or False; None if an evaluated part is not a comparison, or compares the size of
-            something that is not a number.
+        something that is not a number.
 
     Raises:
         UnresolvableReference: If an evaluated reference has no value.
@@ -150,7 +150,7 @@ def _read(reference: str, outputs: Outputs, inputs: Inputs | None) -> str:
 
 
 def _read_whole(outputs: Outputs, node_id: str) -> str:
-    """A node's whole output; empty if it left none, or is not known."""
+    """Return a node's whole output; empty if it left none, or is not known."""
     output = outputs.get(node_id)
     if output is None:
         return ""

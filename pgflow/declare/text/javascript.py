@@ -38,23 +38,25 @@ _ESCAPED = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')
 
 
 def trim(text: str) -> str:
-    """The text without white space at its ends."""
+    """Return the text without white space at its ends."""
     return text.strip(WHITE_SPACE)
 
 
 def trim_end(text: str) -> str:
-    """The text without white space at its end."""
+    """Return the text without white space at its end."""
     return text.rstrip(WHITE_SPACE)
 
 
 def parse_float(text: str) -> float:
-    """The number that the text begins with; NaN if it begins with none."""
+    """Return the number that the text begins with; NaN if it begins with none."""
     found = _NUMBER_START.match(text.lstrip(WHITE_SPACE))
     return float(found.group()) if found else math.nan
 
 
 def number_text(number: float) -> str:
-    """A number as JavaScript writes it: the shortest digits that read back as the same double."""
+    """Return a number as JavaScript writes it: the shortest digits that read back as the same
+    double.
+    """
     try:
         double = float(number)
     except OverflowError:
@@ -69,8 +71,8 @@ def number_text(number: float) -> str:
 
 
 def _positive_text(double: float) -> str:
-    """The text of a finite number above zero: plain between 1e-6 and 1e21,
-    with an exponent outside.
+    """Return the text of a finite number above zero: plain between 1e-6 and 1e21, with an exponent
+    outside.
     """
     mantissa, _, exponent = f"{double!r}e0".partition("e")
     whole, _, fraction = mantissa.partition(".")
@@ -90,15 +92,15 @@ def _positive_text(double: float) -> str:
 
 
 def json_text(value: JsonValue) -> str:
-    """A value as compact JSON, in JavaScript's spelling and order of keys, however deep it is.
+    """Return a value as compact JSON, in JavaScript's spelling and order of keys, however deep it
+    is.
 
     Args:
-        value: Any JSON value. Numbers that JSON cannot say (NaN, infinities) are ``null``, as in
-            the original.
+        value: Any JSON value. Numbers that JSON lacks (NaN, infinities) are ``null``, as in the
+            original.
 
     Returns:
-        The text, without spaces. Lone surrogates are escaped,
-        all other characters stand for themselves.
+        The text, without spaces. Lone surrogates are escaped, all other characters are not.
     """
     written: list[str] = []
     to_write: list[_Written | JsonValue] = [value]
@@ -120,7 +122,7 @@ class _Written(NamedTuple):
 
 
 def _pieces(value: list[JsonValue] | dict[str, JsonValue]) -> Iterator[_Written | JsonValue]:
-    """A list or an object as punctuation and the values between it."""
+    """Yield a list or an object as punctuation and the values between it."""
     separator = ""
     if isinstance(value, list):
         yield _Written("[")
@@ -139,7 +141,7 @@ def _pieces(value: list[JsonValue] | dict[str, JsonValue]) -> Iterator[_Written 
 
 
 def _scalar_text(value: str | float | bool | None) -> str:
-    """A value without parts as JSON."""
+    """Return a value without parts as JSON."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -151,7 +153,7 @@ def _scalar_text(value: str | float | bool | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as a JSON string."""
+    """Return a text as a JSON string."""
     return f'"{_ESCAPED.sub(_escape, text)}"'
 
 
@@ -161,8 +163,8 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def ordered(mapping: dict[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
-    """The items of an object in JavaScript's order: keys that are array indices by number, then the
-    others as they came.
+    """Yield the items of an object in JavaScript's order: keys that are array indices by number,
+    then the others as they came.
     """
     indices = sorted((key for key in mapping if _is_index(key)), key=int)
     for key in indices:
@@ -203,5 +205,7 @@ def _refuse(name: str) -> None:
 
 
 def _whole(digits: str) -> int | float:
-    """A whole number as JavaScript keeps it: exactly up to 2^53, as the nearest double above."""
+    """Return a whole number as JavaScript keeps it: exactly up to 2^53, as the nearest double
+    above.
+    """
     return int(digits) if len(digits) <= 15 else float(digits)

@@ -1,9 +1,9 @@
 """Outputs of nodes, and reading them: a whole output, one field of it, or an input of the run.
 
-Nothing is dropped silently. A reference to a field that is not there, to a node that did not run,
-or to one that failed, cannot be resolved: it fails the node that wanted to read it, with a message
-that says how to mend it. Only two things read as empty: a field that the node's schema declares but
-does not require, and the whole output of a node that left none.
+Nothing is dropped silently. A reference to a missing field, to a node that did not run, or to one
+that failed, cannot be resolved: it fails the node that wanted to read it, with a message on how to
+fix it. Only two things read as empty: a field that the node's schema declares but does not require,
+and the whole output of a node that left none.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def refuse_beyond(output: Output | None, node_id: NodeId) -> None:
 
 
 def completed(value: JsonValue, schema: JsonValue = None) -> Output:
-    """The output of a node that did its work.
+    """Return the output of a node that did its work.
 
     Args:
         value: Its output: text, or any other value, which is kept beside its JSON text.
@@ -110,8 +110,8 @@ def completed(value: JsonValue, schema: JsonValue = None) -> Output:
 
 
 def declared_fields(schema: JsonValue) -> tuple[str, ...] | None:
-    """The names of the properties of an object's schema;
-    None if the schema is none of an object.
+    """Return the names of the properties of an object's schema; None if it is not the schema of an
+    object.
     """
     properties = schema.get("properties") if isinstance(schema, dict) else None
     return tuple(properties) if isinstance(properties, dict) else None
@@ -154,7 +154,7 @@ def read_field(outputs: Outputs, node_id: NodeId, field: str) -> JsonValue:
 
 
 def _declared_field(output: Output, node_id: NodeId, field: str) -> JsonValue:
-    """The value of a field of a node whose schema says which fields there are."""
+    """Return the value of a field of a node whose schema declares its fields."""
     if field not in (output.declared or ()):
         raise _unreadable(node_id, field, "not-in-schema")
     fields = output.structured if isinstance(output.structured, dict) else _object_in(output.text)
@@ -165,7 +165,7 @@ def _declared_field(output: Output, node_id: NodeId, field: str) -> JsonValue:
 
 
 def read_input(inputs: Inputs | None, name: str) -> JsonValue:
-    """The value of ``$INPUTS.name``.
+    """Return the value of ``$INPUTS.name``.
 
     Raises:
         UnresolvableReference: If the run has no such input.
@@ -183,7 +183,7 @@ def read_input(inputs: Inputs | None, name: str) -> JsonValue:
 
 
 def _object_in(text: str) -> dict[str, JsonValue] | None:
-    """The JSON object that a text is, or has in its first fence of code."""
+    """Return the JSON object in a text, as a whole or in its first fence of code."""
     try:
         value = parse_json(fenced(text) or text)
     except ValueError:
@@ -276,6 +276,6 @@ def unknown_node(known: Iterable[NodeId], node_id: NodeId, field: str) -> Unreso
 
 
 def did_you_mean(known: Iterable[NodeId], node_id: NodeId) -> str:
-    """A sentence that names the nodes whose ids are near, or nothing."""
+    """Return a sentence that names the nodes whose ids are near, or nothing."""
     near = ", ".join(f"'{other}'" for other in similar(node_id, known))
     return f" Did you mean: {near}?" if near else ""

@@ -20,10 +20,10 @@ _TAG: Final = re.compile(rf"<(?=\s*/?\s*(?:{'|'.join(TAGS)})(?![\w-]))", re.IGNO
 
 
 def without_tags(value: str) -> str:
-    """A value that neither ends nor begins a tag of a prompt.
+    """Return a value that neither ends nor begins a tag of a prompt.
 
     Args:
-        value: Words of anybody.
+        value: Untrusted words.
     """
     return _TAG.sub("&lt;", value)
 

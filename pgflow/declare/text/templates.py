@@ -148,7 +148,7 @@ class Resolved:
 
 
 def references(text: str) -> Iterator[Reference]:
-    """Every mention of a node's output, from left to right.
+    """Yield every mention of a node's output, from left to right.
 
     Args:
         text: A template: a prompt, a script, a message.
@@ -166,7 +166,7 @@ def input_reference(name: str) -> str:
 
 
 def program_references(text: str) -> Iterator[tuple[int, int]]:
-    """Every mention in a shell script or a program that is replaced before it runs.
+    """Yield every mention in a shell script or a program that is replaced before it runs.
 
     Args:
         text: A script.
@@ -193,22 +193,22 @@ def resolve(
     surface: Surface = "prompt",
     spill_dir: str | None = None,
 ) -> Resolved:
-    """Replace the references of a text by what they stand for.
+    """Replace the references of a text by their values.
 
     Args:
         text: The template.
         variables: The run's variables and inputs.
         outputs: Outputs of the nodes so far.
-        surface: Use of the text: something to be read, a shell script, or a program.
-            Values in a ``tagged`` text cannot end the tags around them.
-        spill_dir: Folder for long values for a shell; without it they are quoted,
-            however long they are.
+        surface: Use of the text: something to be read, a shell script, or a program. Values in a
+            ``tagged`` text cannot end the tags around them.
+        spill_dir: Folder for long values for a shell; without it they are quoted, however long they
+            are.
 
     Returns:
         The text, and the files that must be written before it is run.
 
     Raises:
-        UnresolvableReference: If something that it mentions has no value.
+        UnresolvableReference: A reference has no value.
     """
     _refuse_missing(text, variables, surface)
     spills: list[Spill] = []
@@ -240,8 +240,8 @@ def with_context(text: str, template: str, variables: Variables) -> str:
 
 
 def environment(variables: Variables) -> dict[str, str]:
-    """The environment variables through which a shell or a script gets what must not become part of
-    its text.
+    """Return the environment variables through which a shell or a script gets what must not become
+    part of its text.
     """
     given = {
         name: _VARIABLES[name](variables)
@@ -259,7 +259,7 @@ def environment(variables: Variables) -> dict[str, str]:
 
 
 def environment_name(name: str) -> str:
-    """The environment variable that carries the input of that name."""
+    """Return the environment variable that carries the input of that name."""
     return f"INPUTS_{name.upper().replace('-', '_')}"
 
 
@@ -304,8 +304,8 @@ def _refuse_missing(text: str, variables: Variables, surface: Surface) -> None:
 
 
 def _one_by_one(text: str, variables: Variables) -> str:
-    """The text with one variable replaced after the other, so that a later one is found in what an
-    earlier one brought in.
+    """Return the text with one variable replaced after the other, so that a later one is found in
+    what an earlier one brought in.
     """
     for name, value in _VARIABLES.items():
         text = text.replace(f"${name}", value(variables))
@@ -395,10 +395,10 @@ def _plain(value: JsonValue) -> str:
 
 
 def shell_quoted(text: str) -> str:
-    """A text as one word of a shell script."""
+    """Return a text as one word of a shell script."""
     return "'" + text.replace("'", r"'\''") + "'"
 
 
 def _utf16_length(text: str) -> int:
-    """The length of a text as JavaScript counts it."""
+    """Return the length of a text as JavaScript counts it."""
     return len(text) + sum(character > "\uffff" for character in text)

@@ -98,7 +98,7 @@ class Marked:
     end_line: int = 0
 
     def part(self, step: str | int) -> Marked | None:
-        """The part at a key or an index, None if there is none."""
+        """Return the part at a key or an index, None if there is none."""
         if isinstance(self.parts, dict):
             return self.parts.get(str(step))
         if isinstance(self.parts, list) and isinstance(step, int) and 0 <= step < len(self.parts):
@@ -135,11 +135,11 @@ class Marked:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file, if it is a file and no larger than `MAX_BYTES`.
+    """Return the bytes of a regular file no larger than `MAX_BYTES`.
 
     Raises:
         OSError: It cannot be read.
-        YamlError: It is too large, or no file: a pipe would keep us waiting for ever.
+        YamlError: It is too large, or not a regular file: a pipe would block.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -166,7 +166,7 @@ def refuse_utf16(data: bytes) -> None:
 
 
 def decode(data: bytes) -> tuple[str, int | None]:
-    """The text of a file. Bytes that are not UTF-8 become U+FFFD, as the original has it.
+    """Return the text of a file. Bytes that are not UTF-8 become U+FFFD, as the original has it.
 
     Returns:
         The text, and the line of the first such bytes; None if there are none.
@@ -220,8 +220,8 @@ def _refuse_nul(text: str) -> None:
 
 
 def _stand_ins(text: str) -> dict[str, str]:
-    """For each line separator that is none in YAML 1.2, a private-use character that is not in the
-    text to stand for it.
+    """Return a private-use character that is not in the text for each line separator that YAML 1.2
+    does not know.
     """
     wanted = [separator for separator in _SEPARATORS if separator in text]
     free = (char for char in map(chr, range(0xE000, 0xF900)) if char not in text)
@@ -255,7 +255,7 @@ class _Composer:
         self.values = 0
 
     def documents(self, text: str) -> Iterator[Marked]:
-        """The documents of a text, one after the other."""
+        """Yield the documents of a text, one after the other."""
         yaml = YAML(typ="safe", pure=True)
         yaml.Reader, yaml.Scanner = Reader, Scanner
         for event in yaml.parse(text):
@@ -272,7 +272,7 @@ class _Composer:
             raise min(self.wrong, key=lambda error: error.line)
 
     def _take(self, event: Any) -> Marked | None:
-        """The value that an event completes, if it completes one."""
+        """Return the value that an event completes, if it completes one."""
         if isinstance(event, ScalarEvent):
             return self._anchored(event.anchor, self._scalar(event))
         if isinstance(event, (MappingStartEvent, SequenceStartEvent)):
@@ -355,7 +355,7 @@ class _OpenSequence:
         self.items.append(node)
 
     def close(self) -> Marked:
-        """The sequence, now that all of it is known."""
+        """Return the sequence, now that all of it is known."""
         size = 1 + sum(item.size for item in self.items)
         return Marked(
             [item.value for item in self.items], self.line, self.column, self.items, size=size
@@ -374,7 +374,7 @@ class _OpenMapping:
         self.twice: WrongYaml | None = None
 
     def add(self, node: Marked) -> None:
-        """A key, or the value of the last one."""
+        """Add a key, or the value of the last one."""
         if self.key is None:
             self.key = node
             return
@@ -389,9 +389,7 @@ class _OpenMapping:
         self.parts[name], self.keys[name] = node, (key.line, key.column)
 
     def close(self) -> Marked:
-        """The mapping, now that all of it is known.
-        What it says itself goes before what it merges in.
-        """
+        """Return the mapping, now that all of it is known. Its own keys win over merged ones."""
         for source in self.merged:
             for name, part in source.parts.items() if isinstance(source.parts, dict) else ():
                 self.parts.setdefault(name, part)

@@ -154,7 +154,7 @@ class Scanner(_Scanner):
         self.after_text = True
 
     def fetch_block_entry(self) -> None:
-        """A dash; what follows it on its line is indented by what is between them."""
+        """Fetch a dash. The text after it on its line is indented by the space between them."""
         super().fetch_block_entry()
         self.after_dash = True
 
@@ -199,20 +199,20 @@ class Scanner(_Scanner):
         return breaks, reader.column, end_mark
 
     def fetch_flow_scalar(self, style: Any) -> None:
-        """A text in quotes; remembered as others are."""
+        """Fetch a text in quotes, and remember it like others."""
         self.key_start = self.reader.get_mark() if self.allow_simple_key else None
         super().fetch_flow_scalar(style)
 
     def fetch_flow_entry(self) -> None:
-        """A comma, which outside brackets begins a text."""
+        """Fetch a comma, which outside brackets begins a text."""
         if self.flow_level:
             super().fetch_flow_entry()
         else:
             self.fetch_plain()
 
     def stale_possible_simple_keys(self) -> None:
-        """Drops what can no longer be a key. Where a key must be,
-        a text of several lines is none.
+        """Drop texts that can no longer be a key. Where a key must be, a text of several lines is
+        not one.
         """
         reader = self.reader
         for key in self.possible_simple_keys.values():
@@ -245,8 +245,8 @@ class Scanner(_Scanner):
         raise WrongYaml(message, mark.line + 1, mark.column + 1, hint)
 
     def scan_plain_spaces(self, indent: Any, start_mark: Any) -> Any:
-        """The white space inside a plain text, tabs included; in brackets, too, its next line must
-        be indented.
+        """Return the white space inside a plain text, tabs included; in brackets, too, its next
+        line must be indented.
         """
         reader = self.reader
         line, length = reader.line, 0
@@ -264,8 +264,8 @@ class Scanner(_Scanner):
         return chunks
 
     def scan_flow_scalar_breaks(self, double: Any, start_mark: Any) -> Any:
-        """The line ends inside quotes; the lines after them must
-        be indented like everything else.
+        """Return the line ends inside quotes; the lines after them must be indented like everything
+        else.
         """
         chunks = super().scan_flow_scalar_breaks(double, start_mark)
         reader = self.reader

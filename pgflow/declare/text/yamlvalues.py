@@ -71,7 +71,7 @@ def _whole(found: re.Match[str]) -> JsonValue:
 
 
 def as_text(value: object) -> str:
-    """A value as JavaScript writes it where it needs a text, as for a key.
+    """Return a value as JavaScript writes it where it needs a text, as for a key.
 
     Args:
         value: A value that was read from YAML.

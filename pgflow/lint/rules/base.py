@@ -15,7 +15,7 @@ class Rule(ABC):
     """One thing that workflow code should not do.
 
     Attributes:
-        code: Name of it, for ever.
+        code: Its permanent name.
         title: Subject, in a few words.
         why: Trouble that it leads to.
         instead: Advice.
@@ -32,8 +32,8 @@ class Rule(ABC):
 
     @abstractmethod
     def check(self, module: Module) -> Iterator[Finding]:
-        """Every place of a module that breaks this rule."""
+        """Return every place of a module that breaks this rule."""
 
     def at(self, module: Module, node: ast.AST, message: str) -> Finding:
-        """A finding of this rule."""
+        """Return a finding of this rule."""
         return module.finding(node, self.code, message)

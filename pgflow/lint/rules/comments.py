@@ -21,7 +21,7 @@ class CommentRule(Rule):
     def check_comments(
         self, file: str, ignores: Ignores, known: Collection[str], applied: Collection[str]
     ) -> Iterator[Finding]:
-        """Every comment that breaks this rule.
+        """Return every comment that breaks this rule.
 
         Args:
             file: Path of the module.
@@ -32,7 +32,7 @@ class CommentRule(Rule):
         raise NotImplementedError
 
     def on(self, file: str, comment: Ignore, message: str) -> Finding:
-        """A finding at a comment."""
+        """Return a finding at a comment."""
         return Finding(file, comment.line, comment.column, self.code, message, comment.line)
 
 

@@ -1,4 +1,4 @@
-"""Wrong declarations, whatever the workflow does: effects that nobody can settle, names, places."""
+"""Wrong declarations, whatever the workflow does: effects that cannot be settled, names, places."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ async def pack(order: int) -> None: ...
 
 
 def _is_written_out(found: Declared) -> bool:
-    """Return True if the text tells the name."""
+    """Return True if the name is a literal in the text."""
     return isinstance(found.options.get("name", ast.Constant(found.name)), ast.Constant)
 
 

@@ -34,8 +34,8 @@ class Banned(Rule):
                 )
 
     def match(self, module: Module, use: Use) -> str | None:
-        """The path that is not allowed, if this one is. Of what is made in the code itself, the
-        making says enough.
+        """Return the path that is not allowed, if this one is. A method of an object that the code
+        itself makes is left out, since its making is a finding already.
         """
         found = self.words.match(use.path, is_called=use.call is not None)
         return found if found in self.words.paths or is_given(module, use) else None
@@ -50,7 +50,7 @@ def is_given(module: Module, use: Use) -> bool:
     """Return True if a method is called on something that was made elsewhere: a variable of a
     module, or a parameter.
 
-    What is no method (of something that is made) counts as given.
+    Anything but a method of something that was made counts as given.
     """
     if "()." not in use.path:
         return True
@@ -59,14 +59,14 @@ def is_given(module: Module, use: Use) -> bool:
 
 
 def _variable_of(node: ast.expr) -> ast.Name | None:
-    """The variable that attributes are strung after, if no call comes between."""
+    """Return the variable that attributes are strung after, if no call comes between."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node if isinstance(node, ast.Name) else None
 
 
 def written(path: str) -> str:
-    """A path as people write it."""
+    """Return a path as people write it."""
     return path.removeprefix("builtins.").removeprefix(HERE)
 
 
@@ -128,7 +128,7 @@ async def draw(names: list[str]) -> str:
     words = vocabulary.CHANCE
 
     def match(self, module: Module, use: Use) -> str | None:
-        """A generator without a seed too, and one that all runs share."""
+        """Return the path of a random generator that has no seed, or that runs share."""
         if use.path in vocabulary.SEEDED:
             return (
                 use.path
@@ -262,7 +262,7 @@ async def nap() -> None:
     words = vocabulary.SLEEPING
 
     def advice(self, use: Use) -> str:
-        """The twin of the workflow's colour."""
+        """Return the twin of the workflow's colour."""
         return self.instead if use.region.is_async else "call pgflow.sync.sleep(...)"
 
 

@@ -75,8 +75,8 @@ async def fits(size: int, limit: int) -> bool:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """The first place in each function of workflow code that
-        reads or changes such a variable.
+        """Yield the first place in each function of workflow code that reads or changes such a
+        variable.
         """
         if not module.regions:
             return
@@ -150,7 +150,9 @@ def _is_used_by_import(node: ast.Name, module: Module) -> bool:
 
 
 def _called(node: ast.expr, module: Module) -> tuple[ast.AST, ast.AST | None]:
-    """The call that a name is the function of, or the name itself; and what stands around that."""
+    """Return the call that a name is the function of, or the name itself; and the node around
+    that.
+    """
     parent = module.names.parent_of.get(node)
     if isinstance(parent, ast.Call) and parent.func is node:
         return parent, module.names.parent_of.get(parent)

@@ -160,7 +160,7 @@ def _in_generic(value: ast.expr, inside: ast.expr, names: Names) -> Iterator[str
 
 
 def _in_text(text: str, annotation: ast.expr, names: Names) -> Iterator[str]:
-    """An annotation that is written as a text."""
+    """Yield an annotation that is written as a text."""
     try:
         parsed = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
@@ -172,8 +172,8 @@ def _in_text(text: str, annotation: ast.expr, names: Names) -> Iterator[str]:
 
 
 def is_without_form(path: str | None, names: Names) -> bool:
-    """Return True if values of a class have no form as JSON,
-    as far as its name or its definition tells.
+    """Return True if values of a class have no form as JSON, judging by its name or its
+    definition.
     """
     if path is None or not path.startswith(HERE):
         return path in WITHOUT_FORM
@@ -182,8 +182,8 @@ def is_without_form(path: str | None, names: Names) -> bool:
 
 
 def _is_plain_class(node: ast.ClassDef, names: Names) -> bool:
-    """A class that nothing makes a model of: no decorator, no keyword, no base that could, no
-    method of pydantic's.
+    """Return True for a class that cannot be a model: without a decorator, a keyword, a base that
+    could make it one, or a method of pydantic's.
     """
     methods = {
         child.name

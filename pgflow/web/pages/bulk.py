@@ -1,5 +1,5 @@
-"""One order to many runs: those that a search finds are looked up once, shown and asked about, and
-exactly these are told, whatever the search would find by then.
+"""One order to many runs. The runs that a search finds are looked up once, shown and confirmed, and
+exactly these get the order, even if the search finds others by then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_RUNS = 500
 VERBS = ("retry", "resume", "pause", "cancel")
 REFUSALS = (HasActed, InvalidArgument, RunNotFound, WrongState)
 MOST_REFUSALS = 20
-"""Refusals that are told one by one."""
+"""Most refusals that are listed one by one."""
 
 
 async def ask_many(desk: Desk, request: Request) -> Page:

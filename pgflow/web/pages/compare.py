@@ -1,4 +1,4 @@
-"""A fork beside its origin: what it was given, where it went another way, and what it came to."""
+"""A fork beside its origin: its input, the first difference, and its result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Gates: what waits for somebody's answer, and the answer.
+"""Gates: the questions that wait for a person's answer, and the answer.
 
-What is shown is exactly what is asked, and the answer is bound to it by its hash. So whoever
-approves has seen it, even if somebody else edits it meanwhile. An answer that is not taken leads
-back to its form, with all that was written.
+The page shows exactly the request, and the answer is bound to it by its hash. So an approval counts
+for what its sender has seen, even if the request was edited meanwhile. A refused answer leads back
+to its form, with everything that was typed.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Sent:
     """A form that is shown again.
 
     Attributes:
-        fields: Texts that somebody has written.
+        fields: Texts that the user typed.
         add: Pointer of a list that gets a further row.
-        trouble: Reason why it was not taken; empty for none.
+        trouble: Reason why it was refused; empty for none.
         status: Status of the answer.
         is_late: True if it answers another request than the one that is shown.
     """
@@ -87,13 +87,13 @@ class Sent:
 
     @property
     def typed(self) -> Mapping[str, str] | None:
-        """The fields of the request that somebody has written; None for none."""
+        """The fields of the request that the user typed; None for none."""
         has_some = any(name.startswith(INPUT) for name in self.fields)
         return self.fields if has_some and not self.is_late else None
 
 
 async def _page(desk: Desk, request: Request, gate: GateRow, sent: Sent | None = None) -> Page:
-    """Return the page of a gate, with what somebody has written."""
+    """Return the page of a gate, with the texts that the user typed."""
     principal, sent = principal_of(request), sent or Sent()
     shown, is_clear = desk.clear(gate.request), desk.reads_everything(gate.request)
     form = await _form(desk, gate, shown, sent.typed, sent.add)
@@ -173,7 +173,7 @@ async def answer_gate(desk: Desk, request: Request) -> Page | Response:
 
 
 async def _tell(desk: Desk, gate: GateRow, principal: Principal, form: Mapping[str, str]) -> None:
-    """Tell a gate what somebody has written."""
+    """Answer or delegate a gate as the form asks."""
     verdict, why = form.get("verdict", ""), form.get("why", "").strip()
     if verdict == "delegate":
         await _delegate(desk, gate, principal, form, why)
@@ -190,11 +190,11 @@ async def _tell(desk: Desk, gate: GateRow, principal: Principal, form: Mapping[s
 
 
 async def _edit(desk: Desk, gate: GateRow, form: Mapping[str, str]) -> Any:
-    """Return the value that somebody has written, in fields or as JSON.
+    """Return the value that the user entered, in fields or as JSON.
 
     Raises:
-        PayloadChanged: Its fields are those of another request than is asked now.
-        InvalidArgument: It is none.
+        PayloadChanged: Its fields are those of another request than the present one.
+        InvalidArgument: It is not a value.
     """
     if not any(name.startswith(INPUT) for name in form):
         return read_json(form.get("edit", ""), "the edit")
@@ -236,10 +236,10 @@ def _answer(verdict: str, form: Mapping[str, str], why: str, edit: Any) -> Answe
 async def _delegate(
     desk: Desk, gate: GateRow, principal: Principal, form: Mapping[str, str], why: str
 ) -> None:
-    """Let another answer in place of the principal, or of a role of theirs.
+    """Delegate the answer of the principal, or of a role of theirs.
 
     Raises:
-        InvalidArgument: They are not that one, or name nobody.
+        InvalidArgument: They do not have that role, or name no delegate.
     """
     place = form.get("for", principal.name)
     if place not in (principal.name, *principal.acts_as):

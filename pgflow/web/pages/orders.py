@@ -1,4 +1,6 @@
-"""Orders to a run: each says what it does and what it stands for, asks once, and records who."""
+"""Orders to a run. Each page shows what the order does and its command, asks once, and records the
+user.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pgflow.web.page import Page, principal_of, query
 
 PAGE_ROWS = 50
 MOST_LAG = 10_000
-"""Lag that stands for so many events or more."""
+"""Most events of a lag that are counted; more are shown as this many or more."""
 STATES = {
     "working": "A worker delivers its events.",
     "idle": "No worker has it, or it has nothing to do.",
@@ -90,7 +90,7 @@ async def find_relay(desk: Desk, request: Request) -> RelayRow:
     """Return the relay that an address names.
 
     Raises:
-        RelayNotFound: There is none.
+        RelayNotFound: It does not exist.
     """
     name = query(request, "name")
     found = next((relay for relay in await desk.ask(list_relays()) if relay.name == name), None)

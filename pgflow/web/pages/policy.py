@@ -15,7 +15,7 @@ from pgflow.web.page import Page, read_json
 
 RISKS: tuple[str, ...] = get_args(Risk)
 ANY_NAME = "an effect"
-"""Name by which the rules are asked for while nobody has named an act."""
+"""Name of the effect to judge before the user enters one."""
 
 
 async def show_policy(desk: Desk, request: Request) -> Page:

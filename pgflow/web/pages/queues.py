@@ -1,4 +1,4 @@
-"""Queues: what stands in each, and the rules of one, which are changed while it works."""
+"""Queues: the runs in each, and its rules, which you can change while it works."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DONE = {
 
 
 async def show_queues(desk: Desk, request: Request) -> Page:
-    """Show queues, and which of their lanes nobody serves."""
+    """Show queues, and their lanes without a worker."""
     del request
     found = await desk.ask(list_queues())
     return Page(
@@ -63,7 +63,7 @@ async def show_queues(desk: Desk, request: Request) -> Page:
 
 
 async def show_queue(desk: Desk, request: Request) -> Page:
-    """Show a queue, its rules, and who has said what of it."""
+    """Show a queue, its rules, and who changed them."""
     found = await _find(desk, request)
     fields = [(name, words, _shown(found, name)) for name, words in FIELDS.items()]
     return Page(
@@ -86,7 +86,7 @@ async def show_queue(desk: Desk, request: Request) -> Page:
 
 
 async def change_queue(desk: Desk, request: Request) -> Response:
-    """Pause a queue, let it go on, or set those of its rules that somebody has edited."""
+    """Pause or resume a queue, or set the rules that the user edited."""
     principal = need(request, "operate")
     form = await read_form(request)
     found = await _find(desk, request)

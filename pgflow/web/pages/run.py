@@ -1,7 +1,7 @@
-"""A run: where it stands and why, what to do about it, and all that it did.
+"""A run: its status and the reason, the orders that it takes, and all that it did.
 
-A journal may be long. What is drawn and told is a window of it, the newest units unless another is
-asked for; so a run of a hundred thousand steps is shown as fast as one of ten.
+A journal may be long. The page shows a window of it, the newest units unless you ask for another,
+so a run of a hundred thousand steps shows as fast as one of ten.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def _values(desk: Desk, run: RunDetail) -> list[tuple[str, str, Any]]:
 async def _journal(
     desk: Desk, request: Request, run: RunDetail, now: datetime
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return a window of the journal: what is drawn, and what is told; and the kinds of events in
-    all of it, so that nothing is asked for that is not there.
+    """Return a window of the journal, to draw and to list, and the kinds of all its events, which
+    decide what else to read.
     """
     last = await desk.ask(last_seq(run.run_id))
     newest = max(0, last - WINDOW_UNITS)
@@ -198,7 +198,7 @@ async def _kin(desk: Desk, run: RunDetail, kinds: frozenset[str]) -> dict[str, A
 
 
 async def _ledgers(desk: Desk, run: RunDetail, kinds: frozenset[str]) -> dict[str, Any]:
-    """Return what the ledgers have of a run, and what it has said of itself."""
+    """Return the ledger entries of a run, and its published state."""
     effects: Listing[EffectRow] = Listing([], None)
     if any(kind.startswith("effect_") for kind in kinds):
         effects = await desk.ask(list_effects(run.run_id, limit=MOST_ROWS))

@@ -82,7 +82,7 @@ async def show_runs(desk: Desk, request: Request) -> Page:
 
 
 async def list_filters(desk: Desk, principal: Principal) -> dict[str, dict[str, str]]:
-    """Return the searches that somebody has saved, by their names."""
+    """Return the saved searches, by their names."""
     found = await desk.ask(list_documents(COLLECTION, folder=(principal.name,), limit=MOST_FILTERS))
     return {
         row.path[-1]: value for row in found if isinstance(value := desk.clear(row.value), dict)
@@ -123,9 +123,7 @@ def filter_of(desk: Desk, asked: dict[str, str]) -> RunFilter:
 
 
 def command_of(asked: dict[str, str], verb: str = "list") -> str:
-    """Return the command line that a search stands for; with another verb, that which tells them
-    so.
-    """
+    """Return the command line of a search, or of an order to the runs that it finds."""
     words = [f"pgflow {verb}"]
     for name, value in asked.items():
         if value:

@@ -121,7 +121,7 @@ async def show_schedules(desk: Desk, request: Request) -> Page:
 
 
 async def show_schedule(desk: Desk, request: Request) -> Page:
-    """Show a schedule: its next slots, its last run, and what was said of it."""
+    """Show a schedule: its next slots, its last run, and its changes."""
     found = await _find(desk, request)
     changes = await desk.ask(
         list_schedule_changes(
@@ -262,7 +262,7 @@ def _slots(found: ScheduleRow, first: str, last: str) -> list[datetime]:
 
 
 def _moment(text: str, what: str, found: ScheduleRow) -> datetime:
-    """Return a time that somebody has written; without a zone it is meant in the schedule's."""
+    """Return the time that the user typed. Without a zone it is in that of the schedule."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -1,7 +1,7 @@
-"""The statements behind a page, and statements of one's own.
+"""The statements behind a page, and statements of your own.
 
-Whoever sees a page may see what it asks. To run a statement needs the role ``admin``: as an auditor
-one reads the runs of every tenant, and a statement may be dear.
+If you may see a page, you may see its queries. To run a statement you need the role ``admin``: an
+auditor reads the runs of every tenant, and a statement may be expensive.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def show_behind(desk: Desk, request: Request, handlers: Handlers) -> Page:
 
 
 def _request_of(request: Request, path: str, query: str) -> Request:
-    """Return the request of that page by whoever asks."""
+    """Return a request for another page by the same user."""
     root = request.scope.get("root_path", "")
     scope = {**request.scope, "path": root + path, "query_string": query.encode()}
     return Request(scope)

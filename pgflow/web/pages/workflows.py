@@ -22,7 +22,7 @@ KEPT_SECONDS = 10.0
 
 
 async def show_workflows(desk: Desk, request: Request) -> Page:
-    """Show each workflow, as its newest runs tell."""
+    """Show each workflow, from its newest runs."""
     del request
     found = await desk.ask(list_workflow_rows())
     return Page(

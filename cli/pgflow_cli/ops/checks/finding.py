@@ -47,7 +47,7 @@ class Patient:
         self.connection = connection
 
     def ask(self, question: Question[T]) -> T:
-        """The answer to a question about what pgflow has."""
+        """Return the answer of the database to a reader's question."""
         with self._own_names():
             return fetch(self.connection, question)
 
@@ -57,7 +57,7 @@ class Patient:
             return fetch_dicts(self.connection, query, params)
 
     def row(self, query: str, params: Any = None) -> dict[str, Any]:
-        """The only row of such a query."""
+        """Return the only row of such a query."""
         return self.rows(query, params)[0]
 
     @contextmanager

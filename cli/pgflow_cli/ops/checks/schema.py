@@ -77,11 +77,10 @@ order by 1
 
 
 def check_drift(patient: Patient) -> Iterator[Finding]:
-    """The functions, tables, views and indexes that are there are those of this version,
-    word for word.
+    """Yield functions, tables, views and indexes that differ from those of this version.
 
-    Of a function whose body is parsed when it is made the server keeps no words: it must be there,
-    and be such a one.
+    The server keeps no text of a function whose body is parsed at its creation: such a function
+    must only exist, and be of that kind.
     """
     from pgflow.schema import own_assets
 

@@ -124,7 +124,9 @@ def check_replication(patient: Patient) -> Iterator[Finding]:
 
 
 def check_clock(patient: Patient) -> Iterator[Finding]:
-    """The database's clock decides; one here that differs only misleads readers of logs."""
+    """Yield a difference of clocks. The database's clock decides, so it only misleads readers of
+    logs.
+    """
     before = time.time()
     theirs = float(
         patient.row("select extract(epoch from clock_timestamp())::float8 as now")["now"]
@@ -257,8 +259,8 @@ def check_autovacuum(patient: Patient) -> Iterator[Finding]:
 
 
 def check_long_transactions(patient: Patient) -> Iterator[Finding]:
-    """An old snapshot keeps every dead row alive; claims read on past them, but what is worked on
-    slows and tables grow.
+    """Yield old snapshots, which keep every dead row alive. Claims read on past those rows, but
+    everything else slows down.
     """
     from pgflow.inspect import list_snapshots
 

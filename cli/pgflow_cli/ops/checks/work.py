@@ -119,7 +119,7 @@ MOST_NAMED = 4
 
 
 def check_deadlocks(patient: Patient) -> Iterator[Finding]:
-    """Runs that wait for each other for ever."""
+    """Yield runs that wait for each other."""
     from pgflow.inspect import health
 
     found = patient.ask(health.list_deadlocks(limit=None))
@@ -143,7 +143,7 @@ _LEFT = {
 
 
 def check_messages(patient: Patient) -> Iterator[Finding]:
-    """Signals that runs could not take, or had ended before they came."""
+    """Yield signals that runs could not take, or that came after their end."""
     from pgflow.inspect import health
 
     found = patient.ask(health.count_left_messages())
@@ -279,7 +279,9 @@ def check_schedules(patient: Patient) -> Iterator[Finding]:
 
 
 def check_books(patient: Patient) -> Iterator[Finding]:
-    """The engine's own audit: reads everything, hence only when asked for."""
+    """Yield violations that the engine's own audit finds. It reads everything, so it runs only on
+    request.
+    """
     from pgflow.inspect import health
 
     violations = patient.ask(health.check_books())

@@ -57,7 +57,7 @@ class Arrivals:
         self._taken: dict[tuple[str, str], Look] = {}
 
     async def watch(self) -> None:
-        """Look at the files, for ever; what fails is tried again at the next look."""
+        """Look at the files again and again. A failure is retried at the next look."""
         while True:
             try:
                 await self.look()
@@ -107,7 +107,7 @@ class Arrivals:
 
 
 def _relative(path: str, folder: Path) -> str:
-    """A path as seen from a folder, which it need not be below."""
+    """Return a path as seen from a folder, which it need not be below."""
     return os.path.relpath(path, folder)
 
 

@@ -47,7 +47,7 @@ class Flows:
         self._arguments = {one.name: self._prepare(one) for one in triggers}
 
     def arguments(self, trigger: Trigger) -> Mapping[str, Any]:
-        """The arguments of a run of a trigger, with the texts that the files have now."""
+        """Return the arguments of a run of a trigger, with the texts that the files have now."""
         self.refresh()
         return self._arguments[trigger.name]
 
@@ -71,7 +71,7 @@ class Flows:
             log.warning("trigger %s goes on with the text of before: %s", trigger.name, why)
 
     def _prepare(self, trigger: Trigger) -> dict[str, Any]:
-        """The arguments of a run; what it takes of an event is filled in later."""
+        """Return the arguments of a run. Fields of an event are filled in later."""
         given = {**dict.fromkeys(trigger.take, ""), **trigger.inputs}
         wishes = replace(
             self._wishes,
@@ -91,10 +91,10 @@ class Flows:
 
 
 def find_flow(folder: Path, run: str) -> Path:
-    """The workflow that a trigger names: a path below the folder, or the name of one there.
+    """Return the workflow of a trigger: a path below the folder, or the name of one there.
 
     Raises:
-        Mistake: There is none, or there are several.
+        Mistake: It does not exist, or several have the name.
     """
     from pgflow.declare import discover_workflows
 

@@ -73,7 +73,7 @@ class Starts:
         log.info("trigger %s: run %s", trigger.name, run.key)
 
     def prepare(self, trigger: Trigger, event: Any) -> tuple[Workflow[..., Any], tuple[Any, ...]]:
-        """The workflow and the arguments of the run of an event.
+        """Return the workflow and the arguments of the run of an event.
 
         Raises:
             NotStorable: The event does not fit the trigger.

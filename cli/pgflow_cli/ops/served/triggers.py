@@ -49,13 +49,13 @@ class Trigger:
         name: Its name, with which the keys of its runs begin.
         run: File, folder or name of the workflow.
         source: Kind of its events: ``cron``, ``every``, ``webhook``, ``topic`` or ``files``.
-        value: Word of the file on the source.
-        options: Further words on it.
-        message: Message of each run; None for what the event says.
+        value: Value of the source in the file.
+        options: Further options of the source.
+        message: Message of each run; None for the event itself.
         inputs: Inputs of each run.
-        take: Inputs that are parts of the event, each with the way to it.
+        take: Inputs that are parts of the event, each with the path to it.
         provider: Provider of its runs, if it is another than that of the server.
-        conversation: Conversation that its runs belong to, with ways into the event in braces;
+        conversation: Conversation that its runs belong to, with paths into the event in braces;
             empty for none.
     """
 
@@ -76,10 +76,10 @@ class Trigger:
         return self.source in ("cron", "every")
 
     def fill(self, event: Any) -> tuple[str, dict[str, Any]]:
-        """The message and the inputs of the run of an event.
+        """Return the message and the inputs of the run of an event.
 
         Raises:
-            LookupError: The event has not what is to be taken of it.
+            LookupError: The event lacks a part that is taken from it.
         """
         told = event["path"] if self.source == "files" else event
         said = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
@@ -87,7 +87,7 @@ class Trigger:
         return said if self.message is None else self.message, {**self.inputs, **taken}
 
     def conversation_of(self, event: Any) -> str:
-        """The conversation that the run of an event belongs to; empty for none.
+        """Return the conversation that the run of an event belongs to; empty for none.
 
         Raises:
             LookupError: The event has not what names it.
@@ -101,7 +101,7 @@ class Trigger:
 
 
 def _follow(event: Any, way: str) -> Any:
-    """The part of an event at the end of a way such as ``issue.labels.0``."""
+    """Return the part of an event at a path such as ``issue.labels.0``."""
     part = event
     for step in way.split("."):
         if isinstance(part, dict) and step in part:
@@ -114,7 +114,7 @@ def _follow(event: Any, way: str) -> Any:
 
 
 def read_triggers(path: Path) -> list[Trigger]:
-    """The triggers of a file.
+    """Return the triggers of a file.
 
     Raises:
         Mistake: It cannot be read, or says what no trigger can be.
@@ -207,7 +207,7 @@ def _check_webhook(place: str, trigger: Trigger) -> None:
 
 
 def schedule_of(trigger: Trigger, place: str = "") -> Schedule:
-    """The schedule of a trigger.
+    """Return the schedule of a trigger.
 
     Raises:
         Mistake: It has no such slots.

@@ -132,7 +132,7 @@ def _hash_at(path: Path) -> str | None:
 
 
 def _listed(folder: Path) -> dict[str, str]:
-    """The files that were delivered to a folder before."""
+    """Return the files that were delivered to a folder before."""
     try:
         said = json.loads((folder / LIST).read_text())
     except (OSError, ValueError):

@@ -26,7 +26,7 @@ _OWN: Final = frozenset({".pgflow", ".git"})
 
 
 class Outside(Exception):
-    """A path is none that a run may open; the message says why."""
+    """A path that a run may not open; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Tree:
     root: str
 
     def path(self, location: str) -> Path:
-        """The path of a location below the folder.
+        """Return the path of a location below the folder.
 
         Raises:
             Outside: It leads elsewhere.
@@ -59,7 +59,7 @@ class Tree:
         return found
 
     def target(self, location: str) -> Path:
-        """The folder that files are delivered to.
+        """Return the folder that files are delivered to.
 
         Raises:
             Outside: It leads elsewhere, or is the run's own.
@@ -114,7 +114,7 @@ class Tree:
         return " ".join(f"{path.name}:{one.st_ino}:{one.st_mtime_ns}" for path, one in told)
 
     def text(self, location: str, most_bytes: int) -> str | None:
-        """The text of a file; None if it is none, or is longer."""
+        """Return the text of a file; None if it is not text, or too long."""
         found = self.files(location)
         if len(found) != 1 or found[0].stat().st_size > most_bytes:
             return None
@@ -125,8 +125,8 @@ class Tree:
         return None if "\0" in text else text
 
     def place(self, location: str, name: str) -> str:
-        """The one path that a text is written to: of a folder a file of that name, of a pattern the
-        words of its placeholders.
+        """Return the one path that a text is written to: of a folder a file of that name, of a
+        pattern the words of its placeholders.
         """
         whole = f"{location}{_plain(name)}.md" if location.endswith("/") else location
         return _PLACEHOLDER.sub(lambda found: _plain(found.group()) or _plain(name), whole)
@@ -175,7 +175,7 @@ def hash_of_file(path: Path) -> str:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Every file in a folder that is not hidden, links to elsewhere left out."""
+    """Yield every file in a folder that is not hidden, links to elsewhere left out."""
     for above, names, files in os.walk(folder, followlinks=False):
         names[:] = sorted(name for name in names if name[0] != ".")
         for name in sorted(files):

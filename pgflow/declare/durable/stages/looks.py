@@ -117,7 +117,7 @@ class Desk:
         )
 
     def stamps(self) -> dict[str, str]:
-        """The marks of its outputs."""
+        """Return the marks of its outputs."""
         return {file.location: self.tree.stamp(file.location) for file in self.stage.writes}
 
     def _is_current(self, inputs: dict[str, str | None], prompt: str) -> bool:
@@ -162,7 +162,7 @@ class Desk:
         return {file.location: self.tree.hash(file.location) for file in self.stage.writes}
 
     def _answered(self, done: Done, untouched: list[StageFile]) -> list[tuple[StageFile, str]]:
-        """The texts that an answer has for outputs."""
+        """Return the texts that an answer has for outputs."""
         if len(self.stage.writes) == 1:
             return [(file, done.text) for file in untouched]
         said = done.value if done.has_value else _as_json(done.text)
@@ -213,7 +213,9 @@ class Desk:
 
 
 def shown(tree: Tree, stage: Stage, most_bytes: int) -> str:
-    """The texts of a stage's inputs for its prompt, each between lines that it cannot forge."""
+    """Return the texts of a stage's inputs for its prompt, each between lines that it cannot
+    forge.
+    """
     parts = []
     for file in stage.reads:
         text = tree.text(file.location, most_bytes)

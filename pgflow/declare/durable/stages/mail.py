@@ -76,7 +76,7 @@ class Mail:
         return self.heard[name]
 
     async def _why_refused(self, name: str, value: JsonValue, number: int) -> str:
-        """Return the reason why a message is none that its stage can use, as a step."""
+        """Return the reason why a stage cannot use a message, as a step."""
         graph, tree = self.graph, self.tree
 
         def check(value: Any) -> str:

@@ -165,7 +165,7 @@ def is_delivery(effect: Effect) -> bool:
 
 
 def value_at(expression: str, values: dict[str, JsonValue]) -> JsonValue:
-    """The value that a path into the state leads to; None if there is nothing.
+    """Return the value that a path into the state leads to; None if there is nothing.
 
     Args:
         expression: The path, as in ``delivery_target.folder_path``.

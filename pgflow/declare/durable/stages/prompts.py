@@ -67,12 +67,12 @@ def _where(stage: Stage) -> str:
 
 
 def heard(values: dict[str, JsonValue]) -> str:
-    """Messages that came from outside."""
+    """Return messages from outside, a line each."""
     return "\n".join(f"Message {name}: {json_text(value)}" for name, value in values.items())
 
 
 def up_to(gate: Gate) -> str:
-    """The order to work up to a checkpoint, and to stop there."""
+    """Return the order to work up to a checkpoint, and to stop there."""
     after = (
         f"Do the process up to and including step {gate.after_step}"
         if gate.after_step
@@ -101,7 +101,7 @@ def again(said: str, notes: str) -> str:
 
 
 def to_check(stage_id: str, checks: Iterable[Check], said: str) -> str:
-    """The order to check what a stage has made."""
+    """Return the order to check what a stage has made."""
     rows = "\n".join(
         f"- {check.check}" + (f": passes if {check.passes_if}" if check.passes_if else "")
         for check in checks
@@ -115,7 +115,7 @@ def to_check(stage_id: str, checks: Iterable[Check], said: str) -> str:
 
 
 def to_act(effects: Iterable[Effect], keys: dict[str, JsonValue]) -> str:
-    """The acts on other systems that a turn is meant to do, with their keys."""
+    """Return the acts on other systems that a turn is meant to do, with their keys."""
     rows = []
     for effect in effects:
         key = keys.get(effect.idempotency_key or "")
@@ -125,7 +125,7 @@ def to_act(effects: Iterable[Effect], keys: dict[str, JsonValue]) -> str:
 
 
 def to_undo(stage_id: str, system: str, instruction: str, said: str) -> str:
-    """The order to take back what a stage has done."""
+    """Return the order to take back what a stage has done."""
     return (
         f"The workflow has failed after stage {stage_id} had acted on {system}. Take that back: "
         f"{instruction}\n\nThe stage said:\n\n{_cut(said)}"

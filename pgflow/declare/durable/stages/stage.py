@@ -1,9 +1,9 @@
 """One stage of a workspace, from its request to its delivery.
 
-`StagePlay.play` is the table of contents. A stage whose inputs are those that it ran with, and
-whose outputs are there, has nothing to do. Else its agent takes a turn for each checkpoint, and one
-for the rest. What it left is taken, checked, mended once, and shown to a person where the contract
-says so. Every look at the files is a step, so a replay sees what the run has seen.
+`StagePlay.play` is the table of contents. A stage has nothing to do if its inputs are those of its
+last run, and its outputs exist. Else its agent takes a turn for each checkpoint, and one for the
+rest. Its work is taken, checked, revised once, and shown to a person if the contract requires that.
+Every look at the files is a step, so a replay sees what the run has seen.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class StagePlay:
     # Checks and reviews --------------------------------------------------------------------------
 
     async def _checked(self, said: str) -> str:
-        """Have the work checked, mended once, and then decided by a person."""
+        """Have the work checked, revised once, and then decided by a person."""
         if not self.node.checks:
             return said
         was_mended = False

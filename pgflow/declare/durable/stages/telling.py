@@ -49,7 +49,7 @@ class Telling:
         self.dialogue.append(said)
 
     def key(self, kind: str) -> str:
-        """The next key of a kind of step; the first has no number."""
+        """Return the next key of a kind of step; the first has no number."""
         self.counts[kind] += 1
         key = f"{self.id}:{kind}" if kind else self.id
         return key if self.counts[kind] == 1 else f"{key}#{self.counts[kind]}"
@@ -57,7 +57,7 @@ class Telling:
     def turn_task(
         self, kind: str, *more: str, whole: str | None = None, schema: JsonValue = None
     ) -> tuple[Task, Callable[[Turn], Turn]]:
-        """The task of a turn, and what puts the files into its prompt when it is taken."""
+        """Return the task of a turn, and what puts the files into its prompt when it is taken."""
         text = whole or prompts.joined(self.prompt, *self.dialogue, *more)
         node = self.node.model_copy(
             update={
