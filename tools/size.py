@@ -65,7 +65,9 @@ def python_lines(path: Path) -> int:
 
 def sql_lines(path: Path) -> int:
     """Return the number of lines of code of a SQL file; comments on objects count as comments."""
-    text = re.sub(r"^comment on [^;]*?\bis\s+'(?:[^']|'')*';", "", path.read_text(), flags=re.MULTILINE)
+    text = re.sub(
+        r"^comment on [^;]*?\bis\s+'(?:[^']|'')*';", "", path.read_text(), flags=re.MULTILINE
+    )
     lines = (line.strip() for line in text.splitlines())
     return sum(1 for line in lines if line and not line.startswith("--"))
 
@@ -129,9 +131,7 @@ def main() -> None:
         print(f"{room.code_lines:7,} {room.files:4} {room.name}")
     for kind in ("pgflow", "cli", "sql"):
         mine = [room for room in found if room.name.startswith(f"{kind}/")]
-        print(
-            f"{sum(r.code_lines for r in mine):7,} {sum(r.files for r in mine):4} all of {kind}"
-        )
+        print(f"{sum(r.code_lines for r in mine):7,} {sum(r.files for r in mine):4} all of {kind}")
     for name, count in counts(root).items():
         print(f"{count:7,}      {name}")
 

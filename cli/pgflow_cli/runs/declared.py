@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pgflow.texts import cut
 from pgflow_cli.files.declared import read_graph
 from pgflow_cli.look.database import fetch, opened
 from pgflow_cli.look.failures import USAGE, Mistake
@@ -33,6 +34,7 @@ WORKFLOW = "pgflow.declared"
 """Workflow of the runs of files."""
 _LAYOUT = Path(".archon", "workflows")
 _SOPS = (".", "sops", "agent-sops", ".agents/sops")
+_SIGNS = {"tool": ">", "stderr": "!"}
 
 
 @dataclass(frozen=True)
@@ -410,16 +412,25 @@ def check_folder(dsn: str | None, arguments: dict[str, Any], key: str | None) ->
         )
 
 
-def say_end(end: dict[str, Any]) -> str:
-    """One node that ended, in a line."""
+def say_end(end: dict[str, Any], seconds: float | None = None) -> str:
+    """One node that ended, in a line. Of a long reason the end is shown too: programs complain with
+    their source first, and with the error last.
+
+    Args:
+        end: Its end.
+        seconds: Time from its beginning, if that was seen.
+    """
     round_ = f" #{end['iteration']}" if end.get("iteration") else ""
-    why = f": {end['reason']}" if end.get("reason") else ""
-    return shown(f"{end['state']:<10}{end['id']}{round_}{why}"[:400])
+    took = f" ({seconds:.1f} s)" if seconds is not None else ""
+    why = f": {cut(shown(end['reason']), 600)}" if end.get("reason") else ""
+    return shown(f"{end['state']:<10}{end['id']}{round_}{took}") + why
 
 
 def say_word(word: dict[str, Any]) -> str:
-    """One thing that an agent says or uses, in a line."""
-    sign = ">" if word["type"] == "tool" else "|"
+    """The beginning of a node, or one thing that it lets out, in a line."""
+    if word["type"] == "start":
+        return shown(f"{'running':<10}{word['step']}")
+    sign = _SIGNS.get(word["type"], "|")
     return shown(f"{'':<10}{word['step']} {sign} {' '.join(word['content'].split())}"[:400])
 
 

@@ -73,6 +73,7 @@ from pgflow.declare.text.javascript import trim
 from pgflow.declare.text.outputs import Beyond, Output, UnresolvableReference, declared_fields
 from pgflow.declare.text.templates import Variables, resolve
 from pgflow.errors import StepFailed
+from pgflow.texts import cut
 
 _MOST_RESULT: Final = 700_000
 """Longest result in bytes that is no file: the database takes 1 MiB, and a codec may need more."""
@@ -367,7 +368,7 @@ class Player:
             "id": node.id,
             "type": node.body.mode,
             "state": end.output.state,
-            "reason": end.reason if end.reason is None else end.reason[:1000],
+            "reason": end.reason if end.reason is None else cut(end.reason, 1000),
         }
         if around is not None:
             said["iteration"] = around.number

@@ -58,8 +58,10 @@ class TurnFailed(Exception):
         self.spent = spent
 
 
-Word: TypeAlias = Literal["assistant", "tool"]
-"""Kind of what an agent lets out while it is at work: words of its own, or the use of a tool."""
+Word: TypeAlias = Literal["assistant", "tool", "stderr"]
+"""Kind of what an agent lets out while it is at work: words of its own, the use of a tool, or a
+complaint of its command.
+"""
 
 
 def _to_nobody(kind: Word, text: str) -> None:
@@ -221,6 +223,7 @@ async def run_command(
         most_bytes=most_bytes,
         secrets=turn.secrets,
         hear=_Lines(hear).put,
+        complain=_Lines(partial(turn.tell, "stderr")).put,
     )
     try:
         return await run(order)

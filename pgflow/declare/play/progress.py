@@ -19,7 +19,9 @@ STREAM: Final = "nodes"
 """Stream in which a run tells of each node that ended."""
 
 WORDS: Final = "agents"
-"""Stream of what agents say and use while they are at work. Nothing of it is kept: read it live."""
+"""Stream of what nodes let out while they are at work: that they begin, what agents say and use,
+what programs complain. Nothing of it is kept: read it live.
+"""
 
 
 @dataclass(frozen=True, slots=True)
