@@ -161,7 +161,7 @@ def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any
     settings = with_tiers(_settings(wishes, folder), graph)
     stages.check_requested(graph, wishes.requested)
     _check_worktree(graph, settings)
-    agents = _check_agents(graph, settings)
+    agents = _check_agents(graph, settings, is_here=not wishes.is_elsewhere)
     frozen = freeze(graph, folder, search=wishes.search)
     for name in inputs if folder is not None else ():
         stages.check_message(graph, settings.cwd, name, inputs[name])
@@ -301,7 +301,7 @@ def _read(path: Path) -> str:
         raise Mistake(f"--context {path} cannot be read: {why}") from error
 
 
-def _check_agents(graph: Graph, settings: Settings) -> Agents:
+def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
     """Refuse a run whose agents nobody can be, or nobody as they are meant.
 
     Raises:
@@ -321,7 +321,9 @@ def _check_agents(graph: Graph, settings: Settings) -> Agents:
     try:
         for spec in (settings.provider, *settings.providers.values()):
             if spec is not None:
-                providers.make_provider(spec)
+                provider = providers.make_provider(spec)
+                if is_here and isinstance(provider, providers.CommandProvider):
+                    provider.check(settings.cwd)
         broken = limits.refused(graph, agents, settings.ignored)
     except InvalidArgument as error:
         raise Mistake(str(error)) from error
