@@ -49,6 +49,17 @@ def _seen(char: str) -> str:
     return REPLACEMENT if is_hidden else char
 
 
+def cut(text: str, most: int) -> str:
+    """The text, or its beginning and its end if it is longer: an error ends with what counts.
+
+    Args:
+        text: Anything.
+        most: Characters of the answer.
+    """
+    head = most // 6
+    return text if len(text) <= most else f"{text[:head]} … {text[head + 3 - most :]}"
+
+
 # ---------------------------------------------------------------- passwords
 
 MASK = "***"

@@ -5532,7 +5532,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5b0b0e2309d1152a60487f2419b70a70
+  md5 199b39a6571bacefdab880d785a07d02
   grant execute to pgflow_worker
 
 function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner

@@ -325,7 +325,9 @@ def needs_target(arguments: list[str]) -> bool:
 def run(arguments: list[str]) -> int:
     """Runs a command line; answers its exit code. A mistake is one line on standard error."""
     try:
-        answer = get_command(app)(args=arguments, prog_name="pgflow", standalone_mode=False)
+        answer = get_command(app)(
+            args=arguments, prog_name="pgflow", standalone_mode=False, obj=tuple(arguments)
+        )
     except failures.Ended as ended:
         return ended.code
     except typer.Abort as aborted:

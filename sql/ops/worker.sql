@@ -160,7 +160,9 @@ begin
   with gone as (
     delete from pgflow.lease e where e.run_id = any(ids) returning e.*
   ), seen as (
-    select g.*, n.newest, n.newest = g.last_seq as is_suspect, q.max_deaths
+    select g.*, n.newest, n.newest = g.last_seq and not exists (
+      select from pgflow.step_beat b where b.run_id = g.run_id and b.details is not null and b.beat_at >= g.claimed_at
+    ) as is_suspect, q.max_deaths
     from gone g
     cross join lateral (select coalesce(max(u.seq), 0) as newest from pgflow.unit u where u.run_id = g.run_id) n
     join pgflow.lane l on l.lane_id = g.lane_id

@@ -137,8 +137,8 @@ def test_running_out_of_time_is_exit_code_three(dsn, conn):
     )
     assert answer.code == 3
     assert re.fullmatch(
-        r"pgflow: run 'nap-1' is \w+ after 0.3 s; a worker goes on with it. See it with: pgflow "
-        r"show nap-1\n",
+        r"pgflow: run 'nap-1' is \w+ after 0.3 s. Go on here with: pgflow run cli_jobs:napping "
+        r"seconds:=3600 -k nap-1 --max-runtime 300ms; or with a worker: pgflow workers cli_jobs\n",
         answer.err,
     )
     assert statuses(conn)["nap-1"] in ("waiting", "queued")
@@ -234,8 +234,8 @@ def test_sigterm_hands_the_run_back(dsn, conn):
     assert answer.code == 130
     assert (
         answer.err
-        == "pgflow: run 'nap-1' was handed back; a worker goes on with it. See it with: pgflow "
-        "show nap-1\n"
+        == "pgflow: run 'nap-1' was handed back. Go on here with: pgflow run cli_jobs:napping "
+        "seconds:=3600 -k nap-1; or with a worker: pgflow workers cli_jobs\n"
     )
     assert one(conn, "select count(*) from pgflow.worker") == 0
 

@@ -35,7 +35,7 @@ class Watcher:
             for line in stream:
                 self._lines.put(line)
 
-    def hears(self, word: str) -> None:
+    def hears(self, word: str) -> str:
         """Wait for a line with this word."""
         heard = []
         while True:
@@ -44,7 +44,7 @@ class Watcher:
             except queue.Empty:
                 raise AssertionError(f"no {word!r} in {heard}") from None
             if word in heard[-1]:
-                return
+                return heard[-1]
 
 
 @contextmanager

@@ -173,3 +173,23 @@ def test_a_function_that_has_said_nothing_for_too_long_has_failed() -> None:
     turn = Turn("one", "a", "a", ".", {}, idle_seconds=0.2)
     with pytest.raises(TurnFailed, match=r"^the function timed out after 0\.2s of silence$"):
         asyncio.run(make_provider("python:declared_agents:hanging").take(turn))
+
+
+async def test_a_word_before_the_json_costs_no_second_turn(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    agent = tmp_path / "agent.sh"
+    agent.write_text("#!/bin/sh\necho turn >> witness\necho 'Sure, here you are: {\"n\": 6,'\n")
+    agent.chmod(0o755)
+    path = write(
+        tmp_path,
+        """
+        - id: a
+          prompt: How many?
+          output_format: {type: object, properties: {n: {type: number}}, required: [n]}
+        - {id: b, bash: echo "it is $a.output.n", depends_on: [a]}
+        """,
+    )
+    run = await play(aflow, path, provider="cmd:./agent.sh")
+    assert (run.status, run.output) == ("completed", "it is 6"), run
+    assert (tmp_path / "witness").read_text() == "turn\n"

@@ -116,8 +116,17 @@ def test_elsewhere_any_text_will_do(script: str) -> None:
     assert [slot.is_number for slot in rewrite(script).slots] == [False]
 
 
+@pytest.mark.parametrize("word", ["1", '"$a.output"', "$a.output"])
+@pytest.mark.parametrize("loop", ["for", "select"])
+def test_a_loop_over_words_may_read_a_text(loop: str, word: str) -> None:
+    shell = rewrite(f"{loop} x in a; do break; done <<< {word}\necho $a.output")
+    assert shell.text.startswith(f"{loop} x in a; do break; done <<< ")
+    assert {slot.reference for slot in shell.slots} == {"$a.output"}
+
+
 def test_a_script_that_the_lexer_does_not_understand_is_refused_by_its_line() -> None:
-    with pytest.raises(NotRewritable, match="line 2, column 7: the lexer does not understand"):
+    said = "line 2, column 7: the lexer does not understand \"<<'X'; }"
+    with pytest.raises(NotRewritable, match=said):
         rewrite("true\n{ cat <<'X'; } | cat\n$a.output\nX\n")
 
 

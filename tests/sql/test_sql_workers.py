@@ -238,6 +238,26 @@ def test_only_the_guilty_run_of_a_worker_is_suspected_for_long(db: Conn) -> None
     assert one(db, "select pgflow.status_(%s)", guilty) == "stuck"
 
 
+def test_a_heartbeat_is_progress_and_the_drafts_of_a_step_are_none(db: Conn) -> None:
+    db.execute("select pgflow.limit_queue('default', max_deaths => 2)")
+    start(db, key="k")
+    for _ in range(3):
+        run = claim_one(db)
+        assert run.suspect == 0
+        db.execute("select pgflow.beat_step(%s, %s, 1, 1, 'null')", (run.run_id, run.token))
+        reap(db, run.worker)
+    for suspect in range(2):
+        run = claim_one(db)
+        assert run.suspect == suspect
+        db.execute(
+            "select pgflow.emit_drafts(%s, %s, 1, 't', 0, 0, %s::jsonb)",
+            (run.run_id, run.token, '[["words", "1"]]'),
+        )
+        db.execute("update pgflow.step_beat set beat_at = beat_at - interval '1 hour'")
+        reap(db, run.worker)
+    assert one(db, "select status from pgflow.result('k')") == "stuck"
+
+
 def test_a_retry_of_a_poisoned_run_gives_it_a_fresh_budget(db: Conn) -> None:
     db.execute("select pgflow.limit_queue('default', max_deaths => 1)")
     start(db, key="k")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pgflow.texts import cut
 from pgflow_cli.files.declared import read_graph
 from pgflow_cli.look.database import fetch, opened
 from pgflow_cli.look.failures import USAGE, Mistake
@@ -33,6 +34,7 @@ WORKFLOW = "pgflow.declared"
 """Workflow of the runs of files."""
 _LAYOUT = Path(".archon", "workflows")
 _SOPS = (".", "sops", "agent-sops", ".agents/sops")
+_SIGNS = {"tool": ">", "stderr": "!"}
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any
     settings = with_tiers(_settings(wishes, folder), graph)
     stages.check_requested(graph, wishes.requested)
     _check_worktree(graph, settings)
-    agents = _check_agents(graph, settings)
+    agents = _check_agents(graph, settings, is_here=not wishes.is_elsewhere)
     frozen = freeze(graph, folder, search=wishes.search)
     for name in inputs if folder is not None else ():
         stages.check_message(graph, settings.cwd, name, inputs[name])
@@ -301,7 +303,7 @@ def _read(path: Path) -> str:
         raise Mistake(f"--context {path} cannot be read: {why}") from error
 
 
-def _check_agents(graph: Graph, settings: Settings) -> Agents:
+def _check_agents(graph: Graph, settings: Settings, *, is_here: bool) -> Agents:
     """Refuse a run whose agents have no provider, or one that ignores their limits.
 
     Raises:
@@ -321,7 +323,9 @@ def _check_agents(graph: Graph, settings: Settings) -> Agents:
     try:
         for spec in (settings.provider, *settings.providers.values()):
             if spec is not None:
-                providers.make_provider(spec)
+                provider = providers.make_provider(spec)
+                if is_here and isinstance(provider, providers.CommandProvider):
+                    provider.check(settings.cwd)
         broken = limits.refused(graph, agents, settings.ignored)
     except InvalidArgument as error:
         raise Mistake(str(error)) from error
@@ -412,16 +416,25 @@ def check_folder(dsn: str | None, arguments: dict[str, Any], key: str | None) ->
         )
 
 
-def say_end(end: dict[str, Any]) -> str:
-    """One node that ended, in a line."""
+def say_end(end: dict[str, Any], seconds: float | None = None) -> str:
+    """One node that ended, in a line. Of a long reason the end is shown too: programs complain with
+    their source first, and with the error last.
+
+    Args:
+        end: Its end.
+        seconds: Time from its beginning, if that was seen.
+    """
     round_ = f" #{end['iteration']}" if end.get("iteration") else ""
-    why = f": {end['reason']}" if end.get("reason") else ""
-    return shown(f"{end['state']:<10}{end['id']}{round_}{why}"[:400])
+    took = f" ({seconds:.1f} s)" if seconds is not None else ""
+    why = f": {cut(shown(end['reason']), 600)}" if end.get("reason") else ""
+    return shown(f"{end['state']:<10}{end['id']}{round_}{took}") + why
 
 
 def say_word(word: dict[str, Any]) -> str:
-    """One thing that an agent says or uses, in a line."""
-    sign = ">" if word["type"] == "tool" else "|"
+    """The beginning of a node, or one thing that it lets out, in a line."""
+    if word["type"] == "start":
+        return shown(f"{'running':<10}{word['step']}")
+    sign = _SIGNS.get(word["type"], "|")
     return shown(f"{'':<10}{word['step']} {sign} {' '.join(word['content'].split())}"[:400])
 
 

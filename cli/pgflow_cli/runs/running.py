@@ -8,6 +8,7 @@ import json
 import shlex
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.look.failures import INTERRUPTED, NEEDS_A_PERSON, TIME_LIMIT, Ended
@@ -15,12 +16,10 @@ from pgflow_cli.look.output import console, note, printable, shown
 from pgflow_cli.runs import declared, stages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pgflow import AsyncApp, AsyncRun, Workflow
     from pgflow.inspect import GateRow
-
-_LATER = "a worker goes on with it. See it with: pgflow show {key}"
 
 
 def run_here(
@@ -34,6 +33,7 @@ def run_here(
     as_json: bool = False,
     stops_at_gates: bool = False,
     attach: str | None = None,
+    again: Callable[[str], str],
 ) -> dict[str, Any]:
     """Start a run, work on it until it ends, and return its key, status and output.
 
@@ -43,16 +43,17 @@ def run_here(
         arguments: Its input.
         limit: Longest time in seconds.
         shows_progress: True to show what it is doing.
-        watch: True to print each node of a declared workflow as it ends.
+        watch: True to print each node of a declared workflow as it begins and ends.
         as_json: True to print nodes as JSON.
         stops_at_gates: True to end when the run waits for a person.
         attach: Key of an existing run to work on instead of a new one.
+        again: Returns the command that continues the run of a key.
 
     Raises:
         RunFailed, RunCancelled, RunStuck: It did not complete.
         Ended: The time limit or a signal came first; the run is handed back.
     """
-    watching = _Watch(enabled=watch, as_json=as_json, stops=stops_at_gates)
+    watching = _Watch(enabled=watch, as_json=as_json, stops=stops_at_gates, again=again)
     return asyncio.run(
         _run(app, workflow, arguments, limit, watching, attach, shows=shows_progress)
     )
@@ -88,14 +89,14 @@ async def _run(
                     await _finish(app, handle, show, watching)
         except TimeoutError:
             note(
-                f"pgflow: run {handle.key!r} is {await handle.status()} after {limit:g} s; "
-                f"{_LATER.format(key=handle.key)}"
+                f"pgflow: run {handle.key!r} is {await handle.status()} after {limit:g} s. "
+                f"{watching.again(handle.key)}"
             )
             raise Ended(TIME_LIMIT) from None
         except asyncio.CancelledError:
             if not stopped:
                 raise
-            note(f"pgflow: run {handle.key!r} was handed back; {_LATER.format(key=handle.key)}")
+            note(f"pgflow: run {handle.key!r} was handed back. {watching.again(handle.key)}")
             raise Ended(INTERRUPTED) from None
         return {"key": handle.key, "status": "completed", "output": await _output(app, handle.key)}
 
@@ -110,15 +111,27 @@ async def _output(app: AsyncApp, key: str) -> Any:
 
 
 class _Watch:
-    """Prints the nodes of a declared workflow as they end, and the words of its agents meanwhile,
-    on standard error.
+    """Prints the nodes of a declared workflow as they begin and end, and the words of its agents
+    and the errors of its programs meanwhile, on standard error.
+
+    Attributes:
+        stops: True to end where the run waits for a person.
+        again: Returns the command that continues the run of a key.
     """
 
-    def __init__(self, *, enabled: bool, as_json: bool, stops: bool) -> None:
+    def __init__(
+        self, *, enabled: bool, as_json: bool, stops: bool, again: Callable[[str], str]
+    ) -> None:
         self.stops = stops
+        self.again = again
         self._is_enabled = enabled
-        self._end = declared.as_json if as_json else declared.say_end
-        self._word = declared.as_json if as_json else declared.say_word
+        self._is_json = as_json
+        self._begun: dict[str, float] = {}
+
+    def at_work(self) -> str:
+        """The nodes that have begun and not ended, each with its time so far."""
+        now = time.monotonic()
+        return ", ".join(f"{name} ({now - at:.0f} s)" for name, at in self._begun.items())
 
     async def follow(self, handle: AsyncRun[Any]) -> None:
         """Print nodes and words until the run has ended."""
@@ -127,11 +140,17 @@ class _Watch:
 
     async def _follow_nodes(self, handle: AsyncRun[Any]) -> None:
         async for end in handle.stream("nodes"):
-            _say(self._end(end))
+            if self._is_json:
+                _say(declared.as_json(end))
+                continue
+            began = self._begun.pop(end["id"], None)
+            _say(declared.say_end(end, None if began is None else time.monotonic() - began))
 
     async def _follow_agents(self, handle: AsyncRun[Any]) -> None:
         async for word in handle.stream("agents", live=True):
-            _say(self._word(word))
+            if word["type"] == "start":
+                self._begun[word["id"]] = time.monotonic()
+            _say(declared.as_json(word) if self._is_json else declared.say_word(word))
 
 
 async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Watch) -> None:
@@ -151,10 +170,10 @@ async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Wa
                 result.result()
                 return
             status = await handle.status()
-            show(status)
+            show(": ".join(filter(None, (status, watching.at_work()))))
             if status == "waiting" and watching.stops:
                 await _tell_holder(app, handle.key, said)
-                await _stop_at_gates(app, handle.key, said)
+                await _stop_at_gates(app, handle.key, said, watching.again)
     finally:
         for task in (result, told):
             task.cancel()
@@ -172,7 +191,9 @@ async def _tell_holder(app: AsyncApp, key: str, said: set[str]) -> None:
                 _say(f"run {held.holder!r} works in {lock.removeprefix('folder')}: waiting for it")
 
 
-async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
+async def _stop_at_gates(
+    app: AsyncApp, key: str, said: set[str], again: Callable[[str], str]
+) -> None:
     """Stop if the run asks a person. If a child of the run asks, print that and go on: other nodes
     may be at work.
 
@@ -193,30 +214,33 @@ async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
         said.add(gate.gate)
         asked = gate.request.get("message") if isinstance(gate.request, dict) else None
         _say(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
-        _say(f"  {_how_to_answer(gate)}   or   pgflow reject {gate.gate} --why ...")
+        is_alone = [one.key for one in gates].count(gate.key) == 1
+        named = shlex.join([gate.key, *([] if is_alone else ["--node", gate.name])])
+        _say(f"  {_how_to_answer(gate, named)}   or   pgflow reject {named} --why ...")
     if not waits and not any(gate.key == key for gate in gates):
         return
-    _say(f"pgflow: run {key!r} waits for a person; {_LATER.format(key=key)}")
+    _say(f"pgflow: run {key!r} waits for a person. {again(key)}")
     raise Ended(NEEDS_A_PERSON)
 
 
 def _say(text: str) -> None:
     """Say something above the spinner, which has standard error while it turns."""
     sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
 
 
-def _how_to_answer(gate: GateRow) -> str:
+def _how_to_answer(gate: GateRow, named: str) -> str:
     """Return the command that lets a run go on: with the values that it asks for, if it needs
     some.
     """
     asked = gate.request if isinstance(gate.request, dict) else {}
     names = asked.get("required")
     if gate.needs_value and isinstance(names, dict):
-        return f"pgflow edit {gate.gate} {shlex.quote(json.dumps(dict.fromkeys(names, '...')))}"
+        return f"pgflow edit {named} {shlex.quote(json.dumps(dict.fromkeys(names, '...')))}"
     words = " ['...']" if "response" in asked else ""
     offered = asked.get("decisions") or ()
-    others = [f"pgflow respond {gate.gate} {shlex.quote(str(one))}{words}" for one in offered]
-    return "   or   ".join([f"pgflow approve {gate.gate}{words}", *others])
+    others = [f"pgflow respond {named} {shlex.quote(str(one))}{words}" for one in offered]
+    return "   or   ".join([f"pgflow approve {named}{words}", *others])
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 from datetime import timedelta
@@ -357,6 +358,10 @@ def _find_queue(
 # ---------------------------------------------------------------- run
 
 
+FILES = "pgflow.declare.durable"
+"""Module whose workers run files."""
+
+
 class Folder(StrEnum):
     """Action of `run` where another run works in the folder."""
 
@@ -366,6 +371,7 @@ class Folder(StrEnum):
 
 
 def run(
+    called: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -488,7 +494,7 @@ def run(
         bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="FILE: print each node as it ends.")
+        bool, typer.Option("--watch", help="FILE: print each node as it begins and ends.")
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
     as_json: AsJson = None,
@@ -591,8 +597,33 @@ def run(
         as_json=form is Form.JSON,
         stops_at_gates=file is not None,
         attach=None if from_node is None else key,
+        again=partial(
+            _how_to_go_on,
+            called.find_root().obj,
+            None if from_node is not None else () if key is not None else ("--key",),
+            FILES if file is not None else target.partition(":")[0],
+        ),
     )
     print_one(form, answer, lambda: plain(f"{answer['key']} completed: {_said(answer, file)}"))
+
+
+def _how_to_go_on(
+    typed: tuple[str, ...], more: tuple[str, ...] | None, module: str, key: str
+) -> str:
+    """The commands that go on with a run.
+
+    Args:
+        typed: Words of this command.
+        more: Options that the same command needs for that; None if it would do something else.
+        module: Module that a worker of it serves.
+        key: Key of the run.
+    """
+    worker = f"pgflow workers {module}"
+    if more is None:
+        return f"Go on with: {worker}"
+    words = ["pgflow", *typed]
+    here = shlex.join([*words, *(word for option in more for word in (option, key))])
+    return f"Go on here with: {here}; or with a worker: {worker}"
 
 
 def _go_back(

@@ -30,6 +30,7 @@ from pgflow.declare.graph import (
     Rework,
     Script,
     Until,
+    Wait,
 )
 from pgflow.declare.text.conditions import parse_condition
 from pgflow.declare.text.scripts import is_inline
@@ -135,6 +136,8 @@ def _body(node: Draft, places: Places) -> Body:
             )
         case "cancel":
             return Cancel(reason=fields["cancel"])
+        case "wait":
+            return Wait(**fields["wait"])
         case "approval":
             return _approval(fields["approval"])
         case "loop":

@@ -51,6 +51,7 @@ _MEANINGFUL: Final[dict[str, frozenset[str]]] = {
     "script": _BASE | {"retry", "script", "runtime", "deps", "timeout", "with", "effect"},
     "approval": _BASE | {"retry", "approval"},
     "cancel": _BASE | {"retry", "cancel"},
+    "wait": _STRUCTURE | {"output_type", "wait"},
     "include": _STRUCTURE | {"include", "with"},
     "workflow": _STRUCTURE
     | {"output_type", "output_format", "workflow", "input", "with", "isolation", "fan_out"},

@@ -22,6 +22,7 @@ from pgflow.declare.dag.shapes import (
     boolean,
     refuse,
 )
+from pgflow.declare.text.moments import MOMENT, moment
 from pgflow.declare.text.yamlfile import Steps
 
 KEBAB: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -319,6 +320,41 @@ FAN_OUT: Final = Fields(
     defaults={"max_parallel": 5, "join": "all_done"},
 )
 
+WAITS: Final = ("duration_ms", "until", "event", "attention")
+"""Fields of which a wait has exactly one."""
+
+
+def _one_wait(wait: dict[str, Any], path: Steps, flaws: Flaws) -> None:
+    given = [name for name in WAITS if name in wait]
+    if len(given) != 1:
+        named = ", ".join(f"'wait.{name}'" for name in WAITS)
+        flaws.wrong(path, f"a wait node has exactly one of {named}")
+        return
+    if ("deadline_ms" in wait) != (given[0] == "event"):
+        flaws.wrong(
+            (*path, "deadline_ms"),
+            "'wait.event' needs 'wait.deadline_ms', and it alone has one",
+        )
+    until = wait.get("until", "$")
+    if "$" not in until and moment(until) is None:
+        flaws.wrong((*path, "until"), f"'wait.until' must be {MOMENT}, not '{until}'")
+
+
+def _milliseconds(name: str) -> Number:
+    return Number(above=0, otherwise=f"'wait.{name}' must be a positive number (ms)")
+
+
+WAIT: Final = Fields(
+    {
+        "duration_ms": _milliseconds("duration_ms"),
+        "until": Text(empty="'wait.until' must not be empty"),
+        "event": Text(trimmed=True, empty="'wait.event' must name an event"),
+        "deadline_ms": _milliseconds("deadline_ms"),
+        "attention": Text(empty="'wait.attention' must not be empty"),
+    },
+    rules=(_one_wait,),
+)
+
 COMMON: Final[dict[str, Shape]] = {
     "id": _TEXT,
     "description": _TEXT,
@@ -364,6 +400,7 @@ MODES: Final = (
     "script",
     "include",
     "workflow",
+    "wait",
 )
 """The fields of which a node has exactly one, its mode."""
 
@@ -379,6 +416,7 @@ def modes(group: Shape) -> dict[str, Shape]:
         "loop": LOOP,
         "loop_group": group,
         "approval": APPROVAL,
+        "wait": WAIT,
         "cancel": _TEXT,
         "include": Text(empty="'include' must be a non-empty workflow name"),
         "workflow": Text(empty="'workflow' must be a non-empty workflow name"),

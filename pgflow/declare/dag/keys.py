@@ -20,6 +20,7 @@ from pgflow.declare.dag.fields import (
     ON_REJECT,
     PI,
     RETRY,
+    WAIT,
 )
 from pgflow.declare.dag.noderules import GROUP, NODE
 from pgflow.declare.text.spelling import similar
@@ -95,6 +96,7 @@ _OF_NODES: Final = {
     "loop_group": _known(GROUP),
     "pi": _known(PI),
     "fan_out": _known(FAN_OUT),
+    "wait": _known(WAIT),
     "agents": Known(each=_known(AGENT)),
 }
 _OF_WORKFLOWS: Final = {

@@ -23,7 +23,9 @@ from pgflow.declare.text.yamlfile import Steps
 
 INPUT_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]*")
 _WHOLE_REFERENCE = re.compile(r"\$[a-zA-Z_][a-zA-Z0-9_-]*\.output(?:\.[a-zA-Z_][a-zA-Z0-9_]*)?")
-_NAMED = ", ".join(f"'{mode}'" for mode in MODES[:-1])
+_TOLD = tuple(mode for mode in MODES if mode != "wait")
+"""Modes that the original's errors name, in the version that is known."""
+_NAMED = ", ".join(f"'{mode}'" for mode in _TOLD[:-1])
 _TEXT_MODES = frozenset({"command", "prompt", "bash", "cancel", "script", "include", "workflow"})
 
 _NAMES = "use letters, numbers, underscores, or hyphens and start with a letter or underscore"
@@ -98,7 +100,7 @@ def check_node(node: dict[str, Any], path: Steps, flaws: Flaws) -> None:
         )
     given = given_modes(node)
     if len(given) > 1:
-        flaws.wrong(path, f"{_NAMED}, and '{MODES[-1]}' are mutually exclusive")
+        flaws.wrong(path, f"{_NAMED}, and '{_TOLD[-1]}' are mutually exclusive")
         return
     mode = given[0] if given else ""
     for step, message in _about(node, mode):
@@ -243,7 +245,7 @@ def _no_mode(node: dict[str, Any]) -> tuple[Steps, str]:
     for mode, said in (("bash", "bash script"), ("prompt", "prompt"), ("script", "script")):
         if mode in node:
             return (mode,), f"{said} cannot be empty"
-    return (), f"must have either {_NAMED}, or '{MODES[-1]}'"
+    return (), f"must have either {_NAMED}, or '{_TOLD[-1]}'"
 
 
 def _about_work(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:

@@ -18,6 +18,7 @@ _OWN: dict[str, tuple[Steps, ...]] = {
     "bash": (("bash",),),
     "script": (("script",),),
     "cancel": (("cancel",),),
+    "wait": (("wait", "until"), ("wait", "attention")),
     "approval": (("approval", "message"), ("approval", "on_reject", "prompt")),
     "loop": (("loop", "prompt"), ("loop", "until_bash")),
     "loop_group": (("loop_group", "until_bash"),),

@@ -26,6 +26,7 @@ from pgflow.declare.graph import (
     Retry,
     Script,
     Until,
+    Wait,
 )
 from pgflow.texts import visible
 
@@ -167,6 +168,8 @@ def _about(node: Node) -> str:
             return name
         case Cancel(reason=text) | Approval(message=text):
             return text
+        case Wait(until=until, event=event, attention=attention):
+            return until or event or attention or ""
         case _:
             return ""
 
@@ -223,6 +226,8 @@ def _mode_marks(node: Node) -> Iterator[Mark]:
             yield Mark("gate", _line(" / ".join(decision.id for decision in body.decisions)))
         if body.on_reject:
             yield Mark("loop", f"rework ≤ {body.on_reject.max_attempts} {TIMES}")
+    if isinstance(body, Wait) and (limit := body.duration_ms or body.deadline_ms):
+        yield Mark("rule", f"{'≤ ' if body.event else ''}{_duration(limit)}")
     if isinstance(body, Call) and body.fan_out:
         yield Mark("loop", _line(f"for each of {body.fan_out.items}"))
         yield Mark("rule", f"≤ {body.fan_out.max_parallel} at once")

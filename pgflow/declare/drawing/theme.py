@@ -40,6 +40,7 @@ FAMILIES = {
 _FAMILY_OF = {
     "prompt": "agent", "command": "agent", "bash": "code", "script": "code", "loop": "loop",
     "loop_group": "loop", "approval": "person", "cancel": "stop", "workflow": "call",
+    "wait": "plain",
     "gate": "person", "effect": "stop", "rule": "plain", "end": "code",
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from pgflow import Ref
+from pgflow.declare.durable import live
 from pgflow.declare.durable.folders import Folders, write_whole
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.logfile import LogFile, tail
@@ -263,6 +264,7 @@ async def _program(job: Job, argv: list[str], env: Mapping[str, str], stdin: byt
         spill_dir=job.folders.spills,
         spills_bytes=MOST,
         secrets=tuple(secrets_of_run(job.settings).values()),
+        complain=None if job.log is None else live.Complaints(job.node.id, job.key).put,
     )
     try:
         return _judged(job, seconds, await _told(job, order))
@@ -281,8 +283,10 @@ async def _told(job: Job, order: Order) -> Ended:
     mode = job.node.body.mode
     if not job.key.endswith(":until"):
         job.log.tell("node_start", job.key, content=mode)
+        live.tell(job.node.id, job.key, "start", mode)
     began = time.monotonic()
-    ended = await run(order)
+    async with live.beating():
+        ended = await run(order)
     job.log.tell(
         "exec_output",
         job.key,

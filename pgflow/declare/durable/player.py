@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -39,10 +40,11 @@ from pgflow.declare.graph import (
     Loop,
     Node,
     Until,
+    Wait,
     every_node,
 )
 from pgflow.declare.play.approvals import Refused, Rework, asks_after_turn, fails_when_rejected
-from pgflow.declare.play.defaults import input_values
+from pgflow.declare.play.defaults import EXPIRED, SATISFIED, input_values
 from pgflow.declare.play.dryrun import placeholder_command
 from pgflow.declare.play.failures import retry_delay_ms
 from pgflow.declare.play.interpreter import (
@@ -70,9 +72,17 @@ from pgflow.declare.play.interpreter import (
 from pgflow.declare.play.progress import STREAM, visible
 from pgflow.declare.play.signals import without_signal_tags
 from pgflow.declare.text.javascript import trim
-from pgflow.declare.text.outputs import Beyond, Output, UnresolvableReference, declared_fields
+from pgflow.declare.text.moments import MOMENT, moment
+from pgflow.declare.text.outputs import (
+    Beyond,
+    Output,
+    UnresolvableReference,
+    completed,
+    declared_fields,
+)
 from pgflow.declare.text.templates import Variables, resolve
 from pgflow.errors import StepFailed
+from pgflow.texts import cut
 
 _MOST_RESULT: Final = 700_000
 """Longest result in bytes that is kept in the journal instead of a file. The database takes 1 MiB,
@@ -84,6 +94,7 @@ _LOGGED: Final[dict[str, Kind]] = {
 }  # fmt: skip
 
 _KEPT: Final = "outputs of a type are files"
+_ANYTHING: Final[Any] = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +383,7 @@ class Player:
             "id": node.id,
             "type": node.body.mode,
             "state": end.output.state,
-            "reason": end.reason if end.reason is None else end.reason[:1000],
+            "reason": end.reason if end.reason is None else cut(end.reason, 1000),
         }
         if around is not None:
             said["iteration"] = around.number
@@ -393,6 +404,8 @@ class Player:
                 key = key_of(self.plan, state, task.place)
                 output = await self.children.call(key, task, visible(state, task.place))
                 return Settled(task.place, output, output.error or None)
+            case Wait() if task.node.id not in self.settings.stubs:
+                return await self._wait(task, task.node.body, key_of(self.plan, state, task.place))
             case Loop():
                 return await self._turn_of_loop(task, state)
             case _:
@@ -510,6 +523,31 @@ class Player:
                 return Settled(
                     task.place, Output("failed", error=done.error), done.error, task.text
                 )
+
+    async def _wait(self, task: Task, wait: Wait, key: str) -> Change:
+        """Wait for a time, an event or a person. The event is a signal of its name."""
+        said = SATISFIED
+        if wait.attention is not None:
+            answer = await ask(self.log, key, task.text)
+            if isinstance(answer, No):
+                return cancels(task.place, answer.reason)
+            return Settled(task.place, completed(said), None, task.text)
+        self.log.tell("node_suspended", key, content=wait.event or task.text or None)
+        if wait.event is not None:
+            try:
+                await pgflow.Signal(wait.event, _ANYTHING).wait(
+                    timeout=(wait.deadline_ms or 0) / 1000
+                )
+            except TimeoutError:
+                said = EXPIRED
+        elif wait.duration_ms is not None:
+            await pgflow.sleep(wait.duration_ms / 1000)
+        elif (until := moment(task.text)) is not None:
+            await pgflow.sleep(max(timedelta(), until - pgflow.now()))
+        else:
+            error = f"'wait.until' must be {MOMENT}, not {task.text[:100]!r}"
+            return Settled(task.place, Output("failed", error=error), error, task.text)
+        return Settled(task.place, completed(said), None, task.text)
 
     async def _rework(
         self, task: Task, state: State, rework: Rework, answer: Yes | No, number: int

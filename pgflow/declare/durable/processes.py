@@ -67,6 +67,7 @@ class Order:
         spills_bytes: Longest output of that kind; None for no limit.
         secrets: Texts that are removed from all its output.
         hear: Called with its standard output, as it comes, without secrets.
+        complain: The same for standard error.
     """
 
     argv: Sequence[str]
@@ -80,6 +81,7 @@ class Order:
     spills_bytes: int | None = None
     secrets: tuple[str, ...] = ()
     hear: Callable[[bytes], None] | None = None
+    complain: Callable[[bytes], None] | None = None
 
 
 class Mask:
@@ -384,7 +386,7 @@ async def _follow(order: Order, pipes: _Pipes, control: _Control) -> Ended:
     stdout = Output(
         order.most_bytes, order.spill_dir, order.spills_bytes, Mask(order.secrets), order.hear
     )
-    stderr = Output(_CHUNK_BYTES, mask=Mask(order.secrets))
+    stderr = Output(_CHUNK_BYTES, mask=Mask(order.secrets), hear=order.complain)
     stdout.heard_at = stderr.heard_at = loop.time()
     end = asyncio.create_task(control.hear())
     feeding = asyncio.create_task(_feed(pipes, order.stdin)) if order.stdin else None

@@ -19,12 +19,14 @@ import inspect
 import logging
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import JsonValue
@@ -58,8 +60,10 @@ class TurnFailed(Exception):
         self.spent = spent
 
 
-Word: TypeAlias = Literal["assistant", "tool"]
-"""Kind of what an agent lets out while it is at work: words of its own, or the use of a tool."""
+Word: TypeAlias = Literal["assistant", "tool", "stderr"]
+"""Kind of what an agent lets out while it is at work: words of its own, the use of a tool, or a
+complaint of its command.
+"""
 
 
 def _to_nobody(kind: Word, text: str) -> None:
@@ -151,6 +155,20 @@ class CommandProvider:
         if not self.argv:
             raise InvalidArgument("cmd: names no command: write cmd:COMMAND, such as 'cmd:llm'")
 
+    def check(self, cwd: str) -> None:
+        """Look for the program.
+
+        Args:
+            cwd: Folder in which it would run.
+
+        Raises:
+            InvalidArgument: There is none.
+        """
+        name = self.argv[0]
+        file = str(Path(cwd, name)) if os.sep in name else name
+        if shutil.which(file) is None:
+            raise InvalidArgument(f"cmd:{name}: there is no program {name!r} for {cwd} to run")
+
     async def take(self, turn: Turn) -> Reply:
         """Run the command once."""
         told = {}
@@ -221,6 +239,7 @@ async def run_command(
         most_bytes=most_bytes,
         secrets=turn.secrets,
         hear=_Lines(hear).put,
+        complain=_Lines(partial(turn.tell, "stderr")).put,
     )
     try:
         return await run(order)

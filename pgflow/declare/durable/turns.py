@@ -21,6 +21,7 @@ from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed
 from pgflow.declare.durable.results import NodeFailed
 from pgflow.declare.durable.schemas import misfits
+from pgflow.declare.text.answers import meant
 from pgflow.declare.text.javascript import json_text, parse_json, trim
 from pgflow.declare.text.outputs import fenced
 from pgflow.errors import BudgetExceeded
@@ -114,7 +115,7 @@ async def turn_once(ask: Asker, turn: Turn, folders: Folders) -> Done:
         charge(error.spent)
         return Done(error=str(error)[:4000], unknown=True)
     charge(reply)
-    done = _done(reply.text, reply.value, has_value=reply.has_value)
+    done = _meant(_done(reply.text, reply.value, has_value=reply.has_value), turn.schema)
     done = done.model_copy(update={"session": reply.session})
     if turn.schema is not None and done.error is None:
         done, errors = _fitted(done, turn.schema)
@@ -166,7 +167,7 @@ async def _answer(ask: Asker, turn: Turn, folders: Folders, *, is_last: bool) ->
         charge(error.spent)
         raise NodeFailed(str(error)[:4000]) from None
     charge(reply)
-    done = _done(reply.text, reply.value, has_value=reply.has_value)
+    done = _meant(_done(reply.text, reply.value, has_value=reply.has_value), turn.schema)
     if done.error is not None:
         raise NodeFailed(done.error)
     done = done.model_copy(update={"session": reply.session})
@@ -252,6 +253,17 @@ def _done(text: str, value: JsonValue, *, has_value: bool) -> Done:
     if not trim(text):
         return Done(error="the agent's answer is empty")
     return Done(text=text)
+
+
+def _meant(done: Done, schema: JsonValue) -> Done:
+    """An answer as the object that it nearly is, where one is asked for: no turn is paid again for
+    a word before it.
+    """
+    if schema is None or done.has_value or done.error is not None:
+        return done
+    if not _fitted(done, schema)[1] or (value := meant(done.text)) is None:
+        return done
+    return Done(text=json_text(value), value=value, has_value=True)
 
 
 def _fitted(done: Done, schema: JsonValue) -> tuple[Done, str]:

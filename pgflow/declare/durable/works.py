@@ -19,7 +19,7 @@ from typing import Final
 from pydantic import JsonValue
 
 import pgflow
-from pgflow.declare.durable import bodies
+from pgflow.declare.durable import bodies, live
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.artifacts import earlier_outputs
 from pgflow.declare.durable.bodies import Done, Job
@@ -34,7 +34,7 @@ from pgflow.declare.durable.results import NodeFailed
 from pgflow.declare.durable.turns import Asker, masked, take_turn, turn_once
 from pgflow.declare.graph import Bash, Node, Script
 from pgflow.declare.play.interpreter import Task
-from pgflow.declare.play.progress import STREAM, WORDS
+from pgflow.declare.play.progress import STREAM
 from pgflow.declare.text.javascript import json_text
 from pgflow.declare.text.outputs import Outputs, completed
 from pgflow.declare.text.templates import Variables, resolve, with_context
@@ -47,7 +47,6 @@ _SLACK_SECONDS: Final = 30.0
 _MOST_ASKED: Final = 250_000
 """Longest text of an effect, which is recorded with its intent."""
 
-_MOST_OF_A_WORD: Final = 2000
 """Characters of what an agent says at once that those see who watch."""
 
 _TURN_SECONDS: Final = 7200.0
@@ -286,9 +285,11 @@ class Works:
             turn = replace(turn, env=env, secrets=secrets, tell=partial(self._tell_word, turn))
             turn = turn if prepare is None else prepare(turn)
             self.log.tell("node_start", turn.key, content=task.node.body.mode)
+            live.tell(turn.node, turn.key, "start", task.node.body.mode)
             began = time.monotonic()
             try:
-                reply = await self._in_session(provider_of(spec), turn)
+                async with live.beating():
+                    reply = await self._in_session(provider_of(spec), turn)
             except KeeperLost:
                 raise
             except Exception as error:  # noqa: BLE001 - it is raised again, without secrets
@@ -313,15 +314,9 @@ class Works:
 
     def _tell_word(self, turn: Turn, kind: Word, text: str) -> None:
         """Publish a word or tool of an agent to watchers; call it inside the body of its step."""
-        said: dict[str, JsonValue] = {
-            "id": turn.node,
-            "step": turn.key,
-            "type": kind,
-            "content": text[-_MOST_OF_A_WORD:],
-        }
-        pgflow.emit(WORDS, said, durable=False)
+        live.tell(turn.node, turn.key, kind, text)
         if kind == "tool":
-            self.log.tell("tool", turn.key, content=text[:_MOST_OF_A_WORD])
+            self.log.tell("tool", turn.key, content=text[: live.MOST_CHARS])
 
     def _tell_answer(self, turn: Turn, reply: Reply, seconds: float) -> None:
         """Write an answer to the log."""

@@ -41,6 +41,7 @@ from pgflow.declare.graph.graph import (
     Unparsed,
     Until,
     Use,
+    Wait,
     every_node,
 )
 
@@ -83,5 +84,6 @@ __all__ = [
     "Unparsed",
     "Until",
     "Use",
+    "Wait",
     "every_node",
 ]

@@ -322,6 +322,19 @@ class Cancel(Part):
     reason: str
 
 
+class Wait(Part):
+    """Waits, while nothing is at work: for a time, an event or a person. One of ``duration_ms``,
+    ``until``, ``event`` and ``attention`` is given; an event has a ``deadline_ms``.
+    """
+
+    mode: Literal["wait"] = "wait"
+    duration_ms: float | None = None
+    until: str | None = None
+    event: str | None = None
+    deadline_ms: float | None = None
+    attention: str | None = None
+
+
 class Group(Part):
     """Nodes that are run together, again until they are done. Their ids are their own; references
     may look outward.
@@ -356,7 +369,7 @@ class Call(Part):
 
 
 Body = Annotated[
-    Prompt | Command | Bash | Script | Loop | Approval | Cancel | Group | Call,
+    Prompt | Command | Bash | Script | Loop | Approval | Cancel | Wait | Group | Call,
     Field(discriminator="mode"),
 ]
 

@@ -22,6 +22,12 @@ _MOST_DEPTH: Final = 20
 _MOST_CHARS: Final = 65_536
 """Longest default with everything that is filled in."""
 
+SATISFIED: Final[JsonValue] = {"status": "satisfied"}
+"""Output of a wait that is over."""
+
+EXPIRED: Final[JsonValue] = {"status": "expired"}
+"""Output of a wait whose event has not come in time."""
+
 
 def input_values(graph: Graph, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the values of a workflow's inputs; those without a value are not there.

@@ -25,9 +25,10 @@ from pgflow.declare.graph import (
     Node,
     Script,
     Until,
+    Wait,
 )
 from pgflow.declare.play.approvals import Dialect
-from pgflow.declare.play.defaults import input_values
+from pgflow.declare.play.defaults import SATISFIED, input_values
 from pgflow.declare.play.interpreter import (
     Change,
     Channel,
@@ -61,6 +62,7 @@ RunCode = Callable[[Task, Outputs], Output]
 """Runs the shell or program of a node, which can read these outputs."""
 
 _RAN = "executed locally"
+_ASSUMED = "assumed over"
 _LONGEST_TRACE = 100_000
 """Entries: far more than anyone reads."""
 
@@ -215,7 +217,8 @@ class _Player:
             outputs, show = visible(self.state, task.place), partial(self.show_rework, task)
             if (rejected := self.rejections.of(task, body, outputs, show)) is not None:
                 return rejected
-        if self.pause_at_gates and (isinstance(body, Approval) or _waits(task.node)):
+        asks = isinstance(body, Approval) or (isinstance(body, Wait) and bool(body.attention))
+        if self.pause_at_gates and (asks or _waits(task.node)):
             self.pause(task)
             return None
         if isinstance(body, Approval):
@@ -224,6 +227,8 @@ class _Player:
             error = "Dry-run does not execute reachable workflow nodes"
             return Settled(task.place, Output("failed", error=error), error)
         if task.node.id not in self.stubs:
+            if isinstance(body, Wait):
+                return Settled(task.place, completed(SATISFIED), _ASSUMED, task.text)
             return self.without_stub(task)
         self.used.add(task.node.id)
         return _given(task, self.stubs[task.node.id])
@@ -256,6 +261,8 @@ class _Player:
         reason = (
             "approval gate"
             if isinstance(task.node.body, Approval)
+            else "attention"
+            if isinstance(task.node.body, Wait)
             else f"gate: {_gates(task.node)}"
         )
         self.add(
@@ -274,7 +281,7 @@ class _Player:
         """Put the end of a node into the trace."""
         node, output = self.plan.node(change.place), change.output
         is_stub = output.state == "completed" and not (
-            isinstance(node.body, Group | Approval | Cancel) or change.reason == _RAN
+            isinstance(node.body, Group | Approval | Cancel) or change.reason in (_RAN, _ASSUMED)
         )
         reason = change.reason or (
             f"gates assumed answered: {_gates(node)}" if is_stub and _waits(node) else None

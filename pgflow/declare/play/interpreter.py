@@ -30,6 +30,7 @@ from pgflow.declare.graph import (
     Prompt,
     Script,
     Until,
+    Wait,
     every_node,
 )
 from pgflow.declare.graph.plan import Place, Plan, make_plan
@@ -230,6 +231,8 @@ def _template(node: Node, surroundings: Surroundings) -> tuple[str, Surface]:
             return text, "prompt"
         case Command(name=name) | Loop(command=str(name)):
             return surroundings.command_text(name), "prompt"
+        case Wait(until=until, attention=attention):
+            return until or attention or "", "prompt"
         case Bash(script=script):
             return script, "bash"
         case Script(script=script):

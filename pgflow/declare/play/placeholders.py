@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
-from pgflow.declare.graph import Approval, Call, Cancel, Graph, Group, Loop, Node, every_node
+from pgflow.declare.graph import Approval, Call, Cancel, Graph, Group, Loop, Node, Wait, every_node
 from pgflow.declare.play.interpreter import until_met
 from pgflow.declare.text.outputs import completed
 
@@ -64,7 +64,7 @@ def scaffold(graph: Graph, misfits: Misfits) -> dict[str, JsonValue]:
     """
     by_id: dict[str, list[Node]] = {}
     for node in every_node(graph.nodes):
-        if not isinstance(node.body, Approval | Cancel | Call | Group):
+        if not isinstance(node.body, Approval | Cancel | Call | Group | Wait):
             by_id.setdefault(node.id, []).append(node)
     return {node_id: _shared(nodes, misfits) for node_id, nodes in by_id.items()}
 

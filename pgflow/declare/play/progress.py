@@ -19,7 +19,9 @@ STREAM: Final = "nodes"
 """Stream to which a run publishes each node that ended."""
 
 WORDS: Final = "agents"
-"""Stream of the words and tools of agents while they are at work. It is not kept: read it live."""
+"""Stream of what nodes publish while they are at work: that they begin, words and tools of agents,
+standard error of programs. It is not kept: read it live.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ _UNKNOWN = re.compile(
     rb"(?<![\w$-])(?:time(?:[ \t]+-p)?|coproc)[ \t]+(?=\[\[|\(\(|\{)|(?<=[\s(+*/-])[0-9]+#(?=\$)"
 )
 """Words that the lexer does not know: ``time`` before ``[[``, and the base in ``$((10#$n))``."""
+_HERE_STRING = re.compile(rb"(?<=done)<<<(?=[^<])|(?<=done )<<<(?=[^<])")
+"""Text that a loop reads, which the lexer knows as a file behind ``for``."""
 _SELECT = re.compile(rb"(?<![\w$-])select(?=\s+\w+\s+in\s)")
 
 
@@ -38,7 +40,10 @@ class Script:
         self.text = script
         self.source = script.encode("utf-8", "surrogatepass")
         self.found = [self._bytes(span) for span in program_references(script)]
-        self.root: Any = parser().parse(self._masked()).root_node
+        masked = self._masked()
+        self.root: Any = parser().parse(masked).root_node
+        if self.root.has_error:
+            self.root = parser().parse(_HERE_STRING.sub(b"<  ", masked)).root_node
 
     def _bytes(self, span: tuple[int, int]) -> tuple[int, int]:
         start, end = (len(self.text[:at].encode("utf-8", "surrogatepass")) for at in span)
@@ -62,9 +67,10 @@ class Script:
         node = self.root
         while inner := next((child for child in node.children if child.has_error), None):
             node = inner
+        construct = " ".join(self.source[node.start_byte :].decode("utf-8", "replace").split())
         said = (
-            "the lexer does not understand this script, so it cannot tell which values are quoted: "
-            "simplify the script"
+            f"the lexer does not understand {construct[:40]!r}, so it cannot tell which values are "
+            "quoted: simplify the script"
         )
         return Finding(node.start_byte, said)
 

@@ -1,0 +1,81 @@
+"""Signs of a node at work: what those get who watch, and what says that a long node goes on.
+
+Nothing of it is an outcome. Words are gone once the step has ended, and a heartbeat is counted only
+if the worker dies: a death after one is none of those that `max_deaths` bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Literal, TypeAlias
+
+import pgflow
+from pgflow.declare.play.progress import WORDS
+
+BEAT_SECONDS = 60.0
+"""Time between heartbeats of a node."""
+
+MOST_CHARS: Final = 2000
+"""Characters that are told of one word."""
+
+MOST_COMPLAINTS: Final = 1000
+"""Lines of standard error that are told of one process."""
+
+Sign: TypeAlias = Literal["start", "assistant", "tool", "stderr"]
+"""Kind of a word: the node begins, its agent says or uses something, its program complains."""
+
+
+def tell(node: str, step: str, kind: Sign, text: str) -> None:
+    """Tell those who watch; inside the body of a step.
+
+    Args:
+        node: Id of the node.
+        step: Key of its step.
+        kind: Kind of the word.
+        text: The word, of which the end is told.
+    """
+    said = {"id": node, "step": step, "type": kind, "content": text[-MOST_CHARS:]}
+    pgflow.emit(WORDS, said, durable=False)
+
+
+class Complaints:
+    """Standard error of a process, told line by line up to a bound.
+
+    Args:
+        node: Id of the node.
+        step: Key of its step.
+    """
+
+    def __init__(self, node: str, step: str) -> None:
+        self._node, self._step = node, step
+        self._rest = b""
+        self._left = MOST_COMPLAINTS
+
+    def put(self, chunk: bytes) -> None:
+        """Take more of it."""
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        self._rest = rest[-MOST_CHARS:]
+        for line in lines:
+            if self._left and line.strip():
+                self._left -= 1
+                last = "" if self._left else " [more is not told]"
+                text = line.decode("utf-8", "replace").replace("\0", "\ufffd")
+                tell(self._node, self._step, "stderr", text[-MOST_CHARS:] + last)
+
+
+@asynccontextmanager
+async def beating() -> AsyncIterator[None]:
+    """Send heartbeats of the step while its body is in the block."""
+    beats = asyncio.create_task(_beat())
+    try:
+        yield
+    finally:
+        beats.cancel()
+
+
+async def _beat() -> None:
+    while True:
+        await asyncio.sleep(BEAT_SECONDS)
+        pgflow.heartbeat()
