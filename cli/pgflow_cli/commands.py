@@ -24,6 +24,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:demo", "Kills workers, and proves that the books still balance."),
         "init": ("ops.schema:init", "Begins a project: installs the schema, writes flows.py."),
         "doctor": ("ops.doctor:doctor", "Examines a database, and says what to do."),
+        "health": (
+            "ops.health:health",
+            "Says whether the database answers and fits; for probes.",
+        ),
         "bench": ("ops.bench:bench", "Measures pgflow on a database, and says what limits it."),
         "install-skill": (
             "skill:install_skill",
@@ -267,8 +271,8 @@ def make_command(name: str, place: str) -> Any:
 
 def _version(asked: bool) -> None:
     if asked:
+        from pgflow._assets import own_assets
         from pgflow._engine import is_compiled
-        from pgflow.schema import own_assets
 
         typer.echo(f"pgflow {own_assets().stamp.brief}{' (compiled)' if is_compiled() else ''}")
         raise typer.Exit
