@@ -17,6 +17,7 @@ import typer
 from typer.main import get_command, get_group
 
 from pgflow_cli.look import failures
+from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.help import PLAIN, Command, Group
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -295,9 +296,12 @@ def _main(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Say which version this is."
     ),
+    dsn: Dsn = None,
 ) -> None:
     """Durable execution with nothing but Postgres."""
     del version
+    if dsn is not None:  # for the command, whose own option has the last word
+        os.environ["PGFLOW_DSN"] = dsn
     from pgflow_cli.look.logs import quiet_driver
 
     quiet_driver()
