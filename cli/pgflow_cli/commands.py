@@ -16,6 +16,7 @@ from typing import Any
 import typer
 from typer.main import get_command, get_group
 
+from pgflow_cli import version as own_version
 from pgflow_cli.look import failures
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.help import PLAIN, Command, Group
@@ -272,10 +273,7 @@ def make_command(name: str, place: str) -> Any:
 
 def _version(asked: bool) -> None:
     if asked:
-        from pgflow._assets import own_assets
-        from pgflow._engine import is_compiled
-
-        typer.echo(f"pgflow {own_assets().stamp.brief}{' (compiled)' if is_compiled() else ''}")
+        typer.echo(own_version())
         raise typer.Exit
 
 

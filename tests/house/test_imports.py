@@ -44,9 +44,14 @@ def test_the_package_alone_imports_nothing_and_its_first_name_all_of_it():
 
 
 def test_the_version_is_said_without_driver_and_engine():
-    there = imported("from pgflow_cli.commands import run; run(['--version'])")
-    assert ours(there) == {"pgflow", "pgflow._assets", "pgflow._engine", "pgflow._version"}
-    assert not tops(there) & {"psycopg", *HEAVY}
+    for code in (
+        "from pgflow_cli.commands import run; run(['--version'])",
+        "sys.argv = ['pgflow', '--version']; from pgflow_cli import main; main()",
+    ):
+        there = imported(code)
+        assert ours(there) == {"pgflow", "pgflow._assets", "pgflow._engine", "pgflow._version"}
+        assert not tops(there) & {"psycopg", *HEAVY}
+    assert "typer" not in tops(there)
 
 
 def test_a_probe_needs_the_driver_and_little_of_pgflow(dsn):
