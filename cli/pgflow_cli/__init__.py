@@ -23,6 +23,9 @@ _SERVERS = ("workers", "worker", "serve")
 
 def main() -> None:
     """Runs the command line; entry point of ``pgflow``."""
+    if sys.argv[1:] == ["--version"]:  # which needs no options, and so no typer
+        print(version())
+        return
     if sys.argv[1:2] and sys.argv[1] in _SERVERS:
         # Until the command hears it itself: it holds nothing yet.
         signal.signal(signal.SIGTERM, _end)
@@ -33,6 +36,14 @@ def main() -> None:
     except KeyboardInterrupt:  # before there was a command to be interrupted
         code = 130
     sys.exit(code)
+
+
+def version() -> str:
+    """Return the version, that of its schema, and whether the engine is compiled."""
+    from pgflow._assets import own_assets
+    from pgflow._engine import is_compiled
+
+    return f"pgflow {own_assets().stamp.brief}{' (compiled)' if is_compiled() else ''}"
 
 
 def _end(*_: object) -> NoReturn:

@@ -16,7 +16,9 @@ from typing import Any
 import typer
 from typer.main import get_command, get_group
 
+from pgflow_cli import version as own_version
 from pgflow_cli.look import failures
+from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.help import PLAIN, Command, Group
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -24,6 +26,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:demo", "Kills workers, and proves that the books still balance."),
         "init": ("ops.schema:init", "Sets up a project: installs the schema, writes flows.py."),
         "doctor": ("ops.doctor:doctor", "Checks a database, and shows how to fix what it finds."),
+        "health": (
+            "ops.health:health",
+            "Checks that the database answers and its schema fits; for probes.",
+        ),
         "bench": ("ops.bench:bench", "Measures pgflow on a database, and says what limits it."),
         "install-skill": (
             "skill:install_skill",
@@ -276,10 +282,7 @@ def make_command(name: str, place: str) -> Any:
 
 def _version(asked: bool) -> None:
     if asked:
-        from pgflow._engine import is_compiled
-        from pgflow.schema import own_assets
-
-        typer.echo(f"pgflow {own_assets().stamp.brief}{' (compiled)' if is_compiled() else ''}")
+        typer.echo(own_version())
         raise typer.Exit
 
 
@@ -300,9 +303,12 @@ def _main(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
+    dsn: Dsn = None,
 ) -> None:
     """Durable execution with nothing but Postgres."""
     del version
+    if dsn is not None:  # for the command, whose own option has the last word
+        os.environ["PGFLOW_DSN"] = dsn
     from pgflow_cli.look.logs import quiet_driver
 
     quiet_driver()

@@ -25,7 +25,7 @@ belongs to `pgflow_owner` or to itself, because `set role` gives no shelter from
 another owner wrote.
 """
 
-from pgflow.schema._assets import Assets, SqlFile, own_assets, read_assets
+from pgflow._assets import Assets, SqlFile, own_assets, read_assets
 from pgflow.schema._install import (
     LOCK_KEY,
     MigrationReport,

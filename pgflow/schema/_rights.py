@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from pgflow._assets import own_assets
 from pgflow._db.failures import database_error
 from pgflow.errors import MissingGrant, PgflowError
-from pgflow.schema._assets import own_assets
 
 _FROM_LEAST = (
     "pgflow_auditor",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from pgflow._assets import DISTRIBUTION, Stamp, own_assets
 from pgflow.errors import (
     SchemaForeign,
     SchemaMissing,
@@ -18,7 +19,6 @@ from pgflow.errors import (
     SchemaOutdated,
     ServerUnsupported,
 )
-from pgflow.schema._assets import DISTRIBUTION, Stamp, own_assets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

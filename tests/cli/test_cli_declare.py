@@ -86,13 +86,6 @@ def test_json_is_one_object_a_line(folder):
     assert all(isinstance(problem["line"], int) for problem in broken["errors"])
 
 
-def test_into_a_pipe_json_is_the_default(folder):
-    assert (
-        pgflow(None, "validate", "review.yaml").out
-        == pgflow(None, "validate", "review.yaml", "--json").out
-    )
-
-
 def test_an_unknown_key_is_a_warning_and_does_not_fail(folder):
     (folder / "review.yaml").write_text(REVIEW + "policyFile: x\n")
     answer = pgflow(None, "validate", "review.yaml", tty=True)

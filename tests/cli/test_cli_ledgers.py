@@ -214,7 +214,7 @@ def test_the_story_of_a_run_names_reasons_acts_and_debts(
     assert told[1] == f'intended order {{"what": "<b>lamp</b>"}}; irreversible; rests on {decided}'
     assert told[2] == "unknown order it raised (Lost: <b>lamp</b>)"
     assert told[3].startswith("owes order: unknown since ")
-    as_data = pgflow(stuck, "audit", "order-7").data
+    as_data = pgflow(stuck, "audit", "order-7", "--json").data
     assert [event["what"] for event in as_data["events"]] == ["decided", "intended", "unknown"]
     assert as_data["owed"][0]["effect"] == effect_key(conn)
 

@@ -16,6 +16,7 @@ from pgflow_cli.commands import app
 from pgflow_cli.look import failures
 from pgflow_cli.look.failures import Mistake, explain, hide_secrets
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from servers import HANG_SECONDS
 from typer.main import get_command
 
@@ -83,6 +84,22 @@ def test_a_connection_string_that_is_none(dsn, words):
 def test_a_database_that_does_not_exist(server_dsn):
     said = line(pgflow(servers.dsn_of(server_dsn, "there_is_none"), "list"), 69)
     assert 'database "there_is_none" does not exist' in said
+
+
+def test_the_database_may_be_named_before_the_command_and_the_command_has_the_last_word(dsn):
+    assert pgflow(None, "--dsn", dsn, "list", "--json").data == []
+    nowhere = make_conninfo(dsn, port=1)
+    assert pgflow(None, "--dsn", nowhere, "list", "--json", "--dsn", dsn).code == 0
+    assert "--dsn is empty" in line(pgflow(None, "--dsn", "", "list"), 2)
+
+
+def test_a_server_that_was_reached_and_is_broken_is_not_one_that_cannot_be_reached(dsn, conn):
+    conn.execute(
+        "create or replace function pgflow.now_() returns timestamptz language plpgsql as $$ begin "
+        "raise 'could not load library \"plpgsql.so\"' using errcode = '58P01'; end $$"
+    )
+    said = line(pgflow(dsn, "start", "greet", "--new"), 69)
+    assert said.startswith("pgflow: the database was reached, and is in trouble: could not load")
 
 
 def test_a_missing_schema(empty_dsn):

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import cli_jobs
 import clikit
@@ -301,55 +300,11 @@ def begun(dsn, conn):
     return dsn
 
 
-def test_a_pipe_gets_json_unless_a_table_is_asked_for(begun):
-    assert pgflow(begun, "queues", "--table").out.startswith("QUEUE ")
-    assert pgflow(begun, "queues").out.startswith("[")
+def test_a_pipe_and_a_log_get_the_table_that_a_terminal_gets_and_json_is_asked_for(begun):
+    said = in_a_shell(begun, "pgflow queues | cat; pgflow queues --json | cat")
+    assert re.match(r"QUEUE .*\ndefault .*\n\[\n\{", said)
+    assert pgflow(begun, "queues", tty=True).out.startswith("QUEUE ")
     assert (
         pgflow(begun, "list", "--table", "--csv").err
         == "pgflow: --table and --csv exclude each other: pass one of them\n"
     )
-
-
-@pytest.mark.full
-@pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc"
-)
-def test_the_log_of_an_action_gets_a_table_and_a_pipe_in_it_json(begun):
-    script = """
-        pgflow queues
-        pgflow queues | cat
-        echo "$(pgflow queues)"
-        (pgflow queues)
-        pgflow queues --json
-    """
-    first, piped, substituted, nested, asked = re.findall(
-        r"(QUEUE .*|\[.*)\n(?:\{|default)", in_a_shell(begun, script, GITHUB_ACTIONS="true")
-    )
-    assert (first[:5], piped, substituted, nested[:5], asked) == ("QUEUE", "[", "[", "QUEUE", "[")
-    assert in_a_shell(begun, "pgflow queues").startswith("[")
-
-
-@pytest.mark.full
-@pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc"
-)
-def test_the_mail_of_cron_gets_a_table(begun, tmp_path):
-    cron = tmp_path / "crond"
-    cron.write_text(
-        f"#!{sys.executable}\nimport subprocess, sys\nsubprocess.run(['sh', '-c', sys.argv[1]], "
-        "check=True)\n"
-    )
-    cron.chmod(0o755)
-    command = f"{sys.executable} -m pgflow_cli queues; {sys.executable} -m pgflow_cli queues | cat"
-    env = {**os.environ, "PGFLOW_DSN": begun}
-    env.pop("GITHUB_ACTIONS", None)
-    mail = subprocess.run(
-        [cron, command],
-        env=env,
-        cwd=APPS,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=True,
-    ).stdout
-    assert re.match(r"QUEUE .*\ndefault .*\n\[\n", mail)

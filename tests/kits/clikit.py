@@ -20,9 +20,10 @@ from typing import Any
 import cli_jobs
 import forked
 import psycopg
-from pgflow_cli.commands import run
+from pgflow_cli.commands import app, ours, run
 from processes import eventually, interruptible
 from servers import HANG_SECONDS
+from typer.main import get_command
 
 from pgflow import AsyncApp, RunFailed
 from pgflow._db.calls import claim as claim_calls
@@ -83,7 +84,7 @@ def pgflow(
     Args:
         dsn: The database, named as most people name it.
         *arguments: The command line.
-        tty: True if it talks to a terminal; else into a pipe.
+        tty: True if it talks to a terminal; else a program reads it, which asks for JSON.
         width: Of the terminal.
         typed: Text that is typed, at a terminal; nobody is there if None.
     """
@@ -98,14 +99,25 @@ def pgflow(
             PGFLOW_TRACEBACK=None,
         ):
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = run(list(arguments))
+                code = run(list(arguments if tty else in_json(*arguments)))
     finally:
         sys.stdin = stdin
     return Answer(code, ANSI.sub("", out.getvalue()), ANSI.sub("", err.getvalue()))
 
 
+def in_json(*arguments: str) -> tuple[str, ...]:
+    """A command line that asks for JSON, where the command has it and no other form is named."""
+    words: list[str] = [word for word in arguments if not word.startswith("-")]
+    command: Any = get_command(app)
+    for word in ours(words):
+        command = getattr(command, "commands", {}).get(word, command)
+    forms = {form for param in command.params for form in param.secondary_opts}
+    named = {"--json", "--table", "--csv", "--help", "-h", "--"} & set(arguments)
+    return arguments if named or "--table" not in forms else (*arguments, "--json")
+
+
 def process(dsn: str | None, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """Starts a command as a process of its own."""
+    """Starts a command as a process of its own, which a program reads as in `pgflow`."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -114,7 +126,7 @@ def process(dsn: str | None, *arguments: str, **variables: str) -> subprocess.Po
     env |= {"PGFLOW_DSN": dsn} if dsn is not None else {}
     with interruptible():
         return forked.start(
-            ["-m", "pgflow_cli", *arguments],
+            ["-m", "pgflow_cli", *in_json(*arguments)],
             env=env | variables,
             cwd=APPS,
             stdout=subprocess.PIPE,

@@ -31,14 +31,13 @@ from typing import Any, NoReturn
 from _pytest.config import default_plugins
 
 IMPORTED = (
-    "pgflow",
+    "pgflow._surface",
     "pgflow.embedded",
     "pgflow.inspect",
     "psycopg_pool",
     "pydantic.type_adapter",
     "pgflow_cli.commands",
     "pgflow_cli.look.logs",
-    "pgflow_cli.look.readers",
     "pgflow_cli.look.selection",
     "pgflow_cli.look.targets",
     "pgflow_cli.ops.drain",

@@ -37,7 +37,7 @@ def test_one_picture_has_all_views_for_scripts_and_for_people(
 
 
 def test_a_script_is_told_to_ask_for_one_picture(dsn: str) -> None:
-    answer = pgflow(dsn, "top")
+    answer = pgflow(dsn, "top", tty=True)
     assert (answer.code, "for a script there is --once" in answer.err) == (2, True)
     answer = pgflow(dsn, "top", "--json")
     assert (answer.code, "go with --once" in answer.err) == (2, True)

@@ -24,7 +24,7 @@ MEANINGS = {
     USAGE: "usage or bad input",
     TIME_LIMIT: "a time limit was reached with work left",
     NEEDS_A_PERSON: "a person is needed: a run is stuck, or waits at a gate",
-    UNREACHABLE: "the database cannot be reached",
+    UNREACHABLE: "the database cannot be reached, or is in trouble",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
 """The exit codes of every command."""
@@ -75,6 +75,8 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
             f"this role may not do that: {_line(cause)}. `pgflow doctor` lists what it may do",
         )
     if cause is not None and is_infrastructure(cause):
+        if cause.sqlstate is not None and not cause.sqlstate.startswith("08"):  # it has answered
+            return UNREACHABLE, f"the database was reached, and is in trouble: {_line(cause)}"
         return (
             UNREACHABLE,
             (

@@ -1,8 +1,9 @@
 """Output of a command: a table for people, JSON and CSV for machines.
 
-For people the default is a table (`readers`), for programs JSON. JSON is an array with one row a
-line, so that both ``jq`` and ``grep`` work; a single thing is one object. What is not the answer -
-notes, progress, questions - goes to standard error, so that the answer can always be piped.
+A table is the default, on a terminal, in a pipe and in a log alike: ``pgflow list | head`` shows
+the rows that ``pgflow list`` shows. ``--json`` is an array with one row a line, so that both ``jq``
+and ``grep`` work; a single thing is one object. What is not the answer - notes, progress, questions
+- goes to standard error, so that the answer can always be piped.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ AsJson = Annotated[
     typer.Option(
         "--json/--table",
         show_default=False,
-        help="Answer in JSON or in a table; else people get a table (a terminal, a log of GitHub "
-        "Actions, cron's mail), programs JSON.",
+        help="Answer in JSON; a table is the default, in a pipe too.",
     ),
 ]
 Limit = Annotated[
@@ -61,19 +61,13 @@ class Form(StrEnum):
 
 
 def choose_form(*, as_json: bool | None = None, as_csv: bool = False) -> Form:
-    """Return the form that the options ask for, else the one that fits the reader: a table for
-    people, JSON for programs.
-    """
+    """Return the form that the options ask for, else a table."""
     if as_csv and as_json is not None:
         raise Mistake(
             f"--{'json' if as_json else 'table'} and --csv exclude each other: pass one of them"
         )
     if as_csv:
         return Form.CSV
-    if as_json is None:
-        from pgflow_cli.look import readers
-
-        as_json = not readers.is_person()
     return Form.JSON if as_json else Form.TABLE
 
 

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.ops.probes import Probes, answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +83,8 @@ def serve(
     stop: Stop,
     metrics_at: tuple[str, int] | None = None,
     beside: Beside = nullcontext,
+    *,
+    probes_at: tuple[str, int] | None = None,
 ) -> int:
     """Work until a signal asks to stop; return the exit code.
 
@@ -91,24 +94,29 @@ def serve(
         stop: Receives the signal.
         metrics_at: Host and port of an endpoint with figures.
         beside: Maker of a context that is open while the worker works, as the app is.
+        probes_at: Host and port of an endpoint for probes.
 
     Raises:
-        Mistake: The address cannot serve metrics, or a package for that is missing.
+        Mistake: The address cannot serve metrics or probes, or a package for that is missing.
     """
-    return asyncio.run(_serve(app, options, stop, metrics_at, beside))
+    return asyncio.run(_serve(app, options, stop, (metrics_at, probes_at), beside))
 
 
 async def _serve(
     app: AsyncApp,
     options: WorkerOptions,
     stop: Stop,
-    metrics_at: tuple[str, int] | None,
+    addresses: tuple[tuple[str, int] | None, tuple[str, int] | None],
     beside: Beside,
 ) -> int:
     asked = stop.event()
-    async with app:
+    metrics_at, probes_at = addresses
+    probes = Probes(options.rhythm.dead_after / 2, asked)
+    # Probes are answered before the worker has begun and until it has handed its runs back.
+    async with answering(probes, probes_at), app:
         with _metrics(app, options, metrics_at):
             async with app._work(options) as worker, beside():
+                probes.worker = worker
                 logging.getLogger("pgflow").info(
                     "worker %s serves %s", worker.worker_id, ", ".join(options.queues)
                 )

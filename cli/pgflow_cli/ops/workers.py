@@ -93,6 +93,16 @@ def workers(
     metrics_host: Annotated[
         str, typer.Option(help="Address of that endpoint, which needs no password.")
     ] = "127.0.0.1",
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port that answers probes at /live and /ready; 0 for any that is free.",
+            show_default=False,
+        ),
+    ] = None,
+    health_host: Annotated[str, typer.Option(help="Address of that port.")] = "127.0.0.1",
     only_list: Annotated[
         bool, typer.Option("--list", help="List the workers, as without a module.")
     ] = False,
@@ -129,7 +139,15 @@ def workers(
         rhythm=Rhythm.within(dead_after),
         listen=app.listens,
     )
-    leave(serve(app, options, stop, None if metrics_port is None else (metrics_host, metrics_port)))
+    leave(
+        serve(
+            app,
+            options,
+            stop,
+            None if metrics_port is None else (metrics_host, metrics_port),
+            probes_at=None if health_port is None else (health_host, health_port),
+        )
+    )
 
 
 # ---------------------------------------------------------------- the list

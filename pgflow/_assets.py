@@ -130,5 +130,5 @@ def own_assets() -> Assets:
     """The SQL of this version: inside the installed package, else beside it in a checkout."""
     packaged = resources.files("pgflow")
     return read_assets(
-        packaged if (packaged / "migrations").is_dir() else Path(__file__).parents[2], __version__
+        packaged if (packaged / "migrations").is_dir() else Path(__file__).parents[1], __version__
     )

@@ -1,0 +1,62 @@
+"""Few modules are imported where few are needed: counted, since a clock would measure the machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+HEAVY = {"pydantic", "pydantic_core", "rich", "sqlglot", "psycopg_pool"}
+OF_TYPER = {"pydantic", "pydantic_core"}
+"""Imported by typer where there are options to read."""
+OF_PROBES = 20
+"""Most modules of pgflow that `pgflow health` needs."""
+
+
+def imported(code: str, **variables: str) -> set[str]:
+    """Return the modules that are there when a program has ended."""
+    program = f"import json, sys\n{code}\nprint('\\n' + json.dumps(list(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=variables
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def tops(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] == "pgflow"}
+
+
+def test_the_package_alone_imports_nothing_and_its_first_name_all_of_it():
+    alone = imported("import pgflow; assert pgflow.__version__")
+    assert ours(alone) == {"pgflow", "pgflow._version"}
+    assert not tops(alone) & {"psycopg", *HEAVY}
+    used = imported(
+        "import pgflow; pgflow.App; before = set(sys.modules)\n"
+        "assert set(pgflow.__all__) <= set(dir(pgflow))\n"
+        "[getattr(pgflow, name) for name in pgflow.__all__]\n"
+        "assert set(sys.modules) == before"
+    )
+    assert "pgflow._worker.worker" in used
+
+
+def test_the_version_is_said_without_driver_and_engine():
+    for code in (
+        "from pgflow_cli.commands import run; run(['--version'])",
+        "sys.argv = ['pgflow', '--version']; from pgflow_cli import main; main()",
+    ):
+        there = imported(code)
+        assert ours(there) == {"pgflow", "pgflow._assets", "pgflow._engine", "pgflow._version"}
+        assert not tops(there) & {"psycopg", *HEAVY}
+    assert "typer" not in tops(there)
+
+
+def test_a_probe_needs_the_driver_and_little_of_pgflow(dsn):
+    there = imported(
+        "from pgflow_cli.commands import run; assert run(['health']) == 0", PGFLOW_DSN=dsn
+    )
+    assert len(ours(there)) <= OF_PROBES, sorted(ours(there))
+    assert not tops(there) & (HEAVY - OF_TYPER)
