@@ -3361,6 +3361,36 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
+function pgflow.cron_field_(said text, field integer) returns integer[], owner pgflow_owner
+  -- The values that a field of an expression of cron has, in their order
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 8b267edf265109e55615994363c4b52c
+
+function pgflow.cron_has_day_(days integer[], weekdays integer[], is_both boolean, day date) returns boolean, owner pgflow_owner
+  -- True if the days of an expression have this one
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 42f36f2b4522ba1ce54e5236d23b60fb
+
+function pgflow.cron_moments_(wall timestamp without time zone, zone text, is_fixed boolean) returns timestamp with time zone[], owner pgflow_owner
+  -- The moments at which a clock on the wall shows a time: none, one or two; of a fixed hour always one
+  plpgsql stable strict
+  set search_path=pg_catalog, pg_temp
+  md5 646630386985561131ba6c099e0dcd52
+
+function pgflow.cron_slots_(cron text, zone text, after timestamp with time zone, most integer, upto timestamp with time zone DEFAULT 'infinity'::timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
+  -- The next times after one that an expression of cron names in a zone, so many at most
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0d55cbb852cc01b63c337092494c966a
+
+function pgflow.cron_value_(said text, field integer) returns integer, owner pgflow_owner
+  -- The number that a value of a field is; refuses (PF003) others
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 297f5ed57c7af22d0dc9e9f43fcc7397
+
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed or refused one if there is one
   plpgsql stable
@@ -3780,6 +3810,14 @@ function pgflow.find_relay_(name text) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 06662a98a7f356ee43a6a4a814d83366
+
+function pgflow.fire_schedules(worker_id integer) returns double precision, owner pgflow_owner
+  -- Fires the schedules that are due, if this worker is the one to do it, with no need of Python; answers the seconds until the next look
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 34ef717a26a44c02d8b6b5b3d1539693
+  grant execute to pgflow_worker
 
 function pgflow.fire_slot_(INOUT s pgflow.schedule, slot timestamp with time zone, t timestamp with time zone, OUT lane integer) returns record, owner pgflow_owner
   -- Starts the run of a slot; what keeps it from starting is kept with the schedule
@@ -5150,6 +5188,16 @@ function pgflow.next_fence_() returns bigint, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 7444068229b04b335bfdfe77b9c68a46
 
+function pgflow.next_time(cron text, zone text DEFAULT 'UTC'::text, after timestamp with time zone DEFAULT now()) returns timestamp with time zone, owner pgflow_owner
+  -- The next time after one that an expression of cron names in a time zone; null if there is none. Where clocks change it is that of schedules. PF003 for what is no expression
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 9c27d261fa4b7403597f62347e395e95
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.next_turn(queues text[], OUT seconds double precision, OUT is_limited boolean) returns record, owner pgflow_owner
   -- Seconds until a rate lets a run of these queues begin that waits for it; 3600 if none does, null if none of them has a rate. And whether any of them has a limit, so that the end of a run may let another begin
   plpgsql volatile security definer
@@ -5846,6 +5894,12 @@ function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owne
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.refills_(wanted jsonb) returns jsonb, owner pgflow_owner
+  -- The slots that keep_schedules asks for, as refill_schedules takes them; of each schedule, or what is wrong with it
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 1bcb0c7f27d89ebdbdcb29fff6754454
+
 function pgflow.refuse_coded_(workflow text) returns void, owner pgflow_owner
   -- Refuses (PF006) the name of a workflow that a living worker has as code
   plpgsql stable
@@ -6490,6 +6544,12 @@ function pgflow.slot_text_(slot timestamp with time zone) returns text, owner pg
   set search_path=pg_catalog, pg_temp
   md5 9bb4079ef2a555938140a7c3aedb124f
 
+function pgflow.slots_(spec jsonb, after timestamp with time zone, most integer, upto timestamp with time zone DEFAULT 'infinity'::timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
+  -- The next slots of a schedule after a time, so many at most
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 4d4b929821f85db6905621d3d4e9a60c
+
 function pgflow.speaks_for_others() returns boolean, owner pgflow_owner
   -- True if you may answer gates in the names of others: as a member of pgflow_speaker, as the owner of the schema, or as a superuser
   sql stable security definer
@@ -7110,7 +7170,7 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 e7678006c5f2ae082a2d091623451294
+  md5 4a8a8b157de0642652e014b370f77688
   grant execute to pgflow_worker
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner

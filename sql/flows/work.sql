@@ -835,6 +835,7 @@ declare
   level text := pg_catalog.current_setting('default_transaction_isolation');
   stop_at timestamptz := pg_catalog.clock_timestamp() + seconds * interval '1 second';
   look_at timestamptz := '-infinity';
+  fire_at timestamptz := '-infinity';
   poll_at timestamptz := '-infinity';
   worker int;
   lanes int[];
@@ -854,6 +855,10 @@ begin
   perform pgflow.share_session(worker);
   commit;
   while stop is null and pg_catalog.clock_timestamp() < stop_at loop
+    if pg_catalog.clock_timestamp() >= fire_at then
+      fire_at := pg_catalog.clock_timestamp() + pgflow.fire_schedules(worker) * interval '1 second';
+      commit;
+    end if;
     if pg_catalog.clock_timestamp() >= look_at then
       look_at := pg_catalog.clock_timestamp() + interval '1 second';
       lanes := pgflow.serve_flows(worker, queues);
