@@ -445,8 +445,13 @@ def harm(
 ) -> int:
     """Kill so many times, at moments counted in units; return how often, when nothing is left."""
     done, at = 0, draw.randint(1, 20)
+    seen, give_up = -1, 0.0
     while not ask(dsn, idle)[0][0]:
         units = ask(dsn, count)[0][0]
+        if units != seen:
+            seen, give_up = units, time.monotonic() + HANG_SECONDS
+        if time.monotonic() > give_up:
+            raise AssertionError(f"it hangs: {ask(dsn, OPEN)}")
         alive = [session for session in sessions if session.pid]
         if done < kills and units >= at and alive:
             draw.choice(alive).kill(draw)
@@ -458,6 +463,7 @@ def harm(
 
 IDLE = """select not exists (select from pgflow.runs where status not in ('completed', 'failed', 'cancelled')
   and key like 'p%')"""
+OPEN = "select key, status, reason from pgflow.runs where finished_at is null limit 20"
 UNITS = "select count(*) from pgflow.unit"
 OUTCOME = """select status, output, error->>'message',
   (select coalesce(sum((c.amounts->>'usd')::int), 0) from pgflow.charge c where c.run_id = r.run_id),

@@ -28,12 +28,20 @@ def test_many_random_programs_do_what_a_plain_interpreter_does(dsn: str) -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("sessions", [2, 4])
-def test_no_step_is_lost_or_doubled_by_kills(sessions: int) -> None:
+@pytest.mark.parametrize(
+    ("sessions", "workers", "programs"), [(2, 0, 100), (4, 0, 100), (1, 1, 30)]
+)
+def test_no_step_is_lost_or_doubled_by_kills(sessions: int, workers: int, programs: int) -> None:
     with OwnServer(fsync="off") as server:
         install_schema(server.dsn)
         result = flowprograms.campaign(
-            server.dsn, programs=100, kills=20, sessions=sessions, seed="full", copies=2
+            server.dsn,
+            programs=programs,
+            kills=20,
+            sessions=sessions,
+            workers=workers,
+            seed="full",
+            copies=2,
         )
         assert result.wrong == []
         assert result.kills == 20
