@@ -3,8 +3,8 @@ a plain interpreter to compare.
 
 Each step writes a row of its name and of what it sees. So the rows of a run say which steps have
 happened, how often, in which order and with which values. A program has loops, conditions, waits,
-children, fan-outs, steps that fail at first or for good, compensations and handlers. Nothing in it
-depends on a race.
+gates, locks that runs contend for, events, charges, children, fan-outs, steps that fail at first or
+for good, compensations and handlers. Nothing in it depends on a race.
 
 The seed draws the programs and the harm: backends are killed (`kill -9`, which brings the whole
 server down, or terminated) at moments that are counted in units of the journal. With `--control`,
@@ -82,12 +82,15 @@ class Program:
     body: list[Any] = field(default_factory=list)
     handler: list[Any] | None = None
     loops: list[str] = field(default_factory=list)
+    condition: str = ""
 
     @property
     def text(self) -> str:
         declared = "".join(f"  {name} int := {n};\n" for n, name in enumerate(NAMES))
         declared += "  v jsonb;\n" + "".join(f"  {name} int;\n" for name in self.loops)
-        handler = "" if self.handler is None else "exception\n" + show(self.handler)
+        handler = (
+            "" if self.handler is None else f"exception {self.condition}\n{show(self.handler)}"
+        )
         return f"declare\n{declared}begin\n{show(self.body)}  return a * 100 + b * 10 + c;\n{handler}end"
 
 
@@ -99,11 +102,19 @@ class Grower:
         self.program = Program(seed)
         self.leaves = ("leaf", "pyleaf") if has_python else ("leaf",)
         self.count = 0
+        self.in_lock = False
 
     def grow(self) -> Program:
         self.program.body = self.block(3, in_loop=False)
         if self.random.random() < 0.3:
             self.program.handler = self.block(1, in_loop=False, may_fail=False)
+            self.program.condition = self.random.choice(
+                [
+                    "",
+                    "when division_by_zero then raise; when others then",
+                    "when raise_exception then",
+                ]
+            )
         return self.program
 
     def name(self, kind: str) -> str:
@@ -119,14 +130,22 @@ class Grower:
     def part(self, depth: int, *, in_loop: bool, may_fail: bool) -> Any:
         draw, variable = self.random, self.random.choice(NAMES)
         kinds = ["step"] * 6 + ["flaky", "sleep", "wait", "run", "each"]
+        kinds += ["event", "ask", "spend", "publish"]
         kinds += ["if", "for", "rows", "while"] * 2 if depth else []
+        # One lock at a time: runs that wait for each other are a race.
+        kinds += ["lock"] * 2 if depth and not self.in_lock else []
         kinds += ["leave"] if in_loop else []
         kinds += ["boom"] if may_fail and draw.random() < 0.3 else []
         kind = draw.choice(kinds)
         if kind in ("step", "flaky"):
             return (kind, self.name("s"), variable, draw.randint(1, 9), draw.random() < 0.3)
-        if kind in ("sleep", "wait"):
+        if kind in ("sleep", "wait", "event", "ask", "spend", "publish"):
             return (kind, variable)
+        if kind == "lock":
+            self.in_lock = True
+            inner = self.block(depth - 1, in_loop=True, may_fail=may_fail)
+            self.in_lock = False
+            return (kind, draw.choice("xy"), inner)
         if kind in ("run", "each"):
             leaf = draw.choice(self.leaves)
             return (kind, variable, draw.randint(1, 4), may_fail and draw.random() < 0.5, leaf)
@@ -165,6 +184,19 @@ def show_part(kind: str, *said: Any) -> str:  # noqa: PLR0911 - one for each kin
             return "sleep '0.001 s';\n"
         case "wait", (variable,):
             return f"wait for nothing timeout '0 s' into {variable};\nif timed_out then {variable} := 5; end if;\n"
+        case "event", (variable,):
+            return f"wait for event 'nothing' timeout '0 s' into v;\nif timed_out then {variable} := 6; end if;\n"
+        case "ask", (variable,):
+            return (
+                f"ask gate(n => {variable}) of 'ann' timeout '0 s' into v;\n"
+                f"{variable} := length(v->>'verdict');\n"
+            )
+        case "spend", (variable,):
+            return f"spend jsonb_build_object('usd', {variable});\n"
+        case "publish", (variable,):
+            return f"publish {variable} to 'news';\n"
+        case "lock", (key, inner):
+            return f"lock '{key}' loop\n{show(inner)}end loop;\n"
         case "run", (variable, number, may_fail, leaf):
             spare = "" if may_fail else " * 7"
             return f"run {leaf}(n => {number}{spare} + {variable} * {7 if not may_fail else 1}) into {variable};\n{variable} := {variable} % 17;\n"
@@ -199,6 +231,8 @@ class Interpreter:
         self.trace: list[str] = []
         self.undo: list[str] = []
         self.children = 0
+        self.spent = 0
+        self.published = 0
 
     def run(self) -> tuple[str, Any]:
         """Return the status and the output, or the message of the error."""
@@ -251,8 +285,14 @@ class Interpreter:
                 self.write(name)
                 if has_undo:
                     self.undo.append(name)
-            case "wait", (variable,):
-                self.vars[variable] = 5
+            case "wait" | "event" | "ask", (variable,):
+                self.vars[variable] = {"wait": 5, "event": 6, "ask": len("expire")}[kind]
+            case "spend", (variable,):
+                self.spent += self.value(variable)
+            case "publish", (variable,):
+                self.published += 1
+            case "lock", (_, inner):
+                self.rounds(1, inner)
             case "run", (variable, number, may_fail, _):
                 n = (
                     number + self.value(variable)
@@ -405,8 +445,13 @@ def harm(
 ) -> int:
     """Kill so many times, at moments counted in units; return how often, when nothing is left."""
     done, at = 0, draw.randint(1, 20)
+    seen, give_up = -1, 0.0
     while not ask(dsn, idle)[0][0]:
         units = ask(dsn, count)[0][0]
+        if units != seen:
+            seen, give_up = units, time.monotonic() + HANG_SECONDS
+        if time.monotonic() > give_up:
+            raise AssertionError(f"it hangs: {ask(dsn, OPEN)}")
         alive = [session for session in sessions if session.pid]
         if done < kills and units >= at and alive:
             draw.choice(alive).kill(draw)
@@ -418,7 +463,12 @@ def harm(
 
 IDLE = """select not exists (select from pgflow.runs where status not in ('completed', 'failed', 'cancelled')
   and key like 'p%')"""
+OPEN = "select key, status, reason from pgflow.runs where finished_at is null limit 20"
 UNITS = "select count(*) from pgflow.unit"
+OUTCOME = """select status, output, error->>'message',
+  (select coalesce(sum((c.amounts->>'usd')::int), 0) from pgflow.charge c where c.run_id = r.run_id),
+  (select count(*) from pgflow.event e where e.run_id = r.run_id)
+  from pgflow.runs r where key = %s"""
 
 
 def campaign(
@@ -471,9 +521,7 @@ def judge(conn: Connection, grown: dict[str, Program], copies: int, result: Resu
         expected = plain.run()
         for copy in range(1, copies + 1):
             key = f"{name}/{copy}"
-            status, output, error = conn.execute(
-                "select status, output, error->>'message' from pgflow.runs where key = %s", (key,)
-            ).fetchone()  # type: ignore[misc]
+            status, output, error, *sums = conn.execute(OUTCOME, (key,)).fetchone()  # type: ignore[misc]
             found = (status, error if status == "failed" else output)
             trace = [
                 what
@@ -483,9 +531,10 @@ def judge(conn: Connection, grown: dict[str, Program], copies: int, result: Resu
             ]
             result.runs += 1
             result.rows += len(trace)
-            if (found, trace) != (expected, plain.trace):
+            sums_expected = [plain.spent, plain.published]
+            if (found, trace, sums) != (expected, plain.trace, sums_expected):
                 result.wrong.append(
-                    f"{program.seed} {key}: {found} {trace}, not {expected} {plain.trace}"
+                    f"{program.seed} {key}: {found} {sums} {trace}, not {expected} {sums_expected} {plain.trace}"
                 )
     doubled = """select key, what, count(*) from trace where key not like 'p%' group by key, what
       having count(*) > 1"""
@@ -496,9 +545,19 @@ def judge(conn: Connection, grown: dict[str, Program], copies: int, result: Resu
     result.wrong += [f"missing in a child: {row}" for row in conn.execute(lacking)]
     result.rows += conn.execute("select count(*) from trace where key not like 'p%'").fetchone()[0]  # type: ignore[index]
     result.wrong += [f"check: {row}" for row in conn.execute("select * from pgflow.check()")]
-    left = "select (select count(*) from pgflow.flow_frame), (select count(*) from pgflow.lease), (select count(*) from pgflow.worker)"
-    if (found := conn.execute(left).fetchone()) != (0, 0, 0):
-        result.wrong.append(f"left over (frames, leases, workers): {found}")
+    for name in (
+        "flow_frame",
+        "lease",
+        "worker",
+        "lock",
+        "lock_wait",
+        "gate",
+        "event_wait",
+        "reservation",
+    ):
+        (left,) = conn.execute(f"select count(*) from pgflow.{name}").fetchone()  # type: ignore[misc]
+        if left:
+            result.wrong.append(f"left over: {left} of {name}")
 
 
 CONTROL = """

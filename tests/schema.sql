@@ -473,7 +473,7 @@ table pgflow.flow_frame, owner pgflow_owner
   undo integer[] not null -- Nodes of the compensations of what was done
   waits jsonb -- The call that is open, and the unit of its timer
   run jsonb not null -- Facts of the run, which steps see as the variable run
-  loops jsonb not null -- Numbers of the rows at hand, by node
+  loops jsonb not null -- Numbers of the rows at hand, and locks that are held, by node
   news jsonb not null -- Variables that have changed since the last mark, and that no unit tells
   error jsonb -- The error of a run that failed, or why it was cancelled
   vars jsonb not null -- All variables
@@ -2433,7 +2433,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b43058e362fbe898e3ed8cbef3c6f351
+  md5 827938b9ed8626f2bfef982e5ee39f93
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -2519,7 +2519,7 @@ function pgflow.ask_flow_(INOUT f pgflow.flow_frame, worker_id integer, token bi
   -- Commits units with a question, and folds both into the frame
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a9ba7b8293525221ed6d8c379acc0772
+  md5 7f6b2ffb4d21b7fdfbbbaca5e7ed2200
 
 function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units
@@ -2687,6 +2687,12 @@ function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) 
   md5 dbe14ae36df369dba5dcffe680ee2983
   grant execute to pgflow_operator
 
+function pgflow.break_off_(f pgflow.flow_frame, error jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- The frame after an error: what was done is taken back from here on
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 db80d764f27e4433bb1980d39b7f378d
+
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
@@ -2804,6 +2810,12 @@ function pgflow.check_amounts_(amounts jsonb, what text) returns void, owner pgf
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 cdd8f5f6b7d2d01592c3d0bafb1eea8d
+
+function pgflow.check_asked_(node pgflow.flow_node, value jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) what a run in SQL cannot say or ask for
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0000053411ef3fdaa26f7aa5969eb1ce
 
 function pgflow.check_balance_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- All that was opened in each ledger is closed or open, for each run and in total
@@ -3274,7 +3286,7 @@ function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAU
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e70ccb84fa50c9f7e8715545864827b4
+  md5 b4d5f792c2c60d0a392e01a70124b0e0
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3348,6 +3360,36 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   md5 d90bbf31dfa3d0de7419178caa2b1186
   grant execute to pgflow_client
   grant execute to pgflow_operator
+
+function pgflow.cron_field_(said text, field integer) returns integer[], owner pgflow_owner
+  -- The values that a field of an expression of cron has, in their order
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 8b267edf265109e55615994363c4b52c
+
+function pgflow.cron_has_day_(days integer[], weekdays integer[], is_both boolean, day date) returns boolean, owner pgflow_owner
+  -- True if the days of an expression have this one
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 42f36f2b4522ba1ce54e5236d23b60fb
+
+function pgflow.cron_moments_(wall timestamp without time zone, zone text, is_fixed boolean) returns timestamp with time zone[], owner pgflow_owner
+  -- The moments at which a clock on the wall shows a time: none, one or two; of a fixed hour always one
+  plpgsql stable strict
+  set search_path=pg_catalog, pg_temp
+  md5 646630386985561131ba6c099e0dcd52
+
+function pgflow.cron_slots_(cron text, zone text, after timestamp with time zone, most integer, upto timestamp with time zone DEFAULT 'infinity'::timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
+  -- The next times after one that an expression of cron names in a zone, so many at most
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0d55cbb852cc01b63c337092494c966a
+
+function pgflow.cron_value_(said text, field integer) returns integer, owner pgflow_owner
+  -- The number that a value of a field is; refuses (PF003) others
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 297f5ed57c7af22d0dc9e9f43fcc7397
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed or refused one if there is one
@@ -3628,7 +3670,7 @@ function pgflow.end_flow_(f pgflow.flow_frame, worker_id integer, token bigint, 
   -- Ends a run of a workflow in SQL
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2c7bcd4c440d5f3dbfa99d56ef878619
+  md5 26d601b60ed39f525bc9f72d1c296066
 
 function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Gives back all that runs hold, and takes them out of every queue, as they end; answers the chains to wake
@@ -3769,6 +3811,14 @@ function pgflow.find_relay_(name text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 06662a98a7f356ee43a6a4a814d83366
 
+function pgflow.fire_schedules(worker_id integer) returns double precision, owner pgflow_owner
+  -- Fires the schedules that are due, if this worker is the one to do it, with no need of Python; answers the seconds until the next look
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 34ef717a26a44c02d8b6b5b3d1539693
+  grant execute to pgflow_worker
+
 function pgflow.fire_slot_(INOUT s pgflow.schedule, slot timestamp with time zone, t timestamp with time zone, OUT lane integer) returns record, owner pgflow_owner
   -- Starts the run of a slot; what keeps it from starting is kept with the schedule
   plpgsql volatile
@@ -3811,11 +3861,41 @@ function pgflow.fits_(rule pgflow.policy_rule, name text, risk text, request jso
   set search_path=pg_catalog, pg_temp
   md5 18005b9bd8d2dc2191f22979e59af344
 
+function pgflow.flow_add_(c jsonb, list text, item jsonb) returns jsonb, owner pgflow_owner
+  -- Adds a node, or opens a block
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 a097e8e915572bf174ee69efafebfe0c
+
 function pgflow.flow_arguments_(body text, low text[], places integer[], i integer, stop integer) returns text, owner pgflow_owner
   -- The expression that makes the input of a child of its arguments, which stand between two tokens
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 dc3b266fbde9c2ff12ce5205519a9783
+
+function pgflow.flow_ask_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- ask: a gate, at which a person answers
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 dcc37841c16b959a65197adcdb53156c
+
+function pgflow.flow_branch_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- elsif, else, and when of a case or a handler: the next branch
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 f8fc3094ea46f5cc611c198285dc26e6
+
+function pgflow.flow_case_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- case: begins a block
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 39af2a467a9f6482a818abcd05d563f5
+
+function pgflow.flow_count_(c jsonb) returns integer, owner pgflow_owner
+  -- Number of nodes so far
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 7190110f7798addc521967647d1bcdab
 
 function pgflow.flow_cut_(body text, places integer[], i integer, stop integer) returns text, owner pgflow_owner
   -- The text from one token up to another
@@ -3823,11 +3903,47 @@ function pgflow.flow_cut_(body text, places integer[], i integer, stop integer) 
   set search_path=pg_catalog, pg_temp
   md5 d7335bd67959a381541d7cdb11018199
 
-function pgflow.flow_each_(body text, tokens text[], low text[], places integer[], i integer, stop integer, variables jsonb) returns jsonb, owner pgflow_owner
-  -- The node of a for each
+function pgflow.flow_declared_(body text, low text[], places integer[], workflow text, parameters jsonb, schemas name[], OUT variables jsonb, OUT nodes jsonb, OUT begins integer) returns record, owner pgflow_owner
+  -- Variables of a workflow, the node that sets them, and the token at which its text begins
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 375184cfe0480db7721e29fece20e32b
+
+function pgflow.flow_each_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- for each: a child for each row
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 65df9b96166463e04c6526eb07517df1
+  md5 02f918ae3e312ce46b0e3cbb9be3c26b
+
+function pgflow.flow_emit_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- emit: a value of a stream
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 31a83cfda3b90cea36f9ea2e16a60798
+
+function pgflow.flow_end_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- end: closes a block, or the text
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 6279c58dfe4f8cd9783fa77fb6f17233
+
+function pgflow.flow_end_branch_(c jsonb) returns jsonb, owner pgflow_owner
+  -- Ends a branch of an if, a case or a handler
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 7e413be871d2f33dfd8af0e315766012
+
+function pgflow.flow_event_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- wait for event: one of the outbox
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 435048a484aac0f51e5611331a1ea02a
+
+function pgflow.flow_exception_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- exception: begins the handler of the workflow
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 a1d72060cd4d1aaa891474faa1a49396
 
 function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Refuses (PF003) the text of a workflow, with line and column
@@ -3835,11 +3951,41 @@ function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAUL
   set search_path=pg_catalog, pg_temp
   md5 febbf0af4ab1b004896e26de650554ab
 
+function pgflow.flow_finish_(c jsonb, body text) returns jsonb, owner pgflow_owner
+  -- The nodes of a workflow with its compensations, each with its line, its code and the node after it
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 cf88ce7cc838ae1d62f4712ce79b3310
+
+function pgflow.flow_for_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- for: begins a loop over rows or numbers
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 7da7dbc9931eb516591cc2dd9dff562b
+
+function pgflow.flow_gather_(step jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- The step at hand with one more statement of SQL
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 463451a99fb845a642da88a3c837f309
+
 function pgflow.flow_has_(variables jsonb, name text) returns boolean, owner pgflow_owner
   -- True if a variable of this name is declared
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 5b07090a215b8af0ea90498da9389faf
+
+function pgflow.flow_if_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- if: begins a block
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 28f119d6e8397b7b94f3bb6b63b031be
+
+function pgflow.flow_into_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns text, owner pgflow_owner
+  -- The variable that the end of a statement names, null if it names none
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 3bc12cca8488dca7ef3ce17672dc0d0d
 
 function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgflow_owner
   -- True if the statement at a token begins a step
@@ -3853,17 +3999,29 @@ function pgflow.flow_is_row_(type text, schemas name[]) returns boolean, owner p
   set search_path=pg_catalog, pg_temp
   md5 955d69993e36fe26cef40c368010967a
 
+function pgflow.flow_is_sql_(low text[], i integer, is_durable boolean) returns boolean, owner pgflow_owner
+  -- True if the statement at a token is one of SQL or plpgsql, and so part of the step at hand
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 248349980c7ffc598889e7150d3d6ec4
+
 function pgflow.flow_is_word_(low text[], i integer) returns boolean, owner pgflow_owner
   -- True if the statement at a token begins with a durable word: one that ends a step
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 0a186f5c4df26d2a2056bb0d6f1ce668
+  md5 dd15d0e45dd90ca8b8e278a50a1a3945
 
-function pgflow.flow_label_(body text, tokens text[], low text[], places integer[], i integer, OUT opts jsonb, OUT stop integer) returns record, owner pgflow_owner
+function pgflow.flow_label_(body text, low text[], places integer[], i integer, OUT opts jsonb, OUT stop integer) returns record, owner pgflow_owner
   -- Options of the step that the label at a token begins, and the token of its colon
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 da8271e168d2ab2cac10b84bc9684d63
+  md5 ee3f9266e817e473341a391a41438884
+
+function pgflow.flow_leave_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- exit and continue: leave a loop, or a round of it, and give back the locks in between
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 30bb37dc513a9f68198ce2405c434983
 
 function pgflow.flow_line_(body text, place integer) returns integer, owner pgflow_owner
   -- The line of a position in a text
@@ -3871,11 +4029,29 @@ function pgflow.flow_line_(body text, place integer) returns integer, owner pgfl
   set search_path=pg_catalog, pg_temp
   md5 e111bb6d43c410d9a9ddcab9fe86491d
 
+function pgflow.flow_lock_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- lock: begins a loop of one round, in which the run holds a lock
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 da1ecb29ca331763d30a9434ae122679
+
+function pgflow.flow_loop_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- loop and while: begin a block
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 697c2e8867a4972e90bdbd042e87ee7f
+
 function pgflow.flow_name_(token text) returns text, owner pgflow_owner
   -- The identifier that a token is; null if it is none
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 5db29755c3244ab79483b747ecdf3676
+
+function pgflow.flow_parts_(body text, low text[], places integer[], i integer, stop integer, words text[]) returns jsonb, owner pgflow_owner
+  -- The expressions behind words such as timeout, up to into or the end, and the token at which they end
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 c931379c11e19000098f16d376fe1549
 
 function pgflow.flow_place_(body text, at integer) returns text, owner pgflow_owner
   -- Line and column of a position in a text
@@ -3883,17 +4059,71 @@ function pgflow.flow_place_(body text, at integer) returns text, owner pgflow_ow
   set search_path=pg_catalog, pg_temp
   md5 32a9ac1349974e9255bd5d3382643bae
 
+function pgflow.flow_place_word_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- Compiles one statement that is no SQL, or the head of its block, by the word that it begins with
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 d02e9fa5aec19e357f0a942f475ebec2
+
+function pgflow.flow_publish_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- publish: an event, in a step of its own
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 9f8a141a0f260315c742a6f82a77aea0
+
+function pgflow.flow_raise_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- raise: the error that a handler has
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 07ffd4be6f0c871e8a0b10a92c8778ba
+
+function pgflow.flow_refuse_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- Refuses (PF003) what cannot stand between steps
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 78d79aa56d9bc093adb187e1532857bf
+
+function pgflow.flow_return_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- return: the result of the run
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 39c60918c5f42bfab7e2b8b2b366e375
+
+function pgflow.flow_run_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- run: a child
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 e73febe0f32821712d5175976fd6081c
+
 function pgflow.flow_said_(f pgflow.flow_frame) returns text, owner pgflow_owner
   -- A frame as text, as far as its journal determines it
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 c2e5ef416a08b32c72d205ff2cd94853
 
+function pgflow.flow_seconds_(expr text) returns text, owner pgflow_owner
+  -- The expression for the seconds of an interval
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 409b35f434c25b1a5ae0c3fbdc50c16e
+
+function pgflow.flow_set_(c jsonb, node integer, key text, value integer) returns jsonb, owner pgflow_owner
+  -- Says of a node which one comes after it
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 bf15ea0992123c4c12f9b140a28927c7
+
 function pgflow.flow_signature_(signature text, schemas name[], OUT workflow text, OUT variables jsonb) returns record, owner pgflow_owner
   -- Name and parameters of a workflow: name(parameter type [= default], ...)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 7c96ccf0d6343bdb6a622b3d7673c8b6
+
+function pgflow.flow_sleep_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- sleep: a timer
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 67e0aeab808ff65326d4d7b046a359bb
 
 function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- The text of the function that has the SQL of all nodes of a workflow, or of only one; 0 = of none
@@ -3910,11 +4140,35 @@ function pgflow.flow_span_(low text[], i integer, OUT stop integer, OUT is_durab
   set search_path=pg_catalog, pg_temp
   md5 ee436cbec44c8d933f155e6f171524e1
 
+function pgflow.flow_spend_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- spend: out of the budget of the run
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 aaabc502ebe07190d16cb42a17069101
+
 function pgflow.flow_stamp_(flow pgflow.flow) returns text, owner pgflow_owner
   -- Changes with each change of a workflow's function; null if it would not run with the rights of its definer
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 0a7dfabca7c518cfd0464b81feeeaf8d
+
+function pgflow.flow_state_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- set state: how far the run is
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 8de2b40a480ff8d7709f3658392bd718
+
+function pgflow.flow_step_(c jsonb, name text) returns integer, owner pgflow_owner
+  -- The node of the step of this name; null if there is none
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5be548c6cf4a0843e85887d59050e960
+
+function pgflow.flow_stop_(low text[], i integer) returns integer, owner pgflow_owner
+  -- The last token of the statement at a token, or of the head of its block; null if it has none
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 8502ed63be24ee68941994729a6cffe3
 
 function pgflow.flow_tokens_(body text, OUT tokens text[], OUT low text[], OUT places integer[]) returns record, owner pgflow_owner
   -- Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments
@@ -3928,11 +4182,23 @@ function pgflow.flow_type_(type text, body text, at integer, schemas name[]) ret
   set search_path=pg_catalog, pg_temp
   md5 0d598c7c26adef2142a6ba4d88388f0b
 
+function pgflow.flow_undo_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- undo: the compensation of a step
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 e920299f24b2f420257773a9d22f82d4
+
 function pgflow.flow_until_(low text[], i integer, words text[]) returns integer, owner pgflow_owner
   -- The first of these tokens from a token on that stands in no brackets and no CASE, up to the end of the statement
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 8b13b5fc44aca5f00a25258c8b788504
+
+function pgflow.flow_value_(expr text) returns text, owner pgflow_owner
+  -- The statement that answers the value of an expression
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 c420761bd835b0b1373f7c39b7288da7
 
 function pgflow.flow_variables_(body text, low text[], places integer[], i integer, stop integer, schemas name[]) returns jsonb, owner pgflow_owner
   -- Variables that are declared between two tokens, with types and values; a record lives within a step
@@ -3940,17 +4206,11 @@ function pgflow.flow_variables_(body text, low text[], places integer[], i integ
   set search_path=pg_catalog, pg_temp
   md5 6320ac4bc140ea68a49f3db63edb4b4e
 
-function pgflow.flow_wait_(body text, tokens text[], low text[], places integer[], i integer, stop integer, variables jsonb) returns jsonb, owner pgflow_owner
-  -- The node of a wait for a signal
+function pgflow.flow_wait_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- wait for: a signal, or an event
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 2d905008eda1eb5b41d8bec7a390abb6
-
-function pgflow.flow_word_(word text, body text, tokens text[], low text[], places integer[], i integer, stop integer, variables jsonb) returns jsonb, owner pgflow_owner
-  -- The node of a sleep, a child, a note or a return
-  plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 55c66939724eac7e50d41a96da7f0b34
+  md5 0ed0030504a747622a94a87ecf11d15b
 
 function pgflow.fold_items_(f pgflow.flow_frame, call integer, kind "char", payload jsonb) returns void, owner pgflow_owner
   -- Keeps the rows that a loop has read, and which child each of them has, as a unit tells
@@ -3964,11 +4224,17 @@ function pgflow.fold_journal_(run_id bigint, keep_items boolean DEFAULT false) r
   set search_path=pg_catalog, pg_temp
   md5 c23288752d3ff07eaa15a329b56621cf
 
+function pgflow.fold_released_(f pgflow.flow_frame, node pgflow.flow_node, call integer, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- The frame after a lock was given back, lost or refused
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 75f94053916f3d0fe2c56a1fe6ba3c68
+
 function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind "char", payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 5e46206e1f953e37cd3aae065af7e7c5
+  md5 966db73d9e13b16db924a4735908777a
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -4206,6 +4472,12 @@ function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 5eb4781f821dab7fba88e51aa166dc92
+
+function pgflow.held_locks_(f pgflow.flow_frame) returns TABLE(node text, call integer, key text, fence bigint), owner pgflow_owner
+  -- Locks that a run in SQL holds, by the nodes that took them
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 bbf9acab7016f2e8ec0ea08fb9690790
 
 function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a worker on a run that begins with the journal of another; null of any other run
@@ -4635,6 +4907,12 @@ function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner 
   set enable_seqscan=off
   md5 e8d6ebe23a42832ea723d19833864249
 
+function pgflow.let_go_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, OUT wake jsonb) returns record, owner pgflow_owner
+  -- Gives back and up, before the handler of a workflow, what it has held and waited for
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a71efd0c4194e3d0d35f91521aab98bb
+
 function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
   -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
   plpgsql volatile security definer
@@ -4880,6 +5158,12 @@ function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind 
   set search_path=pg_catalog, pg_temp
   md5 d5482b0ed159855884cc467892f9c3b0
 
+function pgflow.new_gate_(f pgflow.flow_frame, node pgflow.flow_node, call integer, value jsonb) returns jsonb, owner pgflow_owner
+  -- A gate that is to be asked, as a question names it
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 21c394714dc7c147a281049779d12054
+
 function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns TABLE(name text, worker_id integer, declared jsonb), owner pgflow_owner
   -- Of each schedule, or of these, the declaration that counts: the one that living workers have said for the shortest time
   sql stable
@@ -4910,6 +5194,16 @@ function pgflow.next_fence_() returns bigint, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 7444068229b04b335bfdfe77b9c68a46
+
+function pgflow.next_time(cron text, zone text DEFAULT 'UTC'::text, after timestamp with time zone DEFAULT now()) returns timestamp with time zone, owner pgflow_owner
+  -- The next time after one that an expression of cron names in a time zone; null if there is none. Where clocks change it is that of schedules. PF003 for what is no expression
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 9c27d261fa4b7403597f62347e395e95
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.next_turn(queues text[], OUT seconds double precision, OUT is_limited boolean) returns record, owner pgflow_owner
   -- Seconds until a rate lets a run of these queues begin that waits for it; 3600 if none does, null if none of them has a rate. And whether any of them has a limit, so that the end of a run may let another begin
@@ -5184,7 +5478,7 @@ function pgflow.pass_time_(queue text) returns boolean, owner pgflow_owner
   -- Lets the next timer of a test be due; false if there is none
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b88e776f9b26ccd18db0b5c4637c3cf0
+  md5 7f9f8360673495b0c60420bd1196f37e
 
 function pgflow.path_in_day_(round bigint, first_round bigint, last_round bigint) returns jsonb, owner pgflow_owner
   -- The way from a round's root to the root of its day, or of the rounds that an anchor has of an open one
@@ -5606,6 +5900,12 @@ function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owne
   md5 7c254be8fb8f6d761978b7fad686e449
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.refills_(wanted jsonb) returns jsonb, owner pgflow_owner
+  -- The slots that keep_schedules asks for, as refill_schedules takes them; of each schedule, or what is wrong with it
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 1bcb0c7f27d89ebdbdcb29fff6754454
 
 function pgflow.refuse_coded_(workflow text) returns void, owner pgflow_owner
   -- Refuses (PF006) the name of a workflow that a living worker has as code
@@ -6251,6 +6551,12 @@ function pgflow.slot_text_(slot timestamp with time zone) returns text, owner pg
   set search_path=pg_catalog, pg_temp
   md5 9bb4079ef2a555938140a7c3aedb124f
 
+function pgflow.slots_(spec jsonb, after timestamp with time zone, most integer, upto timestamp with time zone DEFAULT 'infinity'::timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
+  -- The next slots of a schedule after a time, so many at most
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 4d4b929821f85db6905621d3d4e9a60c
+
 function pgflow.speaks_for_others() returns boolean, owner pgflow_owner
   -- True if you may answer gates in the names of others: as a member of pgflow_speaker, as the owner of the schema, or as a superuser
   sql stable security definer
@@ -6262,6 +6568,12 @@ function pgflow.speaks_for_others() returns boolean, owner pgflow_owner
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
   grant execute to pgflow_worker
+
+function pgflow.spend_(f pgflow.flow_frame, node pgflow.flow_node, worker_id integer, token bigint, chain bigint, amounts jsonb, OUT after pgflow.flow_frame, OUT place text, OUT wake jsonb) returns record, owner pgflow_owner
+  -- Has the budget of a run allow what it spends, and charges it: both, or neither
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 1d025348ea15e31a98c2979f6aebdef3
 
 function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
@@ -6783,7 +7095,7 @@ function pgflow.wait_question_(INOUT f pgflow.flow_frame, node pgflow.flow_node,
   -- The question to the database of a wait, and the unit that begins it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 df88bd5df0440c52188420851532fb1c
+  md5 12be27b42fcb235e1df85bc1611f5490
 
 function pgflow.waits_of_(ids bigint[]) returns TABLE(run_id bigint, alternative text, waits_for bigint), owner pgflow_owner
   -- For each of these runs that only other runs let go on: those, by alternative. It goes on with any alternative, and an alternative needs all of its own; null = what may come from outside
@@ -6865,7 +7177,7 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 e7678006c5f2ae082a2d091623451294
+  md5 4a8a8b157de0642652e014b370f77688
   grant execute to pgflow_worker
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner

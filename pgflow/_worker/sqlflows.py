@@ -17,8 +17,10 @@ import psycopg
 
 from pgflow._db.calls import flows as flow_calls
 from pgflow._db.connect import ConnectOptions, connect_async, cut_if_left
+from pgflow._db.query import run_async
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.supervision import quietly
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
@@ -71,6 +73,10 @@ class SqlFlows(Loop):
         self._connection = connection
         try:
             await connection.execute(flow_calls.WORK, (self._queues,))
+        except asyncio.CancelledError:
+            # The server has broken off the call, which held a run perhaps.
+            await quietly(run_async(connection, flow_calls.reap_sessions()))
+            raise
         finally:
             self._connection = None
             await connection.close()

@@ -2,8 +2,8 @@
 -- run is the name of the schedule and the slot, so a slot has one run at most, whoever asks for it: a worker, a tick, a
 -- backfill.
 --
--- Expressions of cron are evaluated in Python, by workers and ticks, and here stand the slots that come next. Whether
--- one is due is decided here, by the database's clock. Who fires a slot takes it out of the row and starts its run in
+-- Expressions of cron are evaluated in Python, by workers and ticks, or by a session that works on workflows in SQL
+-- (sql/events/cron.sql), and here stand the slots that come next. Whether one is due is decided here, by the database's clock. Who fires a slot takes it out of the row and starts its run in
 -- one transaction, under the lock of the row (SKIP LOCKED: nobody waits for another who looks). So neither a crash nor
 -- a second worker can lose a slot or fire it twice, and a clock that goes back finds no slot that has been decided.
 --

@@ -4,13 +4,15 @@
 --
 -- What the database decides (S, T, W, k, K, x) says nothing of nodes. So each unit that the driver writes carries a
 -- *mark*: the node that it is of, with what has changed since the unit before it that no unit tells:
---   {pc, loops: {node: number of the row at hand}, state, vars: {name: value}, version}
+--   {pc, loops: {node: number of the row at hand, or lock that is held}, state, vars: {name: value}, version}
 -- The mark of a result (c, f, a) is the sixth element of its licence in `starts`; that of a wait is the payload of its
--- `t` or `s`. A wait right behind a unit needs none (`is_marked`).
+-- `t` or `s`, with what is asked for (`ask`): the key of a lock, or an event. A child or a gate right behind a unit needs
+-- none (`is_marked`): their own units say that they are open.
 --
 --   state       on, undoing (compensations are run, the last step's first), handling (the handler of an exception)
 --   undo        nodes of compensations of what is done
---   waits       {call, timer: seq of its unit} of the call that is open
+--   waits       {call, timer: seq of its unit, ask, is_asked: a gate} of the call that is open
+--   loops       of a lock: {call: that of the block, key, fence}
 --   tries       failed attempts of the step at hand; `strikes` are those of them that count against its `retry`
 
 create or replace function pgflow.is_transient_(sqlstate text)
@@ -49,6 +51,61 @@ begin
 end
 $$;
 comment on function pgflow.assign_(pgflow.flow_frame, text, jsonb) is 'Sets a variable, if there is one';
+
+create or replace function pgflow.break_off_(f pgflow.flow_frame, error jsonb)
+returns pgflow.flow_frame
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  f.state := 'undoing';
+  f.error := error;
+  f.waits := null;
+  return f;
+end
+$$;
+comment on function pgflow.break_off_(pgflow.flow_frame, jsonb)
+  is 'The frame after an error: what was done is taken back from here on';
+
+create or replace function pgflow.held_locks_(f pgflow.flow_frame)
+returns table (node text, call int, key text, fence bigint)
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select e.key, (e.value->>'call')::int, e.value->>'key', (e.value->>'fence')::bigint
+  from jsonb_each(f.loops) e where jsonb_typeof(e.value) = 'object' order by 2
+$$;
+comment on function pgflow.held_locks_(pgflow.flow_frame) is 'Locks that a run in SQL holds, by the nodes that took them';
+
+create or replace function pgflow.fold_released_(f pgflow.flow_frame, node pgflow.flow_node, call int, payload jsonb)
+returns pgflow.flow_frame
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  held record;
+begin
+  select l.* into held from pgflow.held_locks_(f) l where l.call = fold_released_.call;
+  f.loops := f.loops - held.node;
+  if f.state = 'undoing' then
+    return f;
+  elsif held.node is null then
+    return pgflow.break_off_(f, jsonb_build_object('type', 'LockRefused', 'sqlstate', 'PF025', 'step', node.name,
+      'message', format('lock %s would never be had: who holds it waits for what this run holds',
+        quote_literal(f.waits->>'ask'))));
+  elsif node.op = 'unlock' and node.opts->>'lock' = held.node then
+    f.pc := node.next;
+    return f;
+  end if;
+  return pgflow.break_off_(f, jsonb_build_object('type', 'LockLost', 'sqlstate', 'PF025', 'step', node.name,
+    'message', format('lock %s was lost: %s', quote_literal(held.key), payload->>'lost')));
+end
+$$;
+comment on function pgflow.fold_released_(pgflow.flow_frame, pgflow.flow_node, int, jsonb)
+  is 'The frame after a lock was given back, lost or refused';
 
 create or replace function pgflow.fold_unit_(
   f pgflow.flow_frame, seq int, call int, kind "char", payload jsonb, starts jsonb
@@ -115,16 +172,33 @@ begin
       end if;
     end if;
   when kind = 'f' then
-    f.state := 'undoing';
-    f.error := payload;
-    f.waits := null;
-  when kind = 's' and node.op <> 'wait' then
-    null; -- what it announces may not have come about: that is said by k, v or e
+    f := pgflow.break_off_(f, payload);
+  when kind = 's' and node.op not in ('wait', 'event', 'lock') then
+    null; -- what it announces may not have come about: that is said by k, g, v, e, M or u
   when kind in ('t', 's') then
-    f.waits := jsonb_build_object('call', call) || case kind when 't' then jsonb_build_object('timer',
-      seq) else '{}' end;
-  when kind in ('v', 'e') then
+    f.waits := jsonb_strip_nulls(jsonb_build_object('call', call, 'timer', case kind when 't' then seq end))
+      || case when mark ? 'ask' then jsonb_build_object('ask', mark->'ask') else '{}' end;
+  when kind in ('v', 'e', 'M') then
     f.pc := node.next;
+  when kind = 'q' then
+    f := pgflow.break_off_(f, jsonb_build_object('type', 'BudgetRefused', 'step', node.name, 'message',
+      format('the budget %s does not allow it: %s', payload->>'pool', payload->>'reason')) || payload);
+  when kind = 'g' then
+    f.waits := coalesce(f.waits, '{}') || jsonb_build_object('call', call, 'is_asked', true);
+  when kind = 'G' then
+    f := pgflow.assign_(f, node.opts->>'into', payload - 'n');
+    f := pgflow.assign_(f, 'timed_out', coalesce(payload->'timed_out', 'false'));
+    f.waits := null;
+    f.pc := node.next;
+  when kind = 'L' then
+    f.loops := f.loops || jsonb_build_object(f.pc::text,
+      jsonb_build_object('call', call + 1, 'key', f.waits->'ask', 'fence', payload->'fence'));
+    f.call := greatest(f.call, call + 1);
+    f := pgflow.assign_(f, 'timed_out', 'false');
+    f.waits := null;
+    f.pc := node.next;
+  when kind = 'u' then
+    f := pgflow.fold_released_(f, node, call, payload);
   when kind = 'k' and node.op = 'run' then
     f.waits := jsonb_build_object('call', call);
   when kind in ('S', 'T', 'W') then
@@ -133,15 +207,13 @@ begin
       f := pgflow.assign_(f, 'timed_out', to_jsonb(kind = 'W'));
     end if;
     f.waits := null;
-    f.pc := node.next;
+    f.pc := case when node.op = 'lock' then node.alt else node.next end;
   when kind = 'K' and f.state = 'undoing' then
     null; -- another of a for each has failed first
   when kind = 'K' and payload->>'status' <> 'completed' and not coalesce((node.opts->>'go_on')::boolean, false) then
-    f.state := 'undoing';
-    f.error := coalesce(nullif(payload->'error', 'null'), jsonb_build_object('type', 'ChildEnded',
+    f := pgflow.break_off_(f, coalesce(nullif(payload->'error', 'null'), jsonb_build_object('type', 'ChildEnded',
       'message', format('child %s was %s', node.name, payload->>'status')))
-      || jsonb_build_object('step', node.name, 'child', payload->'status');
-    f.waits := null;
+      || jsonb_build_object('step', node.name, 'child', payload->'status'));
   when kind = 'K' and node.op = 'run' then
     f := pgflow.assign_(f, node.opts->>'into', payload->'output');
     f.waits := null;
@@ -284,7 +356,7 @@ comment on column pgflow.flow_frame.is_marked is 'True if the journal says where
 comment on column pgflow.flow_frame.undo is 'Nodes of the compensations of what was done';
 comment on column pgflow.flow_frame.waits is 'The call that is open, and the unit of its timer';
 comment on column pgflow.flow_frame.run is 'Facts of the run, which steps see as the variable run';
-comment on column pgflow.flow_frame.loops is 'Numbers of the rows at hand, by node';
+comment on column pgflow.flow_frame.loops is 'Numbers of the rows at hand, and locks that are held, by node';
 comment on column pgflow.flow_frame.news is 'Variables that have changed since the last mark, and that no unit tells';
 comment on column pgflow.flow_frame.error is 'The error of a run that failed, or why it was cancelled';
 comment on column pgflow.flow_frame.vars is 'All variables';

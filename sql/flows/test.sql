@@ -43,6 +43,7 @@ begin
   perform set_config('pgflow.rewrites', 'on', true);
   update pgflow.unit u set due_at = u.at where u.run_id = next.run_id and u.call = next.call and u.due_at is not null;
   perform set_config('pgflow.rewrites', 'off', true);
+  update pgflow.gate g set expires_at = g.asked_at where g.run_id = next.run_id and g.call = next.call;
   update pgflow.timer m set due_at = '-infinity' where m.run_id = next.run_id and m.call = next.call;
   perform pgflow.wake_due_(1, pgflow.now_());
   return true;

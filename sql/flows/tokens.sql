@@ -125,10 +125,25 @@ set search_path = pg_catalog, pg_temp
 as $$
   select low[i + 1] not in (':=', '=', '.', '[') and (
     low[i] in ('sleep', 'wait', 'run', 'undo', 'return', 'ask', 'spend', 'emit', 'publish', 'patched')
-    or low[i] = 'for' and low[i + 1] = 'each' or low[i] = 'set' and low[i + 1] = 'state')
+    or low[i] = 'for' and low[i + 1] = 'each' or low[i] = 'set' and low[i + 1] = 'state'
+    or low[i] = 'lock' and pgflow.flow_until_(low, i, '{loop}') is not null)
 $$;
 comment on function pgflow.flow_is_word_(text[], int)
   is 'True if the statement at a token begins with a durable word: one that ends a step';
+
+create or replace function pgflow.flow_is_sql_(low text[], i int, is_durable boolean)
+returns boolean
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select not pgflow.flow_is_label_(low, i) and not pgflow.flow_is_word_(low, i)
+    and not (low[i] = 'raise' and coalesce(low[i + 1] = ';', false))
+    and (pgflow.flow_name_(low[i]) is distinct from low[i] or coalesce(low[i + 1] in (':=', '=', '.', '['), false)
+      or not is_durable and low[i] not in ('end', 'elsif', 'elseif', 'else', 'exception', 'exit', 'continue', 'when'))
+$$;
+comment on function pgflow.flow_is_sql_(text[], int, boolean)
+  is 'True if the statement at a token is one of SQL or plpgsql, and so part of the step at hand';
 
 create or replace function pgflow.flow_span_(low text[], i int, out stop int, out is_durable boolean)
 language plpgsql

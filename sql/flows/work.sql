@@ -88,6 +88,35 @@ $$;
 comment on function pgflow.check_flow_input_(pgflow.flow, jsonb)
   is 'Refuses (PF003) an input that the parameters do not take';
 
+create or replace function pgflow.check_asked_(node pgflow.flow_node, value jsonb)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  case
+  when node.opts->>'kind' = 'v' and jsonb_typeof(value) is distinct from 'object' then
+    raise exception using errcode = 'PF003',
+      message = 'the state of a run is an object: set state jsonb_build_object(...)';
+  when node.op = 'event' then
+    perform pgflow.check_name_(value->'ask'->>0, 'a topic');
+  when node.op = 'lock' then
+    perform pgflow.check_name_(value->>'ask', 'the key of a lock');
+  when node.op = 'spend' then
+    perform pgflow.check_amounts_(value, 'what is spent');
+  when node.op = 'ask' and ((value->>'quorum')::int < 1 or value->'quorum' = 'null'
+    or value->'approvers' @> '[null]') then
+    raise exception using errcode = 'PF003', message = format('gate %s needs approvers by name, and a quorum of them',
+      quote_literal(node.name));
+  else
+    null;
+  end case;
+end
+$$;
+comment on function pgflow.check_asked_(pgflow.flow_node, jsonb)
+  is 'Refuses (PF003) what a run in SQL cannot say or ask for';
+
 create or replace function pgflow.save_frame_(f pgflow.flow_frame)
 returns void
 language sql
@@ -135,10 +164,21 @@ begin
   elsif question ? 'retries' then
     question := question || jsonb_build_object('retries', jsonb_build_array(jsonb_build_array(f.call, f.seq)));
   end if;
+  if f.loops <> '{}' or question ? 'lock' then
+    question := question - '{lock,give_back}'::text[] || jsonb_build_object(
+      'locks', case when question ? 'lock' then jsonb_build_array(jsonb_build_array(f.waits->'call', f.waits->'ask', false,
+        null, f.waits->'timer', (select coalesce(jsonb_agg(l.fence), '[]') from pgflow.held_locks_(f) l))) else '[]' end,
+      'holds', (select coalesce(jsonb_agg(jsonb_build_array(l.call, l.key, l.fence, coalesce(l.node = question->>'give_back', false))),
+        '[]') from pgflow.held_locks_(f) l))
+      || case when question ? 'lock' and f.waits ? 'timer' then jsonb_build_object('retries',
+        jsonb_build_array(jsonb_build_array(f.waits->'call', f.waits->'timer'))) else '{}' end;
+  end if;
   answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, first)),
     'u', units, 'w', worker_id, 'x', jsonb_build_array(question || jsonb_build_object('run', f.run_id, 'token', token,
       'chain', chain, 'seq', f.seq, 'idle', true)
-      || case when f.error ? 'cancelled' then jsonb '{"cancelled": true}' else '{}' end)));
+      || case when f.error ? 'cancelled' then jsonb '{"cancelled": true}' else '{}' end))
+    || case when question ? 'admits' then jsonb_build_object('d', jsonb_build_array(jsonb_build_array(f.run_id, 0)))
+      else '{}' end);
   if answer->'bad' <> 'null' then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
   end if;
@@ -148,6 +188,9 @@ begin
     end if;
     f := pgflow.fold_unit_(f, (unit->>0)::int, (unit->>1)::int, (unit->>2)::"char", (unit->>4)::jsonb, null);
   end loop;
+  if question ? 'events' and f.waits is null then
+    perform pgflow.forget_events_(array[chain]);
+  end if;
   place := answer->'x'->0->>'place';
   wake := coalesce(nullif(answer->'wake', 'null'), '[]');
 end
@@ -165,12 +208,19 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   answer jsonb;
+  ops text[] := array(select distinct n.op from pgflow.flow_node n where n.flow_id = f.flow_id);
 begin
   perform pgflow.drop_frames_(array[f.run_id]);
   answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, f.seq)),
-    'u', jsonb '[]', 'w', worker_id, 'f', jsonb_build_array(f.run_id),
-    'o', jsonb_build_array(jsonb_build_array(f.run_id, status, reason, output::text, error::text, chain, token,
-      null))));
+      'u', jsonb '[]', 'w', worker_id, 'f', jsonb_build_array(f.run_id),
+      'o', jsonb_build_array(jsonb_build_array(f.run_id, status, reason, output::text, error::text, chain, token,
+        null)))
+    -- What may be left of these, if nothing but the run is to end them.
+    || case when 'ask' = any(ops) then jsonb_build_object('g', jsonb_build_array(f.run_id)) else '{}' end
+    || case when 'event' = any(ops) then jsonb_build_object('n', jsonb_build_array(chain)) else '{}' end
+    || case when 'lock' = any(ops) then jsonb_build_object('k', jsonb_build_array(f.run_id)) else '{}' end
+    || case when 'spend' = any(ops) then jsonb_build_object('d', jsonb_build_array(jsonb_build_array(f.run_id, null)))
+      else '{}' end);
   if answer->'bad' <> 'null' then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
   end if;
@@ -258,6 +308,75 @@ $$;
 comment on function pgflow.record_note_(pgflow.flow_frame, int, bigint, pgflow.flow_node, jsonb)
   is 'Records what a run says of itself: its state, or a value of a stream';
 
+create or replace function pgflow.spend_(
+  f pgflow.flow_frame, node pgflow.flow_node, worker_id int, token bigint, chain bigint, amounts jsonb,
+  out after pgflow.flow_frame, out place text, out wake jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  call int := f.call + 1;
+  has_pool boolean := (select r.pool is not null from pgflow.run r where r.run_id = f.run_id);
+  asked record;
+  told jsonb;
+  answer jsonb;
+begin
+  after := f;
+  place := 'leased';
+  wake := '[]';
+  if not f.is_marked then
+    after := pgflow.record_unit_(f, worker_id, token, 's', call, node.name, pgflow.mark_(f), null);
+  end if;
+  if has_pool then
+    select a.* into asked
+    from pgflow.ask_flow_(after, worker_id, token, chain, jsonb_build_object('admits', jsonb_build_array(
+      jsonb_build_object('call', call, 'name', node.name, 'amounts', amounts))), '[]') a;
+    after := asked.f;
+    place := asked.place;
+    wake := asked.wake;
+    if after.state <> f.state then
+      return; -- refused, or cancelled meanwhile
+    end if;
+  end if;
+  -- As texts, which are exact in every language.
+  told := jsonb_build_object('call', call, 'amounts', (select coalesce(jsonb_object_agg(a.key, a.value), '{}')
+    from jsonb_each_text(amounts) a));
+  answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, after.seq)),
+    'u', jsonb_build_array(jsonb_build_array(f.run_id, after.seq + 1, call, 'M', null, told::text, null,
+      pgflow.micros_(pgflow.now_()), null, token, null, null)), 'w', worker_id,
+    'd', jsonb_build_array(jsonb_build_array(f.run_id, case when has_pool then call else 0 end))));
+  if answer->'bad' <> 'null' then
+    raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
+  end if;
+  wake := wake || coalesce(answer->'wake', '[]');
+  after := pgflow.fold_unit_(after, after.seq + 1, call, 'M', told, null);
+end
+$$;
+comment on function pgflow.spend_(pgflow.flow_frame, pgflow.flow_node, int, bigint, bigint, jsonb)
+  is 'Has the budget of a run allow what it spends, and charges it: both, or neither';
+
+create or replace function pgflow.let_go_(inout f pgflow.flow_frame, worker_id int, token bigint, out wake jsonb)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  asked int;
+begin
+  for asked in select g.call from pgflow.gate g where g.run_id = f.run_id order by g.call loop
+    f := pgflow.record_unit_(f, worker_id, token, 'x', asked, null, null, null);
+  end loop;
+  perform pgflow.close_gates_(array[f.run_id]);
+  perform pgflow.forget_events_(array[r.chain_id]) from pgflow.run r where r.run_id = f.run_id;
+  wake := to_jsonb(pgflow.end_locks_(array[f.run_id], pgflow.now_()));
+  f.loops := '{}';
+end
+$$;
+comment on function pgflow.let_go_(pgflow.flow_frame, int, bigint)
+  is 'Gives back and up, before the handler of a workflow, what it has held and waited for';
+
 create or replace function pgflow.changes_(before jsonb, after jsonb)
 returns jsonb
 language sql
@@ -337,6 +456,22 @@ comment on function pgflow.next_children_(pgflow.flow_frame, pgflow.flow_node)
   is 'The question of a for each: the children that may start now, and all that are waited for; null once all '
      'have ended';
 
+create or replace function pgflow.new_gate_(f pgflow.flow_frame, node pgflow.flow_node, call int, value jsonb)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select jsonb_build_object('call', call, 'name', node.name, 'request', (value->'request')::text, 'hash',
+    encode(sha256(convert_to((value->'request')::text, 'UTF8')), 'hex'), 'approvers', value->'approvers', 'quorum',
+    value->'quorum', 'timeout', greatest((value->>'timeout')::float8, 0.001), 'on_timeout', 'expire',
+    'escalate', jsonb '[]', 'needs_value', false, 'shape', true,
+    'key', format('%s/%s/%s', pgflow.own_stem_(r.root, r.generation), replace(node.name, '/', '_'), call))
+  from pgflow.run r where r.run_id = f.run_id
+$$;
+comment on function pgflow.new_gate_(pgflow.flow_frame, pgflow.flow_node, int, jsonb)
+  is 'A gate that is to be asked, as a question names it';
+
 create or replace function pgflow.wait_question_(
   inout f pgflow.flow_frame, node pgflow.flow_node, value jsonb, out units jsonb, out question jsonb
 )
@@ -347,28 +482,39 @@ as $$
 declare
   call int := coalesce((f.waits->>'call')::int, f.call + 1);
   is_new boolean := f.waits is null;
+  seconds float8 := case node.op when 'sleep' then (value#>>'{}')::float8
+    when 'ask' then null else (value->>'timeout')::float8 end;
+  -- What a later question has to say again.
+  ask jsonb := case when not is_new then f.waits->'ask' when node.op = 'event' then jsonb_build_array(
+      format('event %s %s %s', left(value->'ask'->>0, 50), call, left(md5(value::text), 12))) || (value->'ask')
+    when node.op = 'lock' then value->'ask' end;
 begin
   units := '[]';
-  question := case node.op
+  question := jsonb '{"park": true}' || case node.op
     when 'each' then pgflow.next_children_(f, node)
     when 'run' then jsonb_build_object('child_calls', jsonb_build_array(call))
     when 'wait' then jsonb_build_object('signals', jsonb_build_array(jsonb_build_array(call, node.name)))
-      || case when node.opts ? 'timeout' then jsonb '{"timers": "W"}' else '{}' end
+    when 'event' then jsonb_build_object('signals', jsonb_build_array(jsonb_build_array(call, ask->0)), 'events',
+      jsonb_build_array(jsonb_build_array(call, ask->0, ask->1, ask->2, ask->3, null)))
+    when 'ask' then jsonb_build_object('gates', jsonb_build_array(jsonb_build_array(call, node.name)))
+    when 'lock' then jsonb '{"lock": true}'
     else jsonb '{"timers": "T"}' end;
-  question := question || jsonb '{"park": true}';
+  if node.op in ('wait', 'event') and (seconds is not null or f.waits ? 'timer') then
+    question := question || '{"timers": "W"}';
+  end if;
   if not is_new then
     return;
+  elsif seconds is not null or node.op = 'sleep' then
+    units := jsonb_build_array(jsonb_build_array('t', call, node.name, pgflow.mark_(f)
+      || case when ask is null then '{}' else jsonb_build_object('ask', ask) end, null,
+      greatest(0, least(coalesce(seconds, 0), 3e9))));
+  elsif not f.is_marked or node.op in ('wait', 'event', 'lock') then
+    units := jsonb_build_array(jsonb_build_array('s', call, node.name, pgflow.mark_(f)
+      || case when ask is null then '{}' else jsonb_build_object('ask', ask) end, null, null));
   end if;
-  if question ? 'timers' then
-    units := jsonb_build_array(jsonb_build_array('t', call, node.name, pgflow.mark_(f), null,
-      greatest(0, least((value#>>'{}')::float8, 3e9))));
-  elsif not f.is_marked then
-    units := jsonb_build_array(jsonb_build_array('s', call, node.name, pgflow.mark_(f), null, null));
-  else
-    f.call := call;
-    f.waits := jsonb_build_object('call', call);
-  end if;
-  if node.op = 'run' then
+  if node.op = 'ask' then
+    question := question || jsonb_build_object('new_gates', jsonb_build_array(pgflow.new_gate_(f, node, call, value)));
+  elsif node.op = 'run' then
     question := question || jsonb_build_object('children', jsonb_build_array(jsonb_build_array(call, node.name,
       f.run->'queue', value::text, null, null, null, null, null, null, 'c', '', null, null)));
   end if;
@@ -443,6 +589,9 @@ begin
           case when not f.error ? 'cancelled' then f.error - 'is_last' end);
         return jsonb_build_object('place', 'ended', 'steps', steps, 'wake', wake || (value->'wake'));
       else
+        select g.* into asked from pgflow.let_go_(f, worker_id, token) g;
+        f := asked.f;
+        wake := wake || asked.wake;
         f.pc := flow.handler;
         f.state := 'handling';
         f.vars := f.vars || jsonb_build_object('error', f.error);
@@ -454,17 +603,17 @@ begin
 
     value := null;
     error := case node.op when 'rethrow' then f.vars->'error' end;
-    if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'note', 'return')
-      or node.opts ? 'timeout')
+    if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'note', 'return',
+      'event', 'ask', 'lock', 'spend') or node.opts ? 'timeout')
     then
       begin
         if f.call = 0 and f.pc = 1 and f.news = '{}' then
           perform pgflow.check_flow_input_(flow, f.vars);
         end if;
         value := pgflow.call_flow_(flow, f.pc, f.vars, f.run);
-        if node.opts->>'kind' = 'v' and jsonb_typeof(value) is distinct from 'object' then
-          raise exception using errcode = 'PF003',
-            message = 'the state of a run is an object: set state jsonb_build_object(...)';
+        perform pgflow.check_asked_(node, value);
+        if node.op = 'step' and f.loops <> '{}' and f.state <> 'undoing' then
+          perform pgflow.check_fences_(run_id, array(select l.fence from pgflow.held_locks_(f) l));
         end if;
       exception when others or query_canceled then
         get stacked diagnostics state = returned_sqlstate, said = message_text, detail = pg_exception_detail,
@@ -494,6 +643,21 @@ begin
       f := pgflow.record_step_(f, worker_id, token, 'c', node.name, value);
     when 'note' then
       f := pgflow.record_note_(f, worker_id, token, node, coalesce(value, 'null'));
+    when 'spend' then
+      select a.* into asked from pgflow.spend_(f, node, worker_id, token, chain_id, value) a;
+      f := asked.after;
+      place := asked.place;
+      wake := wake || asked.wake;
+    when 'unlock' then
+      if not f.is_marked then
+        f := pgflow.record_unit_(f, worker_id, token, 's', (f.loops->(node.opts->>'lock')->>'call')::int, node.name,
+          pgflow.mark_(f), null);
+      end if;
+      select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, jsonb_build_object('give_back',
+        node.opts->'lock'), '[]') a;
+      f := asked.f;
+      place := asked.place;
+      wake := wake || asked.wake;
     when 'set' then
       f.news := f.news || pgflow.changes_(f.vars, value);
       f.vars := value;
@@ -671,6 +835,7 @@ declare
   level text := pg_catalog.current_setting('default_transaction_isolation');
   stop_at timestamptz := pg_catalog.clock_timestamp() + seconds * interval '1 second';
   look_at timestamptz := '-infinity';
+  fire_at timestamptz := '-infinity';
   poll_at timestamptz := '-infinity';
   worker int;
   lanes int[];
@@ -690,6 +855,10 @@ begin
   perform pgflow.share_session(worker);
   commit;
   while stop is null and pg_catalog.clock_timestamp() < stop_at loop
+    if pg_catalog.clock_timestamp() >= fire_at then
+      fire_at := pg_catalog.clock_timestamp() + pgflow.fire_schedules(worker) * interval '1 second';
+      commit;
+    end if;
     if pg_catalog.clock_timestamp() >= look_at then
       look_at := pg_catalog.clock_timestamp() + interval '1 second';
       lanes := pgflow.serve_flows(worker, queues);

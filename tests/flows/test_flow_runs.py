@@ -329,14 +329,12 @@ def test_a_cancelled_step_ends_the_call_and_is_tried_again(conn: Conn) -> None:
     make(
         conn,
         "w()",
-        "begin a: if nextval('tries') = 1 then perform pg_sleep(1000); end if; insert into mark (what) values ('a'); end",
+        "begin a: if nextval('tries') = 1 then perform pg_cancel_backend(pg_backend_pid()), pg_sleep(1000); end if; insert into mark (what) values ('a'); end",
     )
     conn.execute("create sequence tries")
     begin(conn)
-    conn.execute("set statement_timeout = '100ms'")
     with pytest.raises(psycopg.errors.QueryCanceled):
         work(conn)
-    conn.execute("set statement_timeout = 0")
     assert rows(conn, "select worker_id from pgflow.worker") == []
     work(conn)
     assert (ended(conn)[0], marks(conn)) == ("completed", ["a"])

@@ -218,6 +218,67 @@ RIGHT = {
         "a",
         ["22012"],
     ),
+    "a handler of one error": (
+        (
+            "begin a: insert into mark (what) values (1 / 0); exception when division_by_zero or sqlstate '22P02' then"
+            " b: insert into mark (what) values ('b'); return error->>'sqlstate'; end"
+        ),
+        "22012",
+        ["b"],
+    ),
+    "handlers of several errors": (
+        (
+            "begin a: perform 'x'::int; exception when division_by_zero then return 1; when data_exception then"
+            " if true then b: null; end if; return 2; when others then return 3; end"
+        ),
+        2,
+        [],
+    ),
+    "a handler of the rest": (
+        "begin a: raise exception 'x'; exception when division_by_zero then return 1; when others then b: null; end",
+        None,
+        [],
+    ),
+    "spending without a budget": (
+        "declare n int := 3; begin spend jsonb_build_object('usd', n, 'calls', 1); return n; end",
+        3,
+        [],
+    ),
+    "publishing": (
+        "begin publish jsonb_build_object('n', 1) to 'orders' key 'o1'; publish 2 to 'or' || 'ders'; return 1; end",
+        1,
+        [],
+    ),
+    "a lock": (
+        "begin lock 'k' || 1 loop a: insert into mark (what) values ('a'); end loop; return 1; end",
+        1,
+        ["a"],
+    ),
+    "a lock is left": (
+        (
+            "begin <<out>> for i in 1 .. 9 loop lock 'k' loop lock 'l' loop a: insert into mark (what) values (i::text);"
+            " exit out when i = 2; continue when i = 1; end loop; end loop; end loop; lock 'k' timeout '0 s' loop"
+            " exit; end loop; return timed_out; end"
+        ),
+        False,
+        ["1", "2"],
+    ),
+    "the result comes in a lock": (
+        "begin lock 'k' loop return 5; end loop; end",
+        5,
+        [],
+    ),
+    "lock table is SQL": ("begin a: lock table mark in share mode; return 1; end", 1, []),
+    "a wait for an event that does not come": (
+        "declare e jsonb := '{}'; begin wait for event 'x' matching '{\"a\": 1}' key 'k' timeout '0 s' into e; return timed_out; end",
+        True,
+        [],
+    ),
+    "a gate that is not answered": (
+        "declare v jsonb; begin ask pay(n => 1) of 'bob', 'carl' quorum 2 timeout '0 s' into v; return jsonb_build_array(timed_out, v->>'verdict'); end",
+        [True, "expire"],
+        [],
+    ),
     "a handler that ends": (
         "begin a: perform 1 / 0; exception when others then b: null; end",
         None,
@@ -257,16 +318,30 @@ WRONG = {
     "begin a retry 3 each '1 s': null; end": "line 1, column 17: a step begins as: name [retry 3 [every '10 s']]:",
     "begin wait paid; end": "line 1, column 7: a wait is written as: wait for signal [timeout '3 days'] [into variable];",
     "begin wait for paid into nope; end": "line 1, column 21: into is not understood",
-    "begin wait for event 'x'; end": "line 1, column 7: wait for event is not part of the language yet",
-    "begin ask gate into a; end": "line 1, column 7: ask is not part of the language yet",
-    "begin spend 3; end": "line 1, column 7: spend is not part of the language yet",
     "begin emit 'x'; end": "line 1, column 7: a value of a stream is written as: emit value to stream;",
-    "begin publish 'x'; end": "line 1, column 7: publish is not part of the language yet",
+    "begin wait for event 'x' into nope; end": "line 1, column 26: into is not understood",
+    "begin wait for event 'x' timeout '1 s' timeout '2 s'; end": "line 1, column 40: timeout is not understood",
+    "begin wait for event 'x' matching into a; end": "line 1, column 26: matching is not understood",
+    "begin ask gate into a; end": "line 1, column 7: a gate is written as: ask gate(parameter => value, ...) [of approvers] [quorum 2] [timeout '3 days'] [into v];",
+    "begin ask gate(n => 1) from 'x'; end": "line 1, column 24: from is not understood",
+    "begin ask gate(n => 1) quorum 2 of 'x' into nope; end": "line 1, column 40: into is not understood",
+    "begin spend; end": "line 1, column 7: what is spent is written as: spend '{\"usd\": 0.04}';",
+    "begin publish 'x'; end": "line 1, column 7: an event is written as: publish payload to topic [key key];",
+    "begin publish 'x' to 't' key; end": "line 1, column 7: an event is written as: publish payload to topic [key key];",
+    "begin patched 'x'; end": "line 1, column 7: patched is not needed: a run keeps the version that it began with",
+    "begin lock loop a: null; end loop; end": "line 1, column 7: a lock is written as: lock key [timeout '1 min'] loop ... end loop;",
+    "begin lock 'k' loop a: null; end lock; end": "line 1, column 30: lock is closed by end loop",
+    "begin lock 'k' loop a: null; end": "line 1, column 30: lock is closed by end loop",
+    "begin\n lock 'k' loop a: null;": "line 2, column 2: lock is not closed by end loop",
+    "begin lock 'k' loop a: null; end loop; exit; end": "line 1, column 40: exit stands in no loop",
+    "begin\nexception when nonsense then a: null; end": 'line 2, column 16: unrecognized exception condition "nonsense"',
+    "begin exception when others then a: null; when others then b: null; end": "line 1, column 43: when belongs to no case",
+    "begin exception a: null; when others then b: null; end": "line 1, column 26: when belongs to no case",
+    "begin exception when others a: null; end": "line 1, column 17: when is not complete",
     "begin set state a b; end": 'line 1, column 19: syntax error at or near "b"',
-    "begin lock 'k' loop a: null; end loop; end": "line 1, column 7: lock is not part of the language yet",
     "begin run child; end": "line 1, column 7: a child is written as: run workflow(parameter => value, ...) [into declared variable];",
     "begin run child(1); end": "line 1, column 17: arguments have names: parameter => value",
-    "begin run child(a => 1) into nope; end": "line 1, column 7: a child is written as: run workflow(parameter => value, ...) [into declared variable];",
+    "begin run child(a => 1) into nope; end": "line 1, column 25: into is not understood",
     "begin for each r in select 1; end": "line 1, column 7: for each is written as: for each row in query run workflow(...) [at most 10] [into v] [on failure continue];",
     "begin for each a in select 1 run c(x => 1); end": "line 1, column 16: a is a variable: give the rows of for each a name of their own",
     "begin for each r in select 1 run c(x => 1) at most 0; end": "line 1, column 44: at is not understood",
@@ -278,7 +353,6 @@ WRONG = {
     "begin begin a: sleep '1 s'; end; end": "line 1, column 7: a block with something durable in it needs no begin and end",
     "begin commit; end": "line 1, column 7: commit is not for a step: pgflow commits it",
     "begin raise; end": "line 1, column 7: raise alone is for the handler of an exception",
-    "begin exception when division_by_zero then a: null; end": "line 1, column 17: a handler takes every error: exception, or exception when others then",
     "begin return next 1; end": "line 1, column 7: a workflow returns one value: no return next",
     "begin a: perform 'x; end": "line 1, column 18: a quote is not closed",
     "begin /* x": "line 1, column 10: a comment is not closed",

@@ -48,6 +48,20 @@ def test_a_worker_has_the_database_work_on_runs_in_sql(dsn: str, conn: Conn) -> 
     assert rows(conn, "select worker_id from pgflow.worker") == []
 
 
+def test_a_worker_that_stops_in_the_midst_of_a_call_leaves_nothing(dsn: str, conn: Conn) -> None:
+    flowkit.make(
+        conn,
+        "w()",
+        "begin loop a: insert into mark (what) values ('a'); sleep '0.2 s'; end loop; end",
+    )
+    begin(conn)
+    app = App(dsn, include=[book_courier])
+    with app, app.worker(poll_seconds=0.02):
+        wait_until(lambda: len(marks(conn)) > 1, "the call, which goes on meanwhile")
+    assert rows(conn, "select worker_id from pgflow.worker") == []
+    assert rows(conn, "select run_id from pgflow.lease") == []
+
+
 def test_a_run_in_sql_has_children_in_python(dsn: str, conn: Conn) -> None:
     flowkit.make(
         conn,

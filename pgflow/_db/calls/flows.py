@@ -17,6 +17,12 @@ def has_ready_flows(queues: Sequence[str]) -> Query[bool]:
     return Query(sql, (list(queues),), lambda rows: bool(rows[0][0]))
 
 
+def reap_sessions() -> Query[int]:
+    """Give away what calls held that are broken off, also those of this session."""
+    sql = "select pgflow.reap_sessions(true)"
+    return Query(sql, (), lambda rows: int(rows[0][0]))
+
+
 def compile_workflow(signature: str, body: str) -> Query[dict[str, Any]]:
     """Say what a text would become; it is refused as `create_workflow` would refuse it."""
     sql = "select pgflow.compile_workflow(%s::text, %s::text)"
