@@ -248,7 +248,8 @@ class Agenda:
         """Their licences are durable."""
         for call in starts:
             if call.state == "unlicensed":
-                self.make_startable(call)
+                call.state = "startable"
+                self.startable[call.number] = call
 
     def make_startable(self, call: StepCall) -> None:
         """Its body may start."""
@@ -269,7 +270,7 @@ class Agenda:
                 if call.admitted is not None and (
                     not isinstance(call, EffectCall) or call.is_acting
                 ):
-                    call.began_us = self._line.monotonic_us()
+                    call.began_us = self._line.monotonic_ns() // 1000
                 self._line.start_body(call)
 
     def back_off(self, call: StepCall, delay_seconds: float) -> None:

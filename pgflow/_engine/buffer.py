@@ -12,6 +12,9 @@ from pgflow._engine.host import Line
 from pgflow._model.claims import Claim, Offer
 from pgflow._model.kinds import Kind, StepKind
 
+UNIT_BYTES = 100
+"""About how many bytes a unit adds to a flush beside its payload."""
+
 
 class Buffer:
     """Owns the rows and the sequence number of the last unit, in the journal or recorded.
@@ -84,7 +87,7 @@ class Buffer:
             carried,
         )
         self.rows.append(row)
-        self.size_bytes += size_of(row)
+        self.size_bytes += UNIT_BYTES if payload is None else UNIT_BYTES + len(payload)
         if len(self.rows) >= MAX_FLUSH_UNITS or self.size_bytes >= MAX_FLUSH_BYTES:
             self._line.want_flush()
         return row
@@ -111,7 +114,7 @@ class Buffer:
         """Puts what a try has spent before what it came to, and says how many units that were. A
         replay passes over them: they have no call.
         """
-        spent = call.take_charges(self._line.monotonic_us())
+        spent = call.take_charges(self._line.monotonic_ns() // 1000)
         for amounts, model in spent:
             told: dict[str, object] = {"call": call.number, "amounts": amounts}
             if model is not None:
@@ -174,6 +177,7 @@ class Buffer:
             claim.token,
             claim.chain_id,
             self.seq - len(rows),
+            self.seq,
             rows,
             starts,
             has_ledger=self.has_ledger,
@@ -202,7 +206,7 @@ class Buffer:
         what it would have taken along is there again.
         """
         self.rows = flush.rows[: -flush.own_rows] + self.rows
-        self.size_bytes = sum(map(size_of, self.rows))
+        self.size_bytes = sum(UNIT_BYTES + len(row.payload or "") for row in self.rows)
         self.seq -= flush.own_rows
 
     def discard(self, seq: int) -> None:
@@ -223,8 +227,3 @@ def decision_of(call: StepCall) -> str | None:
     if isinstance(call, EffectCall):
         return call.decision
     return call.key.rsplit("/", 2)[0] if call.key else None
-
-
-def size_of(row: Row) -> int:
-    """About how many bytes a unit adds to a flush."""
-    return 100 + len(row.payload or "")

@@ -104,6 +104,15 @@ class StepSpec:
     """Admission that it asks of a pool before its body starts; None = none."""
     completes_as: str = Kind.STEP_COMPLETED
     """Kind of the unit that has the result of a step without a kind of its own."""
+    is_plain: bool = field(init=False)
+    """True if its body needs nothing but a task or a thread: no time-out, transaction or ledger."""
+
+    def __post_init__(self) -> None:
+        """Decides once what each call would ask."""
+        self.is_plain = self.timeout_seconds is None and self.effect not in (
+            StepKind.TRANSACTION,
+            StepKind.EFFECT,
+        )
 
 
 def spec_of_another(name: str) -> StepSpec:

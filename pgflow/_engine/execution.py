@@ -244,20 +244,23 @@ class Execution:
         release, history, agenda, code = self.release, self.history, self.agenda, self.code
         flushing = self.flushing
         while True:
-            while release.decided or agenda.inbox or history.replaying:
-                if (
-                    code.driver.busy
-                    or flushing.locked
-                    or self.over
-                    or history.divergence
-                    or self._is_finished()
-                ):
-                    break
-                if not self._guarded(release.release_one):
-                    break
+            try:
+                while release.decided or agenda.inbox or history.replaying:
+                    if (
+                        code.driver.busy
+                        or flushing.locked
+                        or self.over
+                        or history.divergence
+                        or (code.driver.done and self._is_finished())
+                        or not release.release_one()
+                    ):
+                        break
+            except Unwind:
+                if history.divergence is None:
+                    raise
             if code.driver.busy or flushing.locked or self.over:
                 return
-            if history.divergence is not None or self._is_finished():
+            if history.divergence is not None or (code.driver.done and self._is_finished()):
                 self._conclude()
                 return
             if not self._go_idle():
@@ -273,11 +276,9 @@ class Execution:
             return None
 
     def _is_finished(self) -> bool:
-        """Return True if the code has ended and nothing of it is open: no effect, and no obligation
+        """Return True if nothing is open of the code, which has ended: no effect, and no obligation
         that must be closed before the run completes.
         """
-        if not self.code.driver.done:
-            return False
         if self.history.replaying and not self.code.has_ended:
             self._guarded(self.history.skip_marks)  # which say what was intended
         if not self.agenda.owes and (self._is_undoing or not self.end.awaits_discharge):
@@ -333,7 +334,7 @@ class Execution:
         there is something to release after all: a message, an update, a timer.
         """
         flushing = self.flushing
-        is_held_back = self._is_held_back
+        is_held_back = flushing.is_held_back
         offer = self.claim.offer
         if offer is not None and not is_held_back and self.release.take_offer():
             if offer.call is not None:
@@ -344,7 +345,7 @@ class Execution:
             if taken is not None:
                 self.release.decide(taken)
                 return True
-        if self._timers is not None and self._take_timer():
+        if self._timers is not None and not is_held_back and self.release.take_timer():
             return True
         if self.history.replaying and self.release.is_renewing:
             # The past must be repeated before anything can be looked at.
@@ -356,15 +357,6 @@ class Execution:
         if flushing.must_flush():
             self.line.want_flush()
         return False
-
-    @property
-    def _is_held_back(self) -> bool:
-        """True if nothing new may begin: the run pauses, is handed back, or has mail to look at."""
-        flushing = self.flushing
-        return flushing.pausing or flushing.draining or not flushing.has_looked
-
-    def _take_timer(self) -> bool:
-        return not self._is_held_back and self.release.take_timer()
 
     # ================================================================ what the worker tells
 
@@ -380,9 +372,10 @@ class Execution:
         """
         if self.over or self.flushing.locked:
             return
-        if not self.code.driver.busy and self._take_timer():
+        is_busy = self.code.driver.busy
+        if not (is_busy or self.flushing.is_held_back) and self.release.take_timer():
             self.advance()
-        elif self.code.driver.busy or not self.flushing.put_off():
+        elif is_busy or not self.flushing.put_off():
             self.poke()
 
     def hear(self, offer: Offer) -> None:
@@ -467,9 +460,22 @@ class Execution:
                 self._updates.close_with(flush)
         return flush
 
-    def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:
-        """A flush is durable; the answer to its question, if it had one."""
-        self.flushing.committed(flush)
+    def flush_committed(
+        self,
+        flush: Flush,
+        answer: dict[str, Any] | None,
+        seconds: float = 0.0,
+        server: Any = None,
+    ) -> None:
+        """A flush is durable.
+
+        Args:
+            flush: The flush.
+            answer: The answer to its question, if it had one.
+            seconds: Time of the host's own clock at which it was told so.
+            server: Server that said so; None if it is not known.
+        """
+        self.flushing.committed(flush, seconds, server)
         if self.code.closing:
             # It was taken apart meanwhile: whoever has the run next reads this in the journal.
             return

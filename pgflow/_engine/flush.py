@@ -99,6 +99,9 @@ class Flush:
     token: int
     chain_id: int
     expected_seq: int
+    """Last seq before it."""
+    last_seq: int
+    """Last seq that it writes itself."""
     rows: list[Row]
     starts: list[StepCall] = field(default_factory=list)
     question: dict[str, Any] | None = None
@@ -135,11 +138,6 @@ class Flush:
     failing_since: float | None = None
     """Time on the loop's clock at which the server first refused it."""
 
-    @property
-    def last_seq(self) -> int:
-        """Last seq that this flush itself writes."""
-        return self.expected_seq + len(self.rows)
-
     def licences(self, index: int) -> str | None:
         """Column ``starts`` of a row: of the last, the bodies that may start once this is durable;
         of any, the one its result is from.
@@ -157,35 +155,24 @@ class Flush:
             now_us: Is asked for the run's time if there is a delay that has begun before.
             apart: Takes the long values. The ledger of effects reads its own in the document.
         """
+        rows = []
         last = len(self.rows) - 1 if self.starts else -1
-        if not self.has_ledger:
-            for r in self.rows:
-                if r.payload is not None and len(r.payload) >= APART_CHARS:
-                    return ",".join(
-                        [self._unit_row(i, row, now_us, apart) for i, row in enumerate(self.rows)]
-                    )
-        return ",".join(
-            [
+        for i, r in enumerate(self.rows):
+            key = "" if r.key is None else "," + quote_json(r.key)
+            payload = "null"
+            if r.payload is not None:
+                if len(r.payload) < APART_CHARS or self.has_ledger:
+                    payload = quote_json(r.payload)
+                else:
+                    key = f"{key or ',null'},{_put_apart(r.payload, apart)}"
+            rows.append(
                 f'[{self.run_id},{r.seq},{r.call},"{r.kind}",'
-                f"{'null' if r.name is None else quote_json(r.name)},"
-                f"{'null' if r.payload is None else quote_json(r.payload)},"
+                f"{'null' if r.name is None else quote_json(r.name)},{payload},"
                 f"{_quoted(self.licences(i)) if r.carried or i == last else 'null'},"
                 f"{r.at_us},{'null' if r.delay_seconds is None else _seconds_left(r, now_us)},"
-                f"{self.token}{'' if r.key is None else ',' + quote_json(r.key)}]"
-                for i, r in enumerate(self.rows)
-            ]
-        )
-
-    def _unit_row(self, index: int, row: Row, now_us: Callable[[], int], apart: list[str]) -> str:
-        """One row of a flush with long values."""
-        number = _put_apart(row.payload, apart)
-        delay = "null" if row.delay_seconds is None else _seconds_left(row, now_us)
-        return (
-            f'[{self.run_id},{row.seq},{row.call},"{row.kind}",'
-            f"{_quoted(row.name)},{'null' if number else _quoted(row.payload)},"
-            f"{_quoted(self.licences(index))},{row.at_us},{delay},{self.token},"
-            f"{_quoted(row.key)},{number or 'null'}]"
-        )
+                f"{self.token}{key}]"
+            )
+        return ",".join(rows)
 
     def taken_rows(self) -> list[str]:
         """The rows of ``m``."""
@@ -257,7 +244,7 @@ def batch_document(
     awaited = []
     words: list[str] = []
     has_ledger = has_obligations = False
-    for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
+    for _, flush, now_us in sorted([(flush.run_id, flush, now_us) for flush, now_us in flushes]):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
         if flush.rows:
             units.append(flush.unit_rows(now_us, apart))

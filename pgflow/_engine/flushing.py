@@ -83,8 +83,10 @@ class Flushing:
         self.draining = False
         """True once nothing more is started."""
         # A cancel that waits must not come too late for a body that gets the run stuck again.
-        self.has_looked = not claim.has_mail
-        """True once the database has been asked for what the run has had in its mailbox."""
+        self.is_held_back = claim.has_mail
+        """True if nothing new may begin: the run pauses, is handed back, or has had mail in its
+        mailbox at which the database has not looked yet.
+        """
         self.durable_seq = claim.last_seq
         """The last unit that was acknowledged."""
         self.told_at = 0.0
@@ -114,7 +116,7 @@ class Flushing:
 
     def drain(self) -> None:
         """Nothing more is started or asked: what there is leaves, and then the run."""
-        self.draining = True
+        self.draining = self.is_held_back = True
 
     def heard_at(self, seconds: float) -> None:
         """The host was told at this time of its own clock how much is durable."""
@@ -146,7 +148,7 @@ class Flushing:
         )
         if wants and not self.pausing:
             return True
-        if not self.is_idle:
+        if agenda.running or not self.is_idle:
             return False
         if self._may_leave():
             return True
@@ -267,9 +269,12 @@ class Flushing:
         self._buffer.discard(seq)
         self._agenda.forget_licences()
 
-    def committed(self, flush: Flush) -> None:
-        """The flush in flight is durable."""
+    def committed(self, flush: Flush, seconds: float, server: Any) -> None:
+        """The flush in flight is durable, as the host was told at this time of its own clock, by
+        this server.
+        """
         assert self.inflight is flush
+        self.told_at, self.told_by = seconds, server
         self.inflight = None
         self.locked = False
         self.durable_seq = flush.last_seq
@@ -281,7 +286,8 @@ class Flushing:
         Nothing is changed by it before :meth:`refused` says that it was committed.
         """
         units = [str(row.kind) for row in flush.rows]
-        held = Flush(self._claim.run_id, flush.token, flush.chain_id, flush.expected_seq, [])
+        seq = flush.expected_seq
+        held = Flush(self._claim.run_id, flush.token, flush.chain_id, seq, seq, [])
         hold = stuck("refused", {**detail, "units": units})
         held.question = {**address_of(held), "hold": hold}
         return held
@@ -314,7 +320,7 @@ class Flushing:
             return {**address_of(flush), **end.in_question(), **locks}
         if self.draining or self._asks_no_more:
             return None
-        idle = self.is_idle and not flush.starts
+        idle = not flush.starts and self.is_idle
         leaving = idle and self._may_leave()
         wants = not self.pausing and (
             agenda.new_children or agenda.new_effects or agenda.new_admissions
@@ -357,9 +363,9 @@ class Flushing:
     def take_answer(self, answer: dict[str, Any]) -> None:
         """Takes what the database has decided upon a question: it is released next."""
         at_us = answer["at"]
-        self.has_looked = True
         self._clock.sync(at_us)
         self.pausing = bool(answer.get("pause"))
+        self.is_held_back = self.pausing or self.draining
         has_children = False
         for seq, number, kind, name, payload, *due_us in answer["units"]:
             self._buffer.go_to(seq)

@@ -101,12 +101,12 @@ class History:
 
     def next_call(self) -> int:
         """Return the number of the call that the code makes."""
-        if self._adopting != NEVER:
+        if self._code.closing or self.divergence is not None:
+            if self._adopting == NEVER and self._refusals >= MAX_SWALLOWED_UNWINDS:
+                return NEVER
             self.check_open()
+        if self._adopting != NEVER:
             return self._adopting
-        if self._refusals >= MAX_SWALLOWED_UNWINDS:
-            return NEVER
-        self.check_open()
         self.last_call += 1
         return self.last_call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from pgflow._engine.calls import StepCall
@@ -102,8 +103,8 @@ class Host(Protocol[E_contra]):
     def hand_back(self, execution: E_contra) -> None:
         """The run is to be taken up anew, by its own code."""
 
-    def monotonic_us(self) -> int:
-        """Microseconds on a clock that only measures durations."""
+    def monotonic_ns(self) -> int:
+        """Nanoseconds on a clock that only measures durations."""
 
 
 class Line:
@@ -116,6 +117,8 @@ class Line:
     def __init__(self, host: Host[Any], execution: Any) -> None:
         self._host = host
         self._execution = execution
+        self.monotonic_ns: Callable[[], int] = host.monotonic_ns
+        """Nanoseconds on a clock that only measures durations."""
 
     def want_flush(self) -> None:
         """Something is to become durable soon."""
@@ -146,10 +149,6 @@ class Line:
         0 if it may not.
         """
         return self._host.patience_us()
-
-    def monotonic_us(self) -> int:
-        """Microseconds on a clock that only measures durations."""
-        return self._host.monotonic_us()
 
     def cut(self) -> None:
         """The execution is over."""

@@ -90,7 +90,7 @@ class Steps:
                 self._inherit(call)
         self.enter(call, may_be_refused=not is_undo)
         if not self._history.replaying:
-            self.bring_on(call)
+            self.do(call, call.ask())
         return call
 
     def enter(self, call: StepCall, *, may_be_refused: bool) -> None:

@@ -101,15 +101,28 @@ class Bodies:
         return len(self._tasks)
 
     def start(self, execution: Execution, call: StepCall) -> None:
-        """Runs a body."""
-        if not _is_plain(execution, call):
+        """Runs a body. One that needs nothing more is run by a task in one coroutine, each further
+        one of which costs as much as its bookkeeping, or by a thread without a task.
+        """
+        context = self._context.copy()
+        if not call.spec.is_plain or call.failed_attempts or execution.claim.has_beats:
+            self._tasks[call] = self._loop.create_task(self._run(execution, call), context=context)
+            return
+        step: Step[Any, Any] = call.spec.definition
+        fn = self._replacements.get(step.origin) or step.fn
+        scope = StepScope(execution, call, 1, self._progress)
+        context.run(current.set, scope)
+        for variable, value in call.variables:
+            context.run(variable.set, value)
+        if step.is_async:
             self._tasks[call] = self._loop.create_task(
-                self._run(execution, call), context=self._context.copy()
+                self._come_back(execution, call, scope, fn), context=context
             )
-        elif call.spec.definition.is_async:
-            self._start_as_task(execution, call)
         else:
-            self._start_in_thread(execution, call)
+            self._tasks[call] = self._threads.start(
+                partial(context.run, self._come_to, call, scope, fn),
+                partial(self._posts.post, self._body_ended, execution, call, scope, context),
+            )
 
     def stop(self, call: StepCall) -> None:
         """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its
@@ -146,37 +159,11 @@ class Bodies:
 
     # -------------------------------------------- a body that needs nothing but a task, or a thread
 
-    def _start_as_task(self, execution: Execution, call: StepCall) -> None:
-        """In one coroutine around the body: each further one costs as much as its bookkeeping."""
-        step: Step[Any, Any] = call.spec.definition
-        self._tasks[call] = self._loop.create_task(
-            self._come_back(
-                execution,
-                call,
-                self._progress.scope_of(execution, call, 1),
-                self._replacements.get(step.origin) or step.fn,
-            ),
-            context=self._context.copy(),
-        )
-
-    def _start_in_thread(self, execution: Execution, call: StepCall) -> None:
-        """Without a task of the loop, which would cost more than the thread: what the body comes to
-        is told by its thread.
-        """
-        scope, context = self._progress.scope_of(execution, call, 1), self._context.copy()
-        step: Step[Any, Any] = call.spec.definition
-        fn = self._replacements.get(step.origin) or step.fn
-        self._tasks[call] = self._threads.start(
-            lambda: context.run(self._come_to, call, scope, fn),
-            partial(self._posts.post, self._body_ended, execution, call, scope, context),
-        )
-
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
         """In its thread: what the body returned, encoded, or raised;
         what it hands on to the loop.
         """
         try:
-            _enter(call, scope)
             value = self._calls.call_sync(call, fn, ())
             return value if type(value) is CoroutineType else _encoded(call, scope, value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
@@ -223,7 +210,6 @@ class Bodies:
             if isinstance(body, CoroutineType):
                 value = await body
             else:
-                _enter(call, scope)
                 value = await self._calls.call_untimed(call, body, ())
             self.returned(execution, _encoded(call, scope, value))
         except BaseException as error:
@@ -255,8 +241,11 @@ class Bodies:
         self, execution: Execution, call: StepCall, trouble: BaseException | None
     ) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
-        scope = self._progress.scope_of(execution, call, attempt)
-        _enter(call, scope)
+        scope = StepScope(execution, call, attempt, self._progress)
+        # From here on the code is the body of a step.
+        current.set(scope)
+        for variable, value in call.variables:
+            variable.set(value)
         if call.failed_attempts > 0 or execution.claim.has_beats or call.details is not None:
             scope.last_details = await self._progress.last_details(execution, call)
         if isinstance(call, EffectCall):
@@ -431,28 +420,6 @@ class Bodies:
 
 
 _CameTo: TypeAlias = "StepResult | CoroutineType[Any, Any, Any] | BaseException"
-
-
-def _is_plain(execution: Execution, call: StepCall) -> bool:
-    """Return True if a body needs nothing but a task or a thread: no time-out, no word of an
-    earlier try, no transaction.
-    """
-    return (
-        type(call) is StepCall
-        and call.spec.effect != "t"
-        and call.spec.timeout_seconds is None
-        and call.failed_attempts == 0
-        and not execution.claim.has_beats
-    )
-
-
-def _enter(call: StepCall, scope: StepScope) -> None:
-    """From here on the code is the body of a step, and sees the context variables of the workflow's
-    code.
-    """
-    current.set(scope)
-    for variable, value in call.variables:
-        variable.set(value)
 
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError as FutureCancelled
 from datetime import timedelta
 from functools import partial
 from types import CoroutineType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from pgflow._db.connect import Preparing
 from pgflow._db.failures import is_conflict_on_unit, is_of_a_pooler, sqlstate_of
@@ -85,7 +85,8 @@ class BodyCalls:
         if not call.spec.definition.is_async:
             return self.in_thread(call, self.call_sync, call, fn, first)
         if not self._interceptors:
-            return cast("Awaitable[Any]", fn(*first, *call.args, **call.kwargs))
+            called: Awaitable[Any] = fn(*first, *call.args, **call.kwargs)
+            return called
         return self._call_around(call, fn, first)
 
     async def _call_around(
