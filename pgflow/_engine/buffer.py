@@ -48,11 +48,6 @@ class Buffer:
     # ================================================================ what there is
 
     @property
-    def oldest_us(self) -> int | None:
-        """Time at which the oldest of them was recorded; None if there is none."""
-        return self.rows[0].at_us if self.rows else None
-
-    @property
     def has_mail(self) -> bool:
         """True if its units take something out of the mailbox, or give it back, or answer it."""
         return bool(self._taken or self._returned or self._words)

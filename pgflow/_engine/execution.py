@@ -95,7 +95,9 @@ class Execution:
         self.buffer = buffer = Buffer(claim, clock, line)
         self.agenda = agenda = Agenda(claim, line)
         self.code = code = Code(agenda)
-        self.history = history = History(claim, buffer, agenda, code, is_undoing=is_undoing)
+        self.history = history = History(
+            claim, buffer, agenda, code, self._go_live, is_undoing=is_undoing
+        )
         self.values = values = Values(claim, history)
         self.end = end = End(claim, agenda, code, history, values, result, code_hash)
         self.release = release = Release(
@@ -119,7 +121,6 @@ class Execution:
         self.over = False
         self.beat = False
         """True if a step has reported progress: rows that the end of the run removes."""
-        history.once_live(self._go_live)
         code.drive_by(make_driver(self))
 
     # ============================================ parts that are made when they are first asked for
@@ -325,7 +326,7 @@ class Execution:
                 self.end.hold_diverged()
             else:
                 self.release.record_renewed()
-        self.line.want_flush()
+        self.line.host.want_flush(self)
 
     # ================================================================ settling
 
@@ -355,7 +356,7 @@ class Execution:
         if self.release.misfits and self.end.hold is None and flushing.is_idle and not is_held_back:
             self.release.hold_misfit()
         if flushing.must_flush():
-            self.line.want_flush()
+            self.line.host.want_flush(self)
         return False
 
     # ================================================================ what the worker tells
@@ -424,7 +425,7 @@ class Execution:
     def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
         """Holds the run for a person, or a worker with other code, once nothing is on its way."""
         self.end.hold_for(reason, detail, code_hash)
-        self.line.want_flush()
+        self.line.host.want_flush(self)
 
     def lacks_code(self, message: str) -> NoReturn:
         """The code at hand does not have what the run needs: it is held for a worker that does."""
@@ -551,7 +552,8 @@ class Execution:
         """Time at which the oldest unit that is not on its way was recorded, in microseconds; None
         if there is none.
         """
-        return self.buffer.oldest_us
+        rows = self.buffer.rows
+        return rows[0].at_us if rows else None
 
     def wants(self, call: StepCall) -> bool:
         """Return True if anybody still waits for this call."""
@@ -617,7 +619,7 @@ class Execution:
             if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP
             else Kind.CALL_CANCELLED
         )
-        if isinstance(call, StepCall) and call.has_spent:
+        if isinstance(call, StepCall) and call.charges is not None:
             self.buffer.record_charges(call)
         noted = self.history.note(call.number, kind, self._name_in_journal(call), None)
         self.agenda.drop(call)

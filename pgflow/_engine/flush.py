@@ -138,15 +138,22 @@ class Flush:
     failing_since: float | None = None
     """Time on the loop's clock at which the server first refused it."""
 
-    def licences(self, index: int) -> str | None:
+    def licences(self, index: int) -> str:
         """Column ``starts`` of a row: of the last, the bodies that may start once this is durable;
-        of any, the one its result is from.
+        of any, the one its result is from. Empty if there are none.
         """
         carried = self.rows[index].carried
         calls = self.starts if index == len(self.rows) - 1 else []
         if carried is not None:
             calls = [carried, *calls]
-        return f"[{','.join(map(_licence, calls))}]" if calls else None
+        text = ""
+        for call in calls:
+            ordinal = call.ordinal if isinstance(call.ordinal, int) else quote_json(call.ordinal)
+            text += (
+                f'{"," if text else "["}[{call.number},"{call.spec.effect}",'
+                f"{quote_json(call.name)},{ordinal},{call.args_hash}]"
+            )
+        return text and text + "]"
 
     def unit_rows(self, now_us: Callable[[], int], apart: list[str]) -> str:
         """The rows of ``u``, joined.
@@ -168,7 +175,7 @@ class Flush:
             rows.append(
                 f'[{self.run_id},{r.seq},{r.call},"{r.kind}",'
                 f"{'null' if r.name is None else quote_json(r.name)},{payload},"
-                f"{_quoted(self.licences(i)) if r.carried or i == last else 'null'},"
+                f"{quote_json(self.licences(i)) if r.carried or i == last else 'null'},"
                 f"{r.at_us},{'null' if r.delay_seconds is None else _seconds_left(r, now_us)},"
                 f"{self.token}{key}]"
             )
@@ -186,20 +193,21 @@ class Flush:
         """The row of ``o``; ``apart`` takes a long output."""
         assert self.ending is not None
         status, reason, output, error = self.ending
-        number = _put_apart(output, apart)
+        number, inside = "", "null"
+        if output is not None:
+            if len(output) < APART_CHARS:
+                inside = quote_json(output)
+            else:
+                number = f",{_put_apart(output, apart)}"
         return (
-            f'[{self.run_id},"{status}",{_quoted(reason)},'
-            f"{'null' if number else _quoted(output)},{_quoted(error)},"
-            f"{self.chain_id},{self.token}{f',{number}' if number else ''}]"
+            f'[{self.run_id},"{status}",{"null" if reason is None else quote_json(reason)},'
+            f"{inside},{'null' if error is None else quote_json(error)},"
+            f"{self.chain_id},{self.token}{number}]"
         )
 
 
-def _put_apart(text: str | None, apart: list[str]) -> int:
-    """Return the place, from 1, that a long value has beside the document;
-    0 for one that goes inside.
-    """
-    if text is None or len(text) < APART_CHARS:
-        return 0
+def _put_apart(text: str, apart: list[str]) -> int:
+    """Return the place, from 1, that a long value has beside the document."""
     apart.append(text)
     return len(apart)
 
@@ -215,17 +223,6 @@ def draws_of(flush: Flush) -> list[str]:
         return []
     calls = flush.over or [0]
     return [f"[{flush.run_id},{'null' if call is None else call}]" for call in calls]
-
-
-def _licence(call: StepCall) -> str:
-    ordinal = call.ordinal if isinstance(call.ordinal, int) else quote_json(call.ordinal)
-    return (
-        f'[{call.number},"{call.spec.effect}",{quote_json(call.name)},{ordinal},{call.args_hash}]'
-    )
-
-
-def _quoted(text: str | None) -> str:
-    return "null" if text is None else quote_json(text)
 
 
 def batch_document(

@@ -70,7 +70,7 @@ def make_driver(
     is_check: bool = False,
 ) -> Driver:
     """Return the driver of a workflow's code, with its scope in a context of its own."""
-    effects = carried_effects(execution.claim.saga)
+    effects = carried_effects(execution.claim.saga) if execution.claim.saga else []
     scope = WorkflowScope(
         execution, errors, workflow, is_check=is_check, interceptors=interceptors, effects=effects
     )

@@ -331,7 +331,10 @@ class Step(Generic[P, R_co]):
     ) -> StepCall:
         """Asks the engine to run the body."""
         errors = scope.app_errors
-        call = scope.execution.steps.issue(
+        steps = scope.steps
+        if steps is None:
+            steps = scope.steps = scope.execution.steps
+        call = steps.issue(
             self._specs.get(errors) or self.spec(errors),
             args,
             kwargs,

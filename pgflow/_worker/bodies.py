@@ -39,6 +39,7 @@ from pgflow._model.reasons import Unknown
 from pgflow._transactions.protocol import Trouble, Unstorable
 from pgflow._worker.body_calls import BodyCalls, as_raised
 from pgflow._worker.effect_bodies import Acts, unknown
+from pgflow._worker.life import Life
 from pgflow._worker.lost_threads import LostThreads
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.progress import Progress
@@ -53,7 +54,7 @@ log = logging.getLogger("pgflow")
 
 class Bodies:
     """The bodies that run in this worker. Each is here, with its task or job, from its start until
-    somebody has judged it or given it up.
+    somebody has judged it or given it up, and beside them those that wait for a sign of life.
 
     Args:
         runs: Told what a body came to.
@@ -64,6 +65,7 @@ class Bodies:
         threads: For those that are no coroutines.
         posts: By which these tell the loop.
         lost: Told of threads that nobody waits for any more.
+        life: Says if others might think us dead.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Bodies:
         threads: DaemonThreads,
         posts: Posts,
         lost: LostThreads,
+        life: Life,
         definitions: Definitions,
         options: WorkerOptions,
     ) -> None:
@@ -87,13 +90,22 @@ class Bodies:
         self._threads = threads
         self._posts = posts
         self._lost = lost
+        self._life = life
         self._replacements = definitions.replacements
+        self._interceptors = definitions.interceptors
         self._tells_errors = definitions.envelopes is None
         self._meter = options.meter
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        # Without a factory `create_task` only calls this, which is one call less for each body.
+        self._begin_task: Callable[..., asyncio.Task[None]] = (
+            partial(asyncio.Task, loop=loop)
+            if loop.get_task_factory() is None
+            else loop.create_task
+        )
         # A body that another one's end brings on must not see the variables that that one has set.
         self._context = contextvars.copy_context()
         self._tasks: dict[StepCall, asyncio.Task[None] | Job] = {}
+        self._deferred: list[tuple[Execution, StepCall]] = []
         self._stopped = False
         runs.when_leaving(self._stop_those_of)
 
@@ -101,9 +113,13 @@ class Bodies:
         return len(self._tasks)
 
     def start(self, execution: Execution, call: StepCall) -> None:
-        """Runs a body. One that needs nothing more is run by a task in one coroutine, each further
-        one of which costs as much as its bookkeeping, or by a thread without a task.
+        """Runs a body; an effectful one only while others surely believe us alive. One that needs
+        nothing more is run by a task in one coroutine, each further one of which costs as much as
+        its bookkeeping, or by a thread without a task.
         """
+        if call.spec.effect != "r" and time.monotonic() > self._life.stale_at:
+            self._deferred.append((execution, call))
+            return
         context = self._context.copy()
         if not call.spec.is_plain or call.failed_attempts or execution.claim.has_beats:
             self._tasks[call] = self._loop.create_task(self._run(execution, call), context=context)
@@ -115,8 +131,9 @@ class Bodies:
         for variable, value in call.variables:
             context.run(variable.set, value)
         if step.is_async:
-            self._tasks[call] = self._loop.create_task(
-                self._come_back(execution, call, scope, fn), context=context
+            body = fn if not self._interceptors else partial(self._calls.call_around, fn)
+            self._tasks[call] = self._begin_task(
+                self._come_back(execution, call, scope, body), context=context
             )
         else:
             self._tasks[call] = self._threads.start(
@@ -124,10 +141,19 @@ class Bodies:
                 partial(self._posts.post, self._body_ended, execution, call, scope, context),
             )
 
+    def start_deferred(self) -> None:
+        """Starts the bodies that have waited for a sign of life."""
+        deferred, self._deferred = self._deferred, []
+        for execution, call in deferred:
+            if not execution.over and execution.wants(call):
+                self.start(execution, call)
+
     def stop(self, call: StepCall) -> None:
         """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its
         fence it goes on.
         """
+        if self._deferred:
+            self._deferred = [pair for pair in self._deferred if pair[1] is not call]
         task = self._tasks.get(call)
         if type(task) is Job:
             del self._tasks[call]
@@ -210,7 +236,7 @@ class Bodies:
             if isinstance(body, CoroutineType):
                 value = await body
             else:
-                value = await self._calls.call_untimed(call, body, ())
+                value = await body(*call.args, **call.kwargs)
             self.returned(execution, _encoded(call, scope, value))
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):

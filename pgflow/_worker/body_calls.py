@@ -87,13 +87,12 @@ class BodyCalls:
         if not self._interceptors:
             called: Awaitable[Any] = fn(*first, *call.args, **call.kwargs)
             return called
-        return self._call_around(call, fn, first)
+        return self.call_around(fn, *first, *call.args, **call.kwargs)
 
-    async def _call_around(
-        self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
-    ) -> Any:
+    async def call_around(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Await a coroutine function inside the interceptors."""
         with around_body(self._interceptors) as hearing:
-            return hearing.returned(await fn(*first, *call.args, **call.kwargs))
+            return hearing.returned(await fn(*args, **kwargs))
 
     def call_sync(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
         """Call a function in the thread that it is to run in."""

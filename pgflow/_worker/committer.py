@@ -352,7 +352,7 @@ class Committer(Part):
                     row.kind,
                     row.name,
                     row.payload,
-                    flush.licences(0),
+                    flush.licences(0) or None,
                     row.at_us,
                 )
         apart: list[str] = []

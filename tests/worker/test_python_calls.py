@@ -104,13 +104,13 @@ class Size:
 
 
 MOST = [
-    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 150),
-    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 155),
+    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 90),
+    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 95),
     ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 650),
-    ("empty run", empty, Size(200, 1), Size(600, 1), 160),
-    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 240),
-    ("park", parks, Size(200, 1), Size(600, 1), 215),
-    ("child of a map", maps, Size(1, 200), Size(1, 600), 310),
+    ("empty run", empty, Size(200, 1), Size(600, 1), 145),
+    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 165),
+    ("park", parks, Size(200, 1), Size(600, 1), 185),
+    ("child of a map", maps, Size(1, 200), Size(1, 600), 275),
 ]
 
 
@@ -120,8 +120,15 @@ MOST = [
 )
 @in_a_loop
 async def test_a_unit_of_work_takes_few_python_calls(
-    dsn: str, unit: str, work: Any, small: Size, large: Size, most: int
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    unit: str,
+    work: Any,
+    small: Size,
+    large: Size,
+    most: int,
 ) -> None:
+    monkeypatch.setattr("pgflow._worker.flusher.SWEEP_SECONDS", 3600)  # goes by time, not by units
     async with AsyncApp(dsn, include=[work, empty]) as app:
         await play(app, dsn, work, Size(2, 2))  # what is made once: codecs, plans, connections
         before = await play(app, dsn, work, small)
