@@ -73,6 +73,7 @@ async def _end(
         run.token,
         run.chain_id,
         STEPS_A_RUN,
+        STEPS_A_RUN + len(last),
         last,
         ending=Ending("completed", None, "10", None),
     )

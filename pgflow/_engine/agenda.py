@@ -220,6 +220,11 @@ class Agenda:
 
     # ================================================================ bodies
 
+    def enter_step(self, call: StepCall) -> None:
+        """The code has asked for a step whose licence the next flush writes ahead."""
+        self.open[call.number] = self.unlicensed[call.number] = call
+        call.state = "unlicensed"
+
     def license(self, call: StepCall) -> None:
         """The next flush writes its licence ahead."""
         call.state = "unlicensed"
@@ -248,7 +253,8 @@ class Agenda:
         """Their licences are durable."""
         for call in starts:
             if call.state == "unlicensed":
-                self.make_startable(call)
+                call.state = "startable"
+                self.startable[call.number] = call
 
     def make_startable(self, call: StepCall) -> None:
         """Its body may start."""
@@ -260,6 +266,7 @@ class Agenda:
         never began would look unknown.
         """
         startable, self.startable = self.startable, {}
+        line = self._line
         for call in startable.values():
             if is_held_back and not (isinstance(call, EffectCall) and call.is_acting):
                 self.startable[call.number] = call
@@ -269,8 +276,9 @@ class Agenda:
                 if call.admitted is not None and (
                     not isinstance(call, EffectCall) or call.is_acting
                 ):
-                    call.began_us = self._line.monotonic_us()
-                self._line.start_body(call)
+                    call.began_us = line.monotonic_ns() // 1000
+                    call.charges = call.charges or []
+                line.host.start_body(line.execution, call)
 
     def back_off(self, call: StepCall, delay_seconds: float) -> None:
         """It is tried again after a delay."""

@@ -12,6 +12,9 @@ from pgflow._engine.host import Line
 from pgflow._model.claims import Claim, Offer
 from pgflow._model.kinds import Kind, StepKind
 
+UNIT_BYTES = 100
+"""About how many bytes a unit adds to a flush beside its payload."""
+
 
 class Buffer:
     """Owns the rows and the sequence number of the last unit, in the journal or recorded.
@@ -43,11 +46,6 @@ class Buffer:
         self._words: list[Word] | None = None
 
     # ================================================================ what there is
-
-    @property
-    def oldest_us(self) -> int | None:
-        """Time at which the oldest of them was recorded; None if there is none."""
-        return self.rows[0].at_us if self.rows else None
 
     @property
     def has_mail(self) -> bool:
@@ -84,7 +82,7 @@ class Buffer:
             carried,
         )
         self.rows.append(row)
-        self.size_bytes += size_of(row)
+        self.size_bytes += UNIT_BYTES if payload is None else UNIT_BYTES + len(payload)
         if len(self.rows) >= MAX_FLUSH_UNITS or self.size_bytes >= MAX_FLUSH_BYTES:
             self._line.want_flush()
         return row
@@ -111,7 +109,7 @@ class Buffer:
         """Puts what a try has spent before what it came to, and says how many units that were. A
         replay passes over them: they have no call.
         """
-        spent = call.take_charges(self._line.monotonic_us())
+        spent = call.take_charges(self._line.monotonic_ns() // 1000)
         for amounts, model in spent:
             told: dict[str, object] = {"call": call.number, "amounts": amounts}
             if model is not None:
@@ -174,6 +172,7 @@ class Buffer:
             claim.token,
             claim.chain_id,
             self.seq - len(rows),
+            self.seq,
             rows,
             starts,
             has_ledger=self.has_ledger,
@@ -202,7 +201,7 @@ class Buffer:
         what it would have taken along is there again.
         """
         self.rows = flush.rows[: -flush.own_rows] + self.rows
-        self.size_bytes = sum(map(size_of, self.rows))
+        self.size_bytes = sum(UNIT_BYTES + len(row.payload or "") for row in self.rows)
         self.seq -= flush.own_rows
 
     def discard(self, seq: int) -> None:
@@ -223,8 +222,3 @@ def decision_of(call: StepCall) -> str | None:
     if isinstance(call, EffectCall):
         return call.decision
     return call.key.rsplit("/", 2)[0] if call.key else None
-
-
-def size_of(row: Row) -> int:
-    """About how many bytes a unit adds to a flush."""
-    return 100 + len(row.payload or "")

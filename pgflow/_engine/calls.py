@@ -104,6 +104,18 @@ class StepSpec:
     """Admission that it asks of a pool before its body starts; None = none."""
     completes_as: str = Kind.STEP_COMPLETED
     """Kind of the unit that has the result of a step without a kind of its own."""
+    is_licensed_first: bool = field(init=False)
+    """True if its body may start once a licence is durable, and asks for nothing before."""
+    is_plain: bool = field(init=False)
+    """True if its body needs nothing but a task or a thread: no time-out, transaction or ledger."""
+
+    def __post_init__(self) -> None:
+        """Decides once what each call would ask."""
+        self.is_licensed_first = self.effect == StepKind.STEP and self.admit is None
+        self.is_plain = self.timeout_seconds is None and self.effect not in (
+            StepKind.TRANSACTION,
+            StepKind.EFFECT,
+        )
 
 
 def spec_of_another(name: str) -> StepSpec:
@@ -257,11 +269,6 @@ class Call:
         return False
 
     @property
-    def max_age_seconds(self) -> float | None:
-        """Greatest age of its result when an effect is intended; None if it does not age."""
-        return None
-
-    @property
     def waits_for_database(self) -> bool:
         """True if only the database can bring it on."""
         return True
@@ -321,7 +328,7 @@ class StepCall(Call):
     admitted: Amounts | None = None
     """Amounts that are reserved for it; None if it was not admitted."""
     charges: list[Spent] | None = None
-    """Charges of its body that are not recorded yet."""
+    """Charges of its body that are not recorded yet; None if there can be none."""
     began_us: int = 0
     """Time on the host's clock at which its body has started, if it was admitted."""
 
@@ -349,11 +356,6 @@ class StepCall(Call):
         return self.spec.admit is not None or (
             self.is_under_hard_pool and not self.is_licensed and self.failed_attempts == 0
         )
-
-    @property
-    def has_spent(self) -> bool:
-        """True if a try has spent something that is not recorded yet."""
-        return self.charges is not None or self.began_us > 0
 
     def take_charges(self, now_us: int) -> list[Spent]:
         """Return what a try has spent, by model, and forget it. Of an admitted one that is one
@@ -433,11 +435,6 @@ class StepCall(Call):
     def is_tried_before(self, us: int) -> bool:
         """Return True if its next try is due by itself before this time."""
         return (self.retry_due_us or us) < us
-
-    @property
-    def max_age_seconds(self) -> float | None:
-        """Greatest age that its declaration allows."""
-        return self.spec.max_age_seconds
 
     @property
     def waits_for_database(self) -> bool:

@@ -4,6 +4,7 @@ and the time of the last outcome.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pgflow._engine.host import Host
@@ -16,9 +17,9 @@ class Clock:
     """
 
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
-        self._host = host
+        self._monotonic_ns: Callable[[], int] = host.monotonic_ns
         self._created_us = claim.created_us
-        self._ahead_us = claim.now_us - host.monotonic_us()
+        self._ahead_us = claim.now_us - host.monotonic_ns() // 1000
         self.stands_us: int | None = None
         """Time of the last outcome, at which the code stands; None before the first."""
 
@@ -26,11 +27,11 @@ class Clock:
         """Return the database's clock as far as it is known here: its time at the claim and what
         has passed since.
         """
-        return max(self._ahead_us + self._host.monotonic_us(), self.stands_us or 0)
+        return max(self._ahead_us + self._monotonic_ns() // 1000, self.stands_us or 0)
 
     def sync(self, database_us: int) -> None:
         """Learns the time that the database has given."""
-        self._ahead_us = max(self._ahead_us, database_us - self._host.monotonic_us())
+        self._ahead_us = max(self._ahead_us, database_us - self._monotonic_ns() // 1000)
 
     def stand_at(self, us: int) -> None:
         """The code is given an outcome of this time."""

@@ -40,9 +40,8 @@ class Driver(Protocol):
     def land(self) -> None:
         """Takes note, on the side that hands outcomes in, that the code stands still."""
 
-    @property
-    def done(self) -> bool:
-        """True once the workflow has returned or raised."""
+    done: bool
+    """True once the workflow has returned or raised."""
 
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return (value, error) of the workflow that has ended; one of them is None."""
@@ -64,6 +63,7 @@ class CoroutineDriver:
     """Runs an ``async def`` on a loop of its own."""
 
     busy = False
+    done = False
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class CoroutineDriver:
         context: contextvars.Context,
     ) -> None:
         self.loop = WorkflowLoop(host)
+        self.waiter: Callable[[], Waiter] = self.loop.create_future
         self._main = main
         self._context = context
         self._task: asyncio.Task[Any] | None = None
@@ -83,19 +84,16 @@ class CoroutineDriver:
         self._task = self.loop.create_task(self._main(), name="main", context=self._context)
         if self._cancelled_early:
             self._task.cancel()
-        self.loop.pump()
+        self.resume()
 
     def land(self) -> None:
         """Code that is run here never stands still unseen."""
 
     def resume(self) -> None:
         """Runs callbacks until none is left."""
+        assert self._task is not None
         self.loop.pump()
-
-    @property
-    def done(self) -> bool:
-        """True once the workflow has returned or raised."""
-        return self._task is not None and self._task.done()
+        self.done = self._task.done()
 
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return (value, error) of the workflow that has ended; one of them is None."""
@@ -110,10 +108,6 @@ class CoroutineDriver:
             return None, self._cancelled
         error = self._task.exception()
         return (None, error) if error is not None else (self._task.result(), None)
-
-    def waiter(self) -> Waiter:
-        """A future of the loop."""
-        return self.loop.create_future()
 
     def cancel(self) -> None:
         """Cancels the main task, which cancels what it awaits."""
@@ -270,6 +264,7 @@ class ThreadDriver:
         self._swallowed = 0
         self._result: tuple[Any, BaseException | None] | None = None
         self.busy = False
+        self.done = False
 
     def start(self) -> None:
         """Starts the thread."""
@@ -289,6 +284,7 @@ class ThreadDriver:
             result = (None, error)
         _close_loop_of_thread()
         self._result = result
+        self.done = True
         self._thread_id = None  # it may run other code by the time somebody asks
         if not self._closing:
             self._yield_control()
@@ -325,17 +321,12 @@ class ThreadDriver:
     def resume(self) -> None:
         """Lets the thread run if it has what it waits for."""
         if (
-            self._result is None
+            not self.done
             and not self.busy
             and (self._cancelling or self._awaited is None or _has_come(self._awaited))
         ):
             self.busy = True
             self._go.release()
-
-    @property
-    def done(self) -> bool:
-        """True once the function has returned or raised."""
-        return self._result is not None
 
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return (value, error) of the function that has ended; one of them is None."""

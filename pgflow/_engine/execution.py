@@ -95,7 +95,9 @@ class Execution:
         self.buffer = buffer = Buffer(claim, clock, line)
         self.agenda = agenda = Agenda(claim, line)
         self.code = code = Code(agenda)
-        self.history = history = History(claim, buffer, agenda, code, is_undoing=is_undoing)
+        self.history = history = History(
+            claim, buffer, agenda, code, self._go_live, is_undoing=is_undoing
+        )
         self.values = values = Values(claim, history)
         self.end = end = End(claim, agenda, code, history, values, result, code_hash)
         self.release = release = Release(
@@ -119,7 +121,6 @@ class Execution:
         self.over = False
         self.beat = False
         """True if a step has reported progress: rows that the end of the run removes."""
-        history.once_live(self._go_live)
         code.drive_by(make_driver(self))
 
     # ============================================ parts that are made when they are first asked for
@@ -244,20 +245,23 @@ class Execution:
         release, history, agenda, code = self.release, self.history, self.agenda, self.code
         flushing = self.flushing
         while True:
-            while release.decided or agenda.inbox or history.replaying:
-                if (
-                    code.driver.busy
-                    or flushing.locked
-                    or self.over
-                    or history.divergence
-                    or self._is_finished()
-                ):
-                    break
-                if not self._guarded(release.release_one):
-                    break
+            try:
+                while release.decided or agenda.inbox or history.replaying:
+                    if (
+                        code.driver.busy
+                        or flushing.locked
+                        or self.over
+                        or history.divergence
+                        or (code.driver.done and self._is_finished())
+                        or not release.release_one()
+                    ):
+                        break
+            except Unwind:
+                if history.divergence is None:
+                    raise
             if code.driver.busy or flushing.locked or self.over:
                 return
-            if history.divergence is not None or self._is_finished():
+            if history.divergence is not None or (code.driver.done and self._is_finished()):
                 self._conclude()
                 return
             if not self._go_idle():
@@ -273,11 +277,9 @@ class Execution:
             return None
 
     def _is_finished(self) -> bool:
-        """Return True if the code has ended and nothing of it is open: no effect, and no obligation
+        """Return True if nothing is open of the code, which has ended: no effect, and no obligation
         that must be closed before the run completes.
         """
-        if not self.code.driver.done:
-            return False
         if self.history.replaying and not self.code.has_ended:
             self._guarded(self.history.skip_marks)  # which say what was intended
         if not self.agenda.owes and (self._is_undoing or not self.end.awaits_discharge):
@@ -324,7 +326,7 @@ class Execution:
                 self.end.hold_diverged()
             else:
                 self.release.record_renewed()
-        self.line.want_flush()
+        self.line.host.want_flush(self)
 
     # ================================================================ settling
 
@@ -333,7 +335,7 @@ class Execution:
         there is something to release after all: a message, an update, a timer.
         """
         flushing = self.flushing
-        is_held_back = self._is_held_back
+        is_held_back = flushing.is_held_back
         offer = self.claim.offer
         if offer is not None and not is_held_back and self.release.take_offer():
             if offer.call is not None:
@@ -344,7 +346,7 @@ class Execution:
             if taken is not None:
                 self.release.decide(taken)
                 return True
-        if self._timers is not None and self._take_timer():
+        if self._timers is not None and not is_held_back and self.release.take_timer():
             return True
         if self.history.replaying and self.release.is_renewing:
             # The past must be repeated before anything can be looked at.
@@ -354,17 +356,8 @@ class Execution:
         if self.release.misfits and self.end.hold is None and flushing.is_idle and not is_held_back:
             self.release.hold_misfit()
         if flushing.must_flush():
-            self.line.want_flush()
+            self.line.host.want_flush(self)
         return False
-
-    @property
-    def _is_held_back(self) -> bool:
-        """True if nothing new may begin: the run pauses, is handed back, or has mail to look at."""
-        flushing = self.flushing
-        return flushing.pausing or flushing.draining or not flushing.has_looked
-
-    def _take_timer(self) -> bool:
-        return not self._is_held_back and self.release.take_timer()
 
     # ================================================================ what the worker tells
 
@@ -380,9 +373,10 @@ class Execution:
         """
         if self.over or self.flushing.locked:
             return
-        if not self.code.driver.busy and self._take_timer():
+        is_busy = self.code.driver.busy
+        if not (is_busy or self.flushing.is_held_back) and self.release.take_timer():
             self.advance()
-        elif self.code.driver.busy or not self.flushing.put_off():
+        elif is_busy or not self.flushing.put_off():
             self.poke()
 
     def hear(self, offer: Offer) -> None:
@@ -431,7 +425,7 @@ class Execution:
     def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
         """Holds the run for a person, or a worker with other code, once nothing is on its way."""
         self.end.hold_for(reason, detail, code_hash)
-        self.line.want_flush()
+        self.line.host.want_flush(self)
 
     def lacks_code(self, message: str) -> NoReturn:
         """The code at hand does not have what the run needs: it is held for a worker that does."""
@@ -467,9 +461,22 @@ class Execution:
                 self._updates.close_with(flush)
         return flush
 
-    def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:
-        """A flush is durable; the answer to its question, if it had one."""
-        self.flushing.committed(flush)
+    def flush_committed(
+        self,
+        flush: Flush,
+        answer: dict[str, Any] | None,
+        seconds: float = 0.0,
+        server: Any = None,
+    ) -> None:
+        """A flush is durable.
+
+        Args:
+            flush: The flush.
+            answer: The answer to its question, if it had one.
+            seconds: Time of the host's own clock at which it was told so.
+            server: Server that said so; None if it is not known.
+        """
+        self.flushing.committed(flush, seconds, server)
         if self.code.closing:
             # It was taken apart meanwhile: whoever has the run next reads this in the journal.
             return
@@ -545,7 +552,8 @@ class Execution:
         """Time at which the oldest unit that is not on its way was recorded, in microseconds; None
         if there is none.
         """
-        return self.buffer.oldest_us
+        rows = self.buffer.rows
+        return rows[0].at_us if rows else None
 
     def wants(self, call: StepCall) -> bool:
         """Return True if anybody still waits for this call."""
@@ -611,7 +619,7 @@ class Execution:
             if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP
             else Kind.CALL_CANCELLED
         )
-        if isinstance(call, StepCall) and call.has_spent:
+        if isinstance(call, StepCall) and call.charges is not None:
             self.buffer.record_charges(call)
         noted = self.history.note(call.number, kind, self._name_in_journal(call), None)
         self.agenda.drop(call)

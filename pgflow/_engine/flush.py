@@ -99,6 +99,9 @@ class Flush:
     token: int
     chain_id: int
     expected_seq: int
+    """Last seq before it."""
+    last_seq: int
+    """Last seq that it writes itself."""
     rows: list[Row]
     starts: list[StepCall] = field(default_factory=list)
     question: dict[str, Any] | None = None
@@ -135,20 +138,22 @@ class Flush:
     failing_since: float | None = None
     """Time on the loop's clock at which the server first refused it."""
 
-    @property
-    def last_seq(self) -> int:
-        """Last seq that this flush itself writes."""
-        return self.expected_seq + len(self.rows)
-
-    def licences(self, index: int) -> str | None:
+    def licences(self, index: int) -> str:
         """Column ``starts`` of a row: of the last, the bodies that may start once this is durable;
-        of any, the one its result is from.
+        of any, the one its result is from. Empty if there are none.
         """
         carried = self.rows[index].carried
         calls = self.starts if index == len(self.rows) - 1 else []
         if carried is not None:
             calls = [carried, *calls]
-        return f"[{','.join(map(_licence, calls))}]" if calls else None
+        text = ""
+        for call in calls:
+            ordinal = call.ordinal if isinstance(call.ordinal, int) else quote_json(call.ordinal)
+            text += (
+                f'{"," if text else "["}[{call.number},"{call.spec.effect}",'
+                f"{quote_json(call.name)},{ordinal},{call.args_hash}]"
+            )
+        return text and text + "]"
 
     def unit_rows(self, now_us: Callable[[], int], apart: list[str]) -> str:
         """The rows of ``u``, joined.
@@ -157,35 +162,24 @@ class Flush:
             now_us: Is asked for the run's time if there is a delay that has begun before.
             apart: Takes the long values. The ledger of effects reads its own in the document.
         """
+        rows = []
         last = len(self.rows) - 1 if self.starts else -1
-        if not self.has_ledger:
-            for r in self.rows:
-                if r.payload is not None and len(r.payload) >= APART_CHARS:
-                    return ",".join(
-                        [self._unit_row(i, row, now_us, apart) for i, row in enumerate(self.rows)]
-                    )
-        return ",".join(
-            [
+        for i, r in enumerate(self.rows):
+            key = "" if r.key is None else "," + quote_json(r.key)
+            payload = "null"
+            if r.payload is not None:
+                if len(r.payload) < APART_CHARS or self.has_ledger:
+                    payload = quote_json(r.payload)
+                else:
+                    key = f"{key or ',null'},{_put_apart(r.payload, apart)}"
+            rows.append(
                 f'[{self.run_id},{r.seq},{r.call},"{r.kind}",'
-                f"{'null' if r.name is None else quote_json(r.name)},"
-                f"{'null' if r.payload is None else quote_json(r.payload)},"
-                f"{_quoted(self.licences(i)) if r.carried or i == last else 'null'},"
+                f"{'null' if r.name is None else quote_json(r.name)},{payload},"
+                f"{quote_json(self.licences(i)) if r.carried or i == last else 'null'},"
                 f"{r.at_us},{'null' if r.delay_seconds is None else _seconds_left(r, now_us)},"
-                f"{self.token}{'' if r.key is None else ',' + quote_json(r.key)}]"
-                for i, r in enumerate(self.rows)
-            ]
-        )
-
-    def _unit_row(self, index: int, row: Row, now_us: Callable[[], int], apart: list[str]) -> str:
-        """One row of a flush with long values."""
-        number = _put_apart(row.payload, apart)
-        delay = "null" if row.delay_seconds is None else _seconds_left(row, now_us)
-        return (
-            f'[{self.run_id},{row.seq},{row.call},"{row.kind}",'
-            f"{_quoted(row.name)},{'null' if number else _quoted(row.payload)},"
-            f"{_quoted(self.licences(index))},{row.at_us},{delay},{self.token},"
-            f"{_quoted(row.key)},{number or 'null'}]"
-        )
+                f"{self.token}{key}]"
+            )
+        return ",".join(rows)
 
     def taken_rows(self) -> list[str]:
         """The rows of ``m``."""
@@ -199,20 +193,21 @@ class Flush:
         """The row of ``o``; ``apart`` takes a long output."""
         assert self.ending is not None
         status, reason, output, error = self.ending
-        number = _put_apart(output, apart)
+        number, inside = "", "null"
+        if output is not None:
+            if len(output) < APART_CHARS:
+                inside = quote_json(output)
+            else:
+                number = f",{_put_apart(output, apart)}"
         return (
-            f'[{self.run_id},"{status}",{_quoted(reason)},'
-            f"{'null' if number else _quoted(output)},{_quoted(error)},"
-            f"{self.chain_id},{self.token}{f',{number}' if number else ''}]"
+            f'[{self.run_id},"{status}",{"null" if reason is None else quote_json(reason)},'
+            f"{inside},{'null' if error is None else quote_json(error)},"
+            f"{self.chain_id},{self.token}{number}]"
         )
 
 
-def _put_apart(text: str | None, apart: list[str]) -> int:
-    """Return the place, from 1, that a long value has beside the document;
-    0 for one that goes inside.
-    """
-    if text is None or len(text) < APART_CHARS:
-        return 0
+def _put_apart(text: str, apart: list[str]) -> int:
+    """Return the place, from 1, that a long value has beside the document."""
     apart.append(text)
     return len(apart)
 
@@ -228,17 +223,6 @@ def draws_of(flush: Flush) -> list[str]:
         return []
     calls = flush.over or [0]
     return [f"[{flush.run_id},{'null' if call is None else call}]" for call in calls]
-
-
-def _licence(call: StepCall) -> str:
-    ordinal = call.ordinal if isinstance(call.ordinal, int) else quote_json(call.ordinal)
-    return (
-        f'[{call.number},"{call.spec.effect}",{quote_json(call.name)},{ordinal},{call.args_hash}]'
-    )
-
-
-def _quoted(text: str | None) -> str:
-    return "null" if text is None else quote_json(text)
 
 
 def batch_document(
@@ -257,7 +241,7 @@ def batch_document(
     awaited = []
     words: list[str] = []
     has_ledger = has_obligations = False
-    for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
+    for _, flush, now_us in sorted([(flush.run_id, flush, now_us) for flush, now_us in flushes]):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
         if flush.rows:
             units.append(flush.unit_rows(now_us, apart))

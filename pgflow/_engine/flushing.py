@@ -83,8 +83,10 @@ class Flushing:
         self.draining = False
         """True once nothing more is started."""
         # A cancel that waits must not come too late for a body that gets the run stuck again.
-        self.has_looked = not claim.has_mail
-        """True once the database has been asked for what the run has had in its mailbox."""
+        self.is_held_back = claim.has_mail
+        """True if nothing new may begin: the run pauses, is handed back, or has had mail in its
+        mailbox at which the database has not looked yet.
+        """
         self.durable_seq = claim.last_seq
         """The last unit that was acknowledged."""
         self.told_at = 0.0
@@ -114,7 +116,7 @@ class Flushing:
 
     def drain(self) -> None:
         """Nothing more is started or asked: what there is leaves, and then the run."""
-        self.draining = True
+        self.draining = self.is_held_back = True
 
     def heard_at(self, seconds: float) -> None:
         """The host was told at this time of its own clock how much is durable."""
@@ -146,11 +148,12 @@ class Flushing:
         )
         if wants and not self.pausing:
             return True
-        if not self.is_idle:
+        if agenda.running or not self.is_idle:
             return False
-        if self._may_leave():
+        look_us = self._next_look_in_us()
+        if self._may_leave(look_us):
             return True
-        self._look_later()
+        self._look_later(look_us)
         return False
 
     @property
@@ -167,17 +170,24 @@ class Flushing:
             or agenda.new_admissions
         )
 
-    def _may_leave(self) -> bool:
-        """Return True if an idle run should park now: nothing is due soon."""
+    def _may_leave(self, look_us: int | None) -> bool:
+        """Return True if an idle run, which waits in memory for that look, should park now: nothing
+        is due soon.
+        """
         if self.pausing:
             return True
-        if self._next_look_us() is not None:
+        if look_us is not None:
             return False
         soon_us = self._clock.estimate_us() + LINGER_TIMER_US
-        return not any(c.is_tried_before(soon_us) for c in self._agenda.beside_children())
+        for call in self._agenda.beside_children():  # noqa: SIM110 - a generator costs as much
+            if call.is_tried_before(soon_us):
+                return False
+        return True
 
-    def _next_look_us(self) -> int | None:
-        """Return the time at which to ask the database, if an idle run waits for it in memory."""
+    def _next_look_in_us(self) -> int | None:
+        """Return how many microseconds from now to ask the database, if an idle run waits for it in
+        memory; less than nothing if that is overdue.
+        """
         now_us = self._clock.estimate_us()
         soon_us = now_us + LINGER_TIMER_US
         calls = self._agenda.beside_children()
@@ -186,14 +196,14 @@ class Flushing:
             until_us = self._lingers_from_us + patience_us
             if until_us > now_us:
                 looks.append(until_us)
-        return min(looks) if looks else None
+        return min(looks) - now_us if looks else None
 
     def put_off(self) -> bool:
         """Arranges a look for later if none is due now; True if it did."""
-        look_us = self._next_look_us()
-        if look_us is None or look_us <= self._clock.estimate_us():
+        look_us = self._next_look_in_us()
+        if look_us is None or look_us <= 0:
             return False
-        self._look_later()
+        self._look_later(look_us)
         return True
 
     def linger(self) -> None:
@@ -202,15 +212,14 @@ class Flushing:
             self._clock.estimate_us() + self._buffer.seq * LINGER_CHILDREN_US_A_UNIT
         )
 
-    def _look_later(self) -> None:
+    def _look_later(self, look_us: int | None) -> None:
         """Arranges that look.
 
         Not where a question leaves: the look would come while that is on its way, and what the code
         asks for upon the answer would be asked for at once, before it is due.
         """
-        look_us = self._next_look_us()
         if look_us is not None:
-            self._line.look_later(max(0, look_us - self._clock.estimate_us()) / 1e6 + 0.0002)
+            self._line.look_later(max(0, look_us) / 1e6 + 0.0002)
 
     # ================================================================ flushes
 
@@ -229,7 +238,8 @@ class Flushing:
         if divergence is not None or is_held_early:
             # What the code did after that is nobody's history.
             self._discard(self.durable_seq)
-        flush = self._flush_of_buffer()
+        may_start = not (self.pausing or self.draining)
+        flush = self._buffer.pack(self._agenda.take_licences() if may_start else [])
         if end.ending is not None and end.hold is None:
             flush.ending = end.ending
             if end.ending.status != "completed" and self._agenda.leaves_obligations:
@@ -257,19 +267,17 @@ class Flushing:
         over: list[int | None] = [*self._agenda.take_over()]
         return over if over or flush.has_draws or "admits" in question else None
 
-    def _flush_of_buffer(self) -> Flush:
-        agenda = self._agenda
-        wants = agenda.unlicensed and not (self.pausing or self.draining)
-        return self._buffer.pack(agenda.take_licences() if wants else [])
-
     def _discard(self, seq: int) -> None:
         self._agenda.forget_over()
         self._buffer.discard(seq)
         self._agenda.forget_licences()
 
-    def committed(self, flush: Flush) -> None:
-        """The flush in flight is durable."""
+    def committed(self, flush: Flush, seconds: float, server: Any) -> None:
+        """The flush in flight is durable, as the host was told at this time of its own clock, by
+        this server.
+        """
         assert self.inflight is flush
+        self.told_at, self.told_by = seconds, server
         self.inflight = None
         self.locked = False
         self.durable_seq = flush.last_seq
@@ -281,7 +289,8 @@ class Flushing:
         Nothing is changed by it before :meth:`refused` says that it was committed.
         """
         units = [str(row.kind) for row in flush.rows]
-        held = Flush(self._claim.run_id, flush.token, flush.chain_id, flush.expected_seq, [])
+        seq = flush.expected_seq
+        held = Flush(self._claim.run_id, flush.token, flush.chain_id, seq, seq, [])
         hold = stuck("refused", {**detail, "units": units})
         held.question = {**address_of(held), "hold": hold}
         return held
@@ -314,8 +323,9 @@ class Flushing:
             return {**address_of(flush), **end.in_question(), **locks}
         if self.draining or self._asks_no_more:
             return None
-        idle = self.is_idle and not flush.starts
-        leaving = idle and self._may_leave()
+        idle = not flush.starts and self.is_idle
+        look_us = self._next_look_in_us() if idle else None
+        leaving = idle and self._may_leave(look_us)
         wants = not self.pausing and (
             agenda.new_children or agenda.new_effects or agenda.new_admissions
         )
@@ -323,7 +333,7 @@ class Flushing:
         checks = agenda.holds and flush.rows
         if not (agenda.wants_look or wants or agenda.unwanted or leaving or checks):
             if idle and not flush.rows:
-                self._look_later()
+                self._look_later(look_us)
             return None
         asked = agenda.take_look()
         children = [] if self.pausing else agenda.take_children()
@@ -357,9 +367,9 @@ class Flushing:
     def take_answer(self, answer: dict[str, Any]) -> None:
         """Takes what the database has decided upon a question: it is released next."""
         at_us = answer["at"]
-        self.has_looked = True
         self._clock.sync(at_us)
         self.pausing = bool(answer.get("pause"))
+        self.is_held_back = self.pausing or self.draining
         has_children = False
         for seq, number, kind, name, payload, *due_us in answer["units"]:
             self._buffer.go_to(seq)
@@ -408,7 +418,7 @@ class Flushing:
         call.fencing = True
         beside = self._buffer.record_emitted(call)
         self._fenced_spending = call.charges, call.began_us
-        if call.has_spent:
+        if call.charges is not None:
             beside += self._buffer.record_charges(call)
         self._fenced_text = text
         self._buffer.record(
@@ -418,7 +428,8 @@ class Flushing:
             call.stored or text,
             key=call.key or str(call.ordinal),
         )
-        self.inflight = self._flush_of_buffer()
+        may_start = not (self.pausing or self.draining)
+        self.inflight = self._buffer.pack(self._agenda.take_licences() if may_start else [])
         self.inflight.own_rows = beside + 1
         if call.admitted is not None:
             self.inflight.over = [call.number]

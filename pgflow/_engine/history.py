@@ -55,7 +55,14 @@ class History:
     """
 
     def __init__(
-        self, claim: Claim, buffer: Buffer, agenda: Agenda, code: Code, *, is_undoing: bool
+        self,
+        claim: Claim,
+        buffer: Buffer,
+        agenda: Agenda,
+        code: Code,
+        go_live: Callable[[], None],
+        *,
+        is_undoing: bool,
     ) -> None:
         self._claim = claim
         self._buffer = buffer
@@ -73,7 +80,8 @@ class History:
         """Number of the newest call of the code."""
         self._refusals = 0
         self._adopting = NEVER
-        self._go_live: Callable[[], None] | None = None
+        self._go_live: Callable[[], None] | None = go_live
+        """Is called once everything recorded has been repeated."""
 
     def _units_of(self, claim: Claim) -> list[Unit]:
         """The units that are replayed."""
@@ -82,10 +90,6 @@ class History:
         if self._is_undoing:
             return [u for u in claim.units if u.seq > claim.heritage.cut]
         return beside_code(claim.units)
-
-    def once_live(self, go_live: Callable[[], None]) -> None:
-        """Takes the function to be called once everything recorded has been repeated."""
-        self._go_live = go_live
 
     def close(self) -> None:
         """The execution is over."""
@@ -101,12 +105,12 @@ class History:
 
     def next_call(self) -> int:
         """Return the number of the call that the code makes."""
-        if self._adopting != NEVER:
+        if self._code.closing or self.divergence is not None:
+            if self._adopting == NEVER and self._refusals >= MAX_SWALLOWED_UNWINDS:
+                return NEVER
             self.check_open()
+        if self._adopting != NEVER:
             return self._adopting
-        if self._refusals >= MAX_SWALLOWED_UNWINDS:
-            return NEVER
-        self.check_open()
         self.last_call += 1
         return self.last_call
 
@@ -132,8 +136,9 @@ class History:
         delay_seconds: float | None = None,
     ) -> Unit | None:
         """Repeats a note of the journal and returns it, or records a new one and returns None."""
-        self.check_open()
-        unit = self.next_noted()
+        if self._code.closing or self.divergence is not None:
+            self.check_open()
+        unit = self.next_noted() if self.replaying else None
         if unit is None:
             self._buffer.record(number, kind, name, payload, delay_seconds)
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from pgflow._engine.calls import StepCall
@@ -102,8 +103,8 @@ class Host(Protocol[E_contra]):
     def hand_back(self, execution: E_contra) -> None:
         """The run is to be taken up anew, by its own code."""
 
-    def monotonic_us(self) -> int:
-        """Microseconds on a clock that only measures durations."""
+    def monotonic_ns(self) -> int:
+        """Nanoseconds on a clock that only measures durations."""
 
 
 class Line:
@@ -114,43 +115,37 @@ class Line:
     """
 
     def __init__(self, host: Host[Any], execution: Any) -> None:
-        self._host = host
-        self._execution = execution
+        self.host = host
+        self.execution = execution
+        self.monotonic_ns: Callable[[], int] = host.monotonic_ns
+        """Nanoseconds on a clock that only measures durations."""
 
     def want_flush(self) -> None:
         """Something is to become durable soon."""
-        self._host.want_flush(self._execution)
-
-    def start_body(self, call: StepCall) -> None:
-        """Runs the body of a step."""
-        self._host.start_body(self._execution, call)
+        self.host.want_flush(self.execution)
 
     def stop_body(self, call: StepCall) -> None:
         """Nobody waits for this body any more."""
-        self._host.stop_body(self._execution, call)
+        self.host.stop_body(self.execution, call)
 
     def retry_later(self, call: StepCall, delay_seconds: float) -> None:
         """The body is due again after a delay."""
-        self._host.retry_body_later(self._execution, call, delay_seconds)
+        self.host.retry_body_later(self.execution, call, delay_seconds)
 
     def look_later(self, delay_seconds: float) -> None:
         """There is something to look at after a delay."""
-        self._host.look_later(self._execution, delay_seconds)
+        self.host.look_later(self.execution, delay_seconds)
 
     def hand_back(self) -> None:
         """The run is to be taken up anew, by its own code."""
-        self._host.hand_back(self._execution)
+        self.host.hand_back(self.execution)
 
     def patience_us(self) -> int:
         """Return the microseconds for which a parent may wait in memory for news of its children;
         0 if it may not.
         """
-        return self._host.patience_us()
-
-    def monotonic_us(self) -> int:
-        """Microseconds on a clock that only measures durations."""
-        return self._host.monotonic_us()
+        return self.host.patience_us()
 
     def cut(self) -> None:
         """The execution is over."""
-        self._execution = None
+        self.execution = None

@@ -22,7 +22,7 @@ from typing import Any
 
 from pgflow._engine.agenda import Agenda
 from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import Call, StepSpec, Want
+from pgflow._engine.calls import StepCall, StepSpec, Want
 from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
 from pgflow._engine.effects import EffectCall, Leave, Stage
@@ -359,7 +359,7 @@ class Ledger:
             # A thread that could not be stopped answers a question that was closed meanwhile.
             return False
         self._agenda.returned(call)
-        if call.has_spent:
+        if call.charges is not None:
             self._buffer.record_charges(call)
         if call.was_accepted:
             self._take_answer_of_silent(call, result)
@@ -461,9 +461,9 @@ class Ledger:
         )
         self._code.deliver(call, None, error)
 
-    def note_age(self, call: Call, seq: int) -> None:
+    def note_age(self, call: StepCall, seq: int) -> None:
         """A result has come: of a read that ages, effects rest on the newest one."""
-        max_age_seconds = call.max_age_seconds
+        max_age_seconds = call.spec.max_age_seconds
         if max_age_seconds is not None:
             self._ageing[call.name] = (call.name, seq, max_age_seconds)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import logging
 import math
 import signal
@@ -212,11 +213,10 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         # Most runs have none of these, and each empty list is one more for the garbage collector.
         self._generators: list[tuple[AsyncGenerator[Any, Any], contextvars.Context]] | None = None
         self._crowded = 64  # so many tasks are gone through for those that are done
-        self._ordinals = 0
         self._task_names = 0
-        # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes, and
-        # above the bits by which small sets order their members.
-        self._ordinal_base = (host.run_id & 0x1FFFFF) << 40
+        # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes: the
+        # number of the run is above the bits by which small sets order their members.
+        self._next_ordinal = itertools.count(((host.run_id & 0x1FFFFF) << 40) + 1).__next__
         self._closing = False
         self._running: asyncio.Handle | None = None
         self._repeating: deque[asyncio.Handle] | None = None
@@ -229,10 +229,19 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
 
     # ------------------------------------------------------------ running
 
-    def pump(self) -> None:
-        """Runs callbacks until none is left but such as only append themselves again."""
-        before = self._enter()
+    def pump(self, first: Callable[[], None] | None = None) -> None:
+        """Runs callbacks until none is left but such as only append themselves again. Meanwhile
+        this is the running loop, which is given every generator that is begun.
+
+        Args:
+            first: Is called before them.
+        """
+        loop_outside, hooks_outside = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._keep_generator, finalizer=_ignore)
         try:
+            if first is not None:
+                first()
             if self._cancelled:  # a cancel of the run comes from outside
                 self._order_cancelled()
             self._run_ready()
@@ -240,7 +249,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 self._repeat()
         finally:
             self._running = None
-            _leave(before)
+            sys.set_asyncgen_hooks(*hooks_outside)
+            asyncio._set_running_loop(loop_outside)
 
     def _repeat(self) -> None:
         """Runs callbacks that append themselves again, for as long as something comes of it."""
@@ -296,7 +306,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._ready.clear()
         self._repeating = None
         if self._generators or self._is_suspended():
-            self._take_apart()
+            self.pump(self._take_apart)
         self._tasks.clear()
         self._generators = None
         self._ready.clear()
@@ -308,27 +318,14 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return False
 
     def _take_apart(self) -> None:
-        before = self._enter()
-        try:
-            # Both lists grow while they are gone through:
-            # a `finally` may make tasks and begin generators.
-            for task in self._tasks:
-                if not task.done():
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    self._unwind(task)
-            for generator, context in self._generators or ():
-                context.run(self._throw, generator.athrow(Unwind()).__await__())
-        finally:
-            _leave(before)
-
-    def _enter(self) -> _Outside:
-        """Makes this the running loop, which is given every generator that is begun; answers what
-        to go back to.
-        """
-        before = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._keep_generator, finalizer=_ignore)
-        return before
+        # Both lists grow while they are gone through:
+        # a `finally` may make tasks and begin generators.
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                self._unwind(task)
+        for generator, context in self._generators or ():
+            context.run(self._throw, generator.athrow(Unwind()).__await__())
 
     def _unwind(self, task: WorkflowTask[Any]) -> None:
         coroutine = task.get_coro()
@@ -477,10 +474,6 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             )
         )
 
-    def _next_ordinal(self) -> int:
-        self._ordinals += 1
-        return self._ordinal_base | self._ordinals
-
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Asyncio tells its loop; the handle has already told the journal."""
 
@@ -551,9 +544,10 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         """None: tasks are made by the loop itself."""
         return
 
-    def get_debug(self) -> bool:
-        """No debug mode: it would change the order of nothing, and cost."""
-        return False
+    get_debug = staticmethod(bool)
+    """False: a debug mode would change the order of nothing, and cost. Asyncio asks for each future
+    and each callback, so the answer takes no call of Python.
+    """
 
     def is_running(self) -> bool:
         """True while a pump runs, which is whenever code of the workflow can ask."""
@@ -562,15 +556,6 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def is_closed(self) -> bool:
         """True once the loop is being taken apart."""
         return self._closing
-
-
-_Outside = tuple[asyncio.AbstractEventLoop | None, Any]
-"""The loop that runs around a pump, and its hooks."""
-
-
-def _leave(before: _Outside) -> None:
-    sys.set_asyncgen_hooks(*before[1])
-    asyncio._set_running_loop(before[0])
 
 
 def _forget_callbacks(future: asyncio.Future[Any]) -> None:

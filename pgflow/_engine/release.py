@@ -187,9 +187,10 @@ class Release:
         if isinstance(call, GateCall) and error is not None and self._is_newest():
             self._return_answer(call, unit, error)
             return
-        if error is None and call.max_age_seconds is not None:
-            self.ledger.note_age(call, unit.seq)
-        if (
+        if isinstance(call, StepCall):
+            if error is None and call.spec.max_age_seconds is not None:
+                self.ledger.note_age(call, unit.seq)
+        elif (
             isinstance(call, ChildCall)
             and '"saga"' in (unit.payload or "")
             and (left := json.loads(unit.payload or "{}").get("saga"))
@@ -266,7 +267,7 @@ class Release:
             return self.ledger.record_result(result)
         buffer = self._buffer
         self._agenda.returned(call)
-        if call.has_spent:
+        if call.charges is not None:
             buffer.record_charges(call)
         if result.delay_seconds is not None:
             self._record_attempt(call, result)

@@ -108,7 +108,7 @@ class Renewal:
     def record(self) -> None:
         """Everything recorded has been repeated: what was made anew meanwhile is added."""
         for call, text in self._made:
-            if call.has_spent:
+            if call.charges is not None:
                 self._buffer.record_charges(call)
             self._buffer.record(
                 call.number, Kind.STEP_RENEWED, call.name, text, key=call.key or None

@@ -45,6 +45,10 @@ class Steps:
         self._values = values
         self._keys = keys
         self._is_undoing = is_undoing
+        self._is_plain = not (
+            claim.units or claim.heritage is not None or claim.is_pool_hard or is_undoing
+        )
+        """True if nothing but the code has a say in its steps: no journal, heritage or pool."""
         self._carried: dict[tuple[str, int], deque[ReusedStep]] = {}
         self._inherited: frozenset[int] = frozenset()
         heritage = claim.heritage
@@ -84,13 +88,16 @@ class Steps:
             number not in self._history.journal.ended or self._carried
         ):
             call.args_hash = hash_of(call, self._values.hash_key)
+        if self._is_plain and spec.is_licensed_first:
+            self._agenda.enter_step(call)
+            return call
         if self._claim.heritage is not None:
             call.max_attempts = self._claim.heritage.attempts
             if not is_undo:
                 self._inherit(call)
         self.enter(call, may_be_refused=not is_undo)
         if not self._history.replaying:
-            self.bring_on(call)
+            self.do(call, call.ask())
         return call
 
     def enter(self, call: StepCall, *, may_be_refused: bool) -> None:

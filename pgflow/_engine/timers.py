@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from pgflow._engine import mypyc_attr
@@ -49,7 +48,7 @@ class Timers:
     def note(self, number: int, name: str | None, delay_seconds: float) -> tuple[int, int]:
         """Repeats or records the start of a timer; return its seq, and when it is due."""
         unit = self._history.note(
-            number, Kind.TIMER_STARTED, name, json.dumps(delay_seconds), delay_seconds
+            number, Kind.TIMER_STARTED, name, repr(delay_seconds), delay_seconds
         )
         if unit is not None:
             return unit.seq, unit.due_us or 0

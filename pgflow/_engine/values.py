@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 from pgflow._engine.calls import ChildRequest, StepCall
 from pgflow._engine.history import History
 from pgflow._engine.host import StepResult
-from pgflow._engine.outcomes import decode_result
 from pgflow._model.claims import Claim
 from pgflow._model.codecs import hash_arguments
-from pgflow._model.envelopes import seal_metadata
-from pgflow._model.exceptions import ErrorData
+from pgflow._model.envelopes import Envelopes, open_text, seal_metadata
+from pgflow._model.exceptions import ErrorData, encode_error, rebuild_error
 from pgflow._model.kinds import StepKind
 from pgflow.errors import CodecError, NotStorable, PgflowError
 
@@ -97,13 +96,24 @@ class Values:
         )
 
     def decode(self, call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
-        """Return (value, error, text) of a body's result: for the code, and as it is recorded."""
-        envelopes = self._envelopes
-        return (
-            decode_result(call, result)
-            if envelopes is None
-            else self.by_codec(lambda: decode_result(call, result, envelopes))
-        )
+        """Return (value, error, text) of a body's result: for the code, and as it is recorded. The
+        value is always the decoded text, which is what a replay will see.
+        """
+        envelopes, data = self._envelopes, result.error
+        if result.text is not None:
+            what, text = f"the result of step {call.name}", result.text
+            try:
+                if envelopes is None:
+                    return call.value_of(text, what), None, text
+                stored, opened = self.by_codec(lambda: seal_result(call, text, envelopes))
+                return call.value_of(opened, what), None, stored
+            except NotStorable as refused:
+                data = encode_error(refused, with_traceback=False)
+        assert data is not None
+        recorded, error = json.dumps(data), data
+        if envelopes is not None:
+            recorded, error = self.by_codec(lambda: envelopes.seal_error(data))
+        return None, rebuild_error(error, call.spec.errors, call.failed_attempts + 1), recorded
 
     def seal_child(self, request: ChildRequest) -> None:
         """Encodes what a child is started with."""
@@ -146,6 +156,18 @@ class Values:
         return (
             [] if envelopes is None else [hash_of(call, key) for key in envelopes.other_hash_keys]
         )
+
+
+def seal_result(call: StepCall, text: str, envelopes: Envelopes) -> tuple[str, str]:
+    """Return the result of a step as it is recorded, and as it is read from there: of a decision,
+    policy, model and usage stay readable.
+    """
+    what, readable = f"the result of step {call.name}", None
+    if call.spec.effect == StepKind.DECISION:
+        chosen = json.loads(text)
+        readable = {name: chosen.get(name) for name in ("policy", "model", "usage")}
+    stored = envelopes.seal(text, what, readable)
+    return stored, open_text(envelopes, stored, what)
 
 
 def hash_of(call: StepCall, key: bytes | None = None) -> int:

@@ -20,44 +20,43 @@ from pgflow._flow.workflow import Workflow
 def make_main(
     scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]
 ) -> Any:
-    """The workflow's function with its stored input, inside the interceptors' contexts; the
-    outermost saga.
+    """The workflow's function with its stored input, inside the interceptors' contexts.
+
+    The saga is outermost: an input that cannot be read, or an interceptor, may end a run that has
+    something to take back.
     """
-    return partial(_main_async if workflow.is_async else _main_sync, scope, workflow, interceptors)
+    return partial(
+        guarded if workflow.is_async else guarded_sync,
+        scope,
+        partial(_begin, scope, workflow, interceptors),
+    )
 
 
-# The saga is outermost: an input that cannot be read, or an interceptor, may end a run that has
-# something to take back.
-async def _main_async(
+def _begin(
     scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]
 ) -> Any:
-    return await guarded(scope, partial(_inner_async, scope, workflow, interceptors))
-
-
-async def _inner_async(
-    scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]
-) -> Any:
-    args, kwargs = workflow.bind_input(scope.execution.claim.input)
-    if not interceptors:
-        return await workflow.fn(*args, **kwargs)
-    with around(interceptors, "around_workflow", run_info()):
-        return await guarded(scope, partial(workflow.fn, *args, **kwargs))
-
-
-def _main_sync(
-    scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]
-) -> Any:
-    return guarded_sync(scope, partial(_inner_sync, scope, workflow, interceptors))
-
-
-def _inner_sync(
-    scope: WorkflowScope, workflow: Workflow[..., Any], interceptors: Sequence[Interceptor]
-) -> Any:
+    """Calls the function: the result of a ``def``, the coroutine of an ``async def``, which is
+    awaited without another around it.
+    """
     args, kwargs = workflow.bind_input(scope.execution.claim.input)
     if not interceptors:
         return workflow.fn(*args, **kwargs)
+    main = partial(workflow.fn, *args, **kwargs)
+    return (_inside if workflow.is_async else _inside_sync)(scope, interceptors, main)
+
+
+async def _inside(
+    scope: WorkflowScope, interceptors: Sequence[Interceptor], main: partial[Any]
+) -> Any:
     with around(interceptors, "around_workflow", run_info()):
-        return guarded_sync(scope, partial(workflow.fn, *args, **kwargs))
+        return await guarded(scope, main)
+
+
+def _inside_sync(
+    scope: WorkflowScope, interceptors: Sequence[Interceptor], main: partial[Any]
+) -> Any:
+    with around(interceptors, "around_workflow", run_info()):
+        return guarded_sync(scope, main)
 
 
 def make_driver(
@@ -71,7 +70,7 @@ def make_driver(
     is_check: bool = False,
 ) -> Driver:
     """Return the driver of a workflow's code, with its scope in a context of its own."""
-    effects = carried_effects(execution.claim.saga)
+    effects = carried_effects(execution.claim.saga) if execution.claim.saga else []
     scope = WorkflowScope(
         execution, errors, workflow, is_check=is_check, interceptors=interceptors, effects=effects
     )

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
+from pgflow._engine.steps import Steps
 from pgflow._model.budgets import Spent
 from pgflow._model.claims import Claim
 from pgflow._model.exceptions import ErrorClasses
@@ -47,6 +48,8 @@ class WorkflowScope:
     """The saga blocks that are open."""
     closed_streams: frozenset[str] = frozenset()
     """Streams that the code has closed."""
+    steps: Steps | None = None
+    """The engine's part of them, once the code has asked for one."""
     is_last: bool = False
     """True if no generation may follow: this one has taken back what others did."""
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from pgflow._engine.calls import Call, Effect, StepCall, StepSpec
 from pgflow._engine.keys import Resting
-from pgflow._flow.scope import WorkflowScope, current, locked, resting, variables
+from pgflow._flow.scope import StepScope, WorkflowScope, current, locked, resting, variables
 from pgflow._model.budgets import Admission, Admit
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.decisions import Decision
@@ -277,8 +277,9 @@ class Step(Generic[P, R_co]):
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Calls the step from async code, whatever its own colour."""
-        scope = self._scope()
-        if scope is None:
+        scope = current.get()
+        if not isinstance(scope, WorkflowScope):
+            self._check_outside(scope)
             return self._plain_async(args, kwargs)
         if scope.thread is not None:
             raise WrongColourError(
@@ -289,8 +290,9 @@ class Step(Generic[P, R_co]):
 
     def sync(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the step from sync code, whatever its own colour."""
-        scope = self._scope()
-        if scope is None:
+        scope = current.get()
+        if not isinstance(scope, WorkflowScope):
+            self._check_outside(scope)
             return self._plain_sync(args, kwargs)
         if scope.thread is None:
             raise WrongColourError(
@@ -311,10 +313,8 @@ class Step(Generic[P, R_co]):
             raise
         return typing.cast("R_co", call.waiter.take())  # type: ignore[union-attr]
 
-    def _scope(self) -> WorkflowScope | None:
-        scope = current.get()
-        if isinstance(scope, WorkflowScope):
-            return scope
+    def _check_outside(self, scope: StepScope | None) -> None:
+        """Refuses to run outside the code of a workflow where that would not be recorded."""
         if self.effect not in (StepKind.READ, StepKind.STEP):
             where = (
                 "outside a workflow"
@@ -325,14 +325,20 @@ class Step(Generic[P, R_co]):
                 f"{self.name}() was called {where}, where its outcome would not be recorded: "
                 f"call it from a workflow, or {self.name}.fn() for the undecorated function"
             )
-        return None
 
     def issue(
         self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> StepCall:
         """Asks the engine to run the body."""
-        call = scope.execution.steps.issue(
-            self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get()
+        errors = scope.app_errors
+        steps = scope.steps
+        if steps is None:
+            steps = scope.steps = scope.execution.steps
+        call = steps.issue(
+            self._specs.get(errors) or self.spec(errors),
+            args,
+            kwargs,
+            self._rests_on or resting.get(),
         )
         call.variables = variables()
         if self.effect == StepKind.TRANSACTION and (held := locked.get()):

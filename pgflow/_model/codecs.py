@@ -625,18 +625,6 @@ _SCALARS: dict[type, Callable[[Any], str]] = {
 }
 
 
-def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> str:
-    """Return the text to hash. Most calls have a few numbers and texts, for which making an encoder
-    would cost more than encoding.
-    """
-    if not kwargs:
-        try:
-            return f"[{','.join([_SCALARS[type(value)](value) for value in args])}]"
-        except (KeyError, ValueError):  # the latter: a number too long to be written
-            pass
-    return canonical_text([args, kwargs] if kwargs else args, f"an argument of {what}")
-
-
 def hash_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], what: str, key: bytes | None = None
 ) -> int:
@@ -653,7 +641,14 @@ def hash_arguments(
     Raises:
         NotStorable: An argument cannot be compared.
     """
-    text = _arguments_text(args, kwargs, what)
+    try:
+        # Most calls have a few numbers and texts, for which making an encoder would cost more than
+        # encoding.
+        text = "" if kwargs else f"[{','.join([_SCALARS[type(one)](one) for one in args])}]"
+    except (KeyError, ValueError):  # the latter: a number too long to be written
+        text = ""
+    if not text:
+        text = canonical_text([args, kwargs] if kwargs else args, f"an argument of {what}")
     digest = (
         hashlib.blake2b(text.encode(), digest_size=8)
         if key is None

@@ -115,9 +115,7 @@ class StartOptions:
     @property
     def times_key(self) -> bool:
         """True if it says for how long its key counts, puts its run off, or adds to one."""
-        return any(
-            said is not None for said in (self.key_for, self.debounce, self.max_wait, self.collect)
-        )
+        return (self.key_for, self.debounce, self.max_wait, self.collect) != (None,) * 4
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ to commit any more.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
@@ -75,12 +74,12 @@ class Aftermath:
         self._meter = meter
         self._envelopes = envelopes
         self._failures = failures
-        self._changed: asyncio.Event = runs.changed
 
-    def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
-        """A flush is durable."""
+    def committed(
+        self, execution: Execution, flush: Flush, answer: dict[str, Any] | None, server: Any
+    ) -> None:
+        """A flush is durable, as this server has said."""
         claim = execution.claim
-        execution.flushing.heard_at(time.monotonic())
         if flush.rows or flush.ending is not None:
             seq = flush.last_seq if flush.rows else 0
             self._acknowledged.note(
@@ -90,7 +89,9 @@ class Aftermath:
             self._news.emitted([claim.chain_id])
         if answer is not None and not self._is_opened(execution, answer):
             return
-        self._runs.guard(execution, execution.flush_committed, flush, answer)
+        self._runs.guard(
+            execution, execution.flush_committed, flush, answer, time.monotonic(), server
+        )
         if claim.suspect and any(row.kind != Kind.STEP_STARTED for row in flush.rows):
             self._suspects.got_on(execution)
         if execution.over and self._runs.has(execution):
@@ -102,8 +103,12 @@ class Aftermath:
                     self._news.have_told([claim.chain_id])
                 self._tell_place(execution, flush, answer["place"])
             self._runs.remove(execution)
-        self._turns.changed(execution)
-        self._changed.set()
+        if execution in self._turns.waiting:
+            self._turns.changed(execution)
+
+    def over(self) -> None:
+        """A batch has been told of: whoever waits for something durable looks again."""
+        self._runs.changed.set()
 
     def _is_opened(self, execution: Execution, answer: dict[str, Any]) -> bool:
         """Opens what the database has decided. What cannot be read is in the journal, where the

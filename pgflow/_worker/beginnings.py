@@ -91,7 +91,7 @@ class Beginnings(Part):
         if hopeless is not None:
             tries, why = hopeless
             execution = Execution(
-                claim, self._host, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash
+                claim, self._host, partial(self._driver, workflow), ANYTHING, workflow.code_hash
             )
             self._runs.add(execution)
             log.error(
@@ -118,7 +118,7 @@ class Beginnings(Part):
             execution = make_undoing(claim, self._host, workflow, self._definitions.errors)
         else:
             execution = Execution(
-                claim, self._host, lambda e: self._driver(e, workflow), result, workflow.code_hash
+                claim, self._host, partial(self._driver, workflow), result, workflow.code_hash
             )
         execution.flushing.heard_at(time.monotonic())
         self._runs.add(execution)
@@ -133,7 +133,7 @@ class Beginnings(Part):
         also for a worker with other code.
         """
         execution = Execution(
-            claim, self._host, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash
+            claim, self._host, partial(self._driver, workflow), ANYTHING, workflow.code_hash
         )
         self._runs.add(execution)
         log.error("run %s is held: %s", claim.key, error, extra=log_fields(claim))
@@ -174,7 +174,7 @@ class Beginnings(Part):
             execution.flushing.unlock()
             self._runs.guard(execution, execution.start)
 
-    def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
+    def _driver(self, workflow: Workflow[..., Any], execution: Execution) -> Driver:
         definitions = self._definitions
         return make_driver(
             execution,

@@ -39,6 +39,7 @@ from pgflow._model.reasons import Unknown
 from pgflow._transactions.protocol import Trouble, Unstorable
 from pgflow._worker.body_calls import BodyCalls, as_raised
 from pgflow._worker.effect_bodies import Acts, unknown
+from pgflow._worker.life import Life
 from pgflow._worker.lost_threads import LostThreads
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.progress import Progress
@@ -53,7 +54,7 @@ log = logging.getLogger("pgflow")
 
 class Bodies:
     """The bodies that run in this worker. Each is here, with its task or job, from its start until
-    somebody has judged it or given it up.
+    somebody has judged it or given it up, and beside them those that wait for a sign of life.
 
     Args:
         runs: Told what a body came to.
@@ -64,6 +65,7 @@ class Bodies:
         threads: For those that are no coroutines.
         posts: By which these tell the loop.
         lost: Told of threads that nobody waits for any more.
+        life: Says if others might think us dead.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Bodies:
         threads: DaemonThreads,
         posts: Posts,
         lost: LostThreads,
+        life: Life,
         definitions: Definitions,
         options: WorkerOptions,
     ) -> None:
@@ -87,13 +90,22 @@ class Bodies:
         self._threads = threads
         self._posts = posts
         self._lost = lost
+        self._life = life
         self._replacements = definitions.replacements
+        self._interceptors = definitions.interceptors
         self._tells_errors = definitions.envelopes is None
         self._meter = options.meter
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        # Without a factory `create_task` only calls this, which is one call less for each body.
+        self._begin_task: Callable[..., asyncio.Task[None]] = (
+            partial(asyncio.Task, loop=loop)
+            if loop.get_task_factory() is None
+            else loop.create_task
+        )
         # A body that another one's end brings on must not see the variables that that one has set.
         self._context = contextvars.copy_context()
         self._tasks: dict[StepCall, asyncio.Task[None] | Job] = {}
+        self._deferred: list[tuple[Execution, StepCall]] = []
         self._stopped = False
         runs.when_leaving(self._stop_those_of)
 
@@ -101,20 +113,47 @@ class Bodies:
         return len(self._tasks)
 
     def start(self, execution: Execution, call: StepCall) -> None:
-        """Runs a body."""
-        if not _is_plain(execution, call):
-            self._tasks[call] = self._loop.create_task(
-                self._run(execution, call), context=self._context.copy()
+        """Runs a body; an effectful one only while others surely believe us alive. One that needs
+        nothing more is run by a task in one coroutine, each further one of which costs as much as
+        its bookkeeping, or by a thread without a task.
+        """
+        if call.spec.effect != "r" and time.monotonic() > self._life.stale_at:
+            self._deferred.append((execution, call))
+            return
+        context = self._context.copy()
+        if not call.spec.is_plain or call.failed_attempts or execution.claim.has_beats:
+            self._tasks[call] = self._loop.create_task(self._run(execution, call), context=context)
+            return
+        step: Step[Any, Any] = call.spec.definition
+        fn = self._replacements.get(step.origin) or step.fn
+        scope = StepScope(execution, call, 1, self._progress)
+        context.run(current.set, scope)
+        for variable, value in call.variables:
+            context.run(variable.set, value)
+        if step.is_async:
+            body = fn if not self._interceptors else partial(self._calls.call_around, fn)
+            self._tasks[call] = self._begin_task(
+                self._come_back(execution, call, scope, body), context=context
             )
-        elif call.spec.definition.is_async:
-            self._start_as_task(execution, call)
         else:
-            self._start_in_thread(execution, call)
+            self._tasks[call] = self._threads.start(
+                partial(context.run, self._come_to, call, scope, fn),
+                partial(self._posts.post, self._body_ended, execution, call, scope, context),
+            )
+
+    def start_deferred(self) -> None:
+        """Starts the bodies that have waited for a sign of life."""
+        deferred, self._deferred = self._deferred, []
+        for execution, call in deferred:
+            if not execution.over and execution.wants(call):
+                self.start(execution, call)
 
     def stop(self, call: StepCall) -> None:
         """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its
         fence it goes on.
         """
+        if self._deferred:
+            self._deferred = [pair for pair in self._deferred if pair[1] is not call]
         task = self._tasks.get(call)
         if type(task) is Job:
             del self._tasks[call]
@@ -146,37 +185,11 @@ class Bodies:
 
     # -------------------------------------------- a body that needs nothing but a task, or a thread
 
-    def _start_as_task(self, execution: Execution, call: StepCall) -> None:
-        """In one coroutine around the body: each further one costs as much as its bookkeeping."""
-        step: Step[Any, Any] = call.spec.definition
-        self._tasks[call] = self._loop.create_task(
-            self._come_back(
-                execution,
-                call,
-                self._progress.scope_of(execution, call, 1),
-                self._replacements.get(step.origin) or step.fn,
-            ),
-            context=self._context.copy(),
-        )
-
-    def _start_in_thread(self, execution: Execution, call: StepCall) -> None:
-        """Without a task of the loop, which would cost more than the thread: what the body comes to
-        is told by its thread.
-        """
-        scope, context = self._progress.scope_of(execution, call, 1), self._context.copy()
-        step: Step[Any, Any] = call.spec.definition
-        fn = self._replacements.get(step.origin) or step.fn
-        self._tasks[call] = self._threads.start(
-            lambda: context.run(self._come_to, call, scope, fn),
-            partial(self._posts.post, self._body_ended, execution, call, scope, context),
-        )
-
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
         """In its thread: what the body returned, encoded, or raised;
         what it hands on to the loop.
         """
         try:
-            _enter(call, scope)
             value = self._calls.call_sync(call, fn, ())
             return value if type(value) is CoroutineType else _encoded(call, scope, value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
@@ -223,8 +236,7 @@ class Bodies:
             if isinstance(body, CoroutineType):
                 value = await body
             else:
-                _enter(call, scope)
-                value = await self._calls.call_untimed(call, body, ())
+                value = await body(*call.args, **call.kwargs)
             self.returned(execution, _encoded(call, scope, value))
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
@@ -255,8 +267,11 @@ class Bodies:
         self, execution: Execution, call: StepCall, trouble: BaseException | None
     ) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
-        scope = self._progress.scope_of(execution, call, attempt)
-        _enter(call, scope)
+        scope = StepScope(execution, call, attempt, self._progress)
+        # From here on the code is the body of a step.
+        current.set(scope)
+        for variable, value in call.variables:
+            variable.set(value)
         if call.failed_attempts > 0 or execution.claim.has_beats or call.details is not None:
             scope.last_details = await self._progress.last_details(execution, call)
         if isinstance(call, EffectCall):
@@ -431,28 +446,6 @@ class Bodies:
 
 
 _CameTo: TypeAlias = "StepResult | CoroutineType[Any, Any, Any] | BaseException"
-
-
-def _is_plain(execution: Execution, call: StepCall) -> bool:
-    """Return True if a body needs nothing but a task or a thread: no time-out, no word of an
-    earlier try, no transaction.
-    """
-    return (
-        type(call) is StepCall
-        and call.spec.effect != "t"
-        and call.spec.timeout_seconds is None
-        and call.failed_attempts == 0
-        and not execution.claim.has_beats
-    )
-
-
-def _enter(call: StepCall, scope: StepScope) -> None:
-    """From here on the code is the body of a step, and sees the context variables of the workflow's
-    code.
-    """
-    current.set(scope)
-    for variable, value in call.variables:
-        variable.set(value)
 
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError as FutureCancelled
 from datetime import timedelta
 from functools import partial
 from types import CoroutineType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from pgflow._db.connect import Preparing
 from pgflow._db.failures import is_conflict_on_unit, is_of_a_pooler, sqlstate_of
@@ -85,14 +85,14 @@ class BodyCalls:
         if not call.spec.definition.is_async:
             return self.in_thread(call, self.call_sync, call, fn, first)
         if not self._interceptors:
-            return cast("Awaitable[Any]", fn(*first, *call.args, **call.kwargs))
-        return self._call_around(call, fn, first)
+            called: Awaitable[Any] = fn(*first, *call.args, **call.kwargs)
+            return called
+        return self.call_around(fn, *first, *call.args, **call.kwargs)
 
-    async def _call_around(
-        self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
-    ) -> Any:
+    async def call_around(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Await a coroutine function inside the interceptors."""
         with around_body(self._interceptors) as hearing:
-            return hearing.returned(await fn(*first, *call.args, **call.kwargs))
+            return hearing.returned(await fn(*args, **kwargs))
 
     def call_sync(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
         """Call a function in the thread that it is to run in."""

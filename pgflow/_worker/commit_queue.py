@@ -41,7 +41,8 @@ class CommitQueue:
     def submit(self, execution: Execution) -> None:
         """This run has something to make durable."""
         self._pending[execution.run_id] = execution
-        self._call_up()
+        if self._resting and not self._looking:
+            self._call_up()
 
     def send_again(self, item: Item) -> None:
         """The server was busy with this run:

@@ -203,11 +203,11 @@ class Committer(Part):
         that it holds up no other.
         """
         tries = 0
-        careful = any(flush.tries > 0 for _, flush in items)
+        careful = False
         while True:
             try:
                 wire = await line.connected()
-                await self._commit(wire, items, careful=careful or _may_lack(wire, items))
+                await self._commit(wire, items, careful=careful or _may_differ(wire, items))
             except _TROUBLE as error:
                 careful = True
                 if is_conflict_on_unit(error):
@@ -316,7 +316,7 @@ class Committer(Part):
     def _document(self, items: list[Item], apart: list[str]) -> str:
         return batch_document(
             self._life.worker_id,
-            ((flush, execution.estimate_us) for execution, flush in items),
+            [(flush, execution.estimate_us) for execution, flush in items],
             apart,
         )
 
@@ -352,7 +352,7 @@ class Committer(Part):
                     row.kind,
                     row.name,
                     row.payload,
-                    flush.licences(0),
+                    flush.licences(0) or None,
                     row.at_us,
                 )
         apart: list[str] = []
@@ -362,14 +362,14 @@ class Committer(Part):
         """Tells each run what became of its flush."""
         told = []
         for execution, flush in items:
-            execution.flushing.heard_from(server)
             verdict = answer.bad.get(execution.run_id) if answer.bad else None
             if verdict is None or (verdict == "already" and flush.question is None):
                 if flush.ending is not None or (
                     flush.words and any(word.status is not None for word in flush.words)
                 ):
                     told.append(flush.chain_id)
-                self._aftermath.committed(execution, flush, answer.settled.get(execution.run_id))
+                decided = answer.settled.get(execution.run_id)
+                self._aftermath.committed(execution, flush, decided, server)
             elif verdict == "busy":
                 flush.tries += 1
                 self._queue.send_again((execution, flush))
@@ -377,23 +377,25 @@ class Committer(Part):
                 self._aftermath.unanswered(execution)
             else:
                 self._aftermath.lost(execution)
+        self._aftermath.over()
         if answer.wake or answer.lanes:
             self._wakes.wake_soon(answer.wake, set(answer.lanes), answer.told)
         if told:
             self._news.have_told(told)
 
 
-def _may_lack(wire: OwnWire, items: list[Item]) -> bool:
-    """Return True if the server may lack acknowledged units of a run: another said so, or it was
-    before this connection was opened.
+def _may_differ(wire: OwnWire, items: list[Item]) -> bool:
+    """Return True if the server may have a flush already, which was sent before, or may lack
+    acknowledged units of a run: another server said so, or it was before this connection was
+    opened.
 
     Behind that may be another server, to which not everything had come. The careful path looks
     whether the last unit is there.
     """
     opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
-    for execution, _ in items:
+    for execution, flush in items:
         flushing = execution.flushing
-        if flushing.told_at < opened_at or flushing.told_by not in (None, server):
+        if flush.tries or flushing.told_at < opened_at or flushing.told_by not in (None, server):
             return True
     return False
 

@@ -26,6 +26,9 @@ class Turns:
     """The turns of all runs. Whoever waits for one looks again whenever something
     of the run has changed.
 
+    Attributes:
+        waiting: By run, those who wait for a turn.
+
     Args:
         runs: The runs of this worker.
         suspects: Told of bodies whose result is durable.
@@ -41,7 +44,7 @@ class Turns:
         self._acknowledged = acknowledged
         self._control = control
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[Execution, list[asyncio.Future[None]]] = {}
+        self.waiting: dict[Execution, list[asyncio.Future[None]]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         """Tasks that threads wait for; a loop keeps no reference to its tasks."""
         runs.when_left(self.changed)
@@ -55,12 +58,12 @@ class Turns:
         """Waits until a step of the run may fence."""
         while not self.is_free(execution):
             turn = self._loop.create_future()
-            self._waiting.setdefault(execution, []).append(turn)
+            self.waiting.setdefault(execution, []).append(turn)
             await turn
 
     def changed(self, execution: Execution) -> None:
         """Have whoever waits for a turn look again."""
-        for turn in self._waiting.pop(execution, ()):
+        for turn in self.waiting.pop(execution, ()):
             if not turn.done():
                 turn.set_result(None)
 

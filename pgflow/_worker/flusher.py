@@ -44,9 +44,9 @@ class Flusher(Loop):
     def _flush_old(self) -> None:
         """Not in the loop itself, whose variables would hold the last execution while it rests."""
         for execution in self._runs.executions.values():
-            oldest = execution.oldest_unflushed_us
             if (
-                oldest is not None
+                execution.buffer.rows
+                and (oldest := execution.oldest_unflushed_us) is not None
                 and execution.estimate_us() - oldest > FLUSH_AFTER_US
                 and not execution.replaying
             ):

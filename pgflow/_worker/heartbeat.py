@@ -257,7 +257,7 @@ class Heart(Part):
                 self._dead = True
                 self._post(self._told.declared_dead)
             return
-        was_stale = self._life.is_stale
+        was_stale = time.monotonic() > self._life.stale_at
         self._life.beaten(sent)
         if was_stale:
             self._post(self._told.resumed)

@@ -14,7 +14,6 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.execution import Execution
 from pgflow._worker.bodies import Bodies
 from pgflow._worker.commit_queue import CommitQueue
-from pgflow._worker.life import Life
 from pgflow._worker.parts import Part
 from pgflow._worker.runs import Runs
 from pgflow._worker.threads import Posts
@@ -28,14 +27,12 @@ PATIENCE_WITH_ROOM_US = 250_000
 
 
 class RunHost(Part):
-    """See the module. It keeps the looks that runs wait for, one a run, and the bodies that wait
-    for a sign of life.
+    """See the module. It keeps the looks that runs wait for, one a run.
 
     Args:
         runs: Those that are here.
         bodies: Runs bodies.
         queue: Takes what must become durable.
-        life: Says if others might think us dead.
         posts: By which threads tell the loop.
         concurrency: Most runs at once.
     """
@@ -45,45 +42,28 @@ class RunHost(Part):
         runs: Runs,
         bodies: Bodies,
         queue: CommitQueue,
-        life: Life,
         posts: Posts,
         concurrency: int,
     ) -> None:
         self._runs = runs
         self._bodies = bodies
         self._queue = queue
-        self._life = life
         self._posts = posts
         self._concurrency = concurrency
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._looks: dict[Execution, asyncio.TimerHandle] = {}
-        self._deferred: list[tuple[Execution, StepCall]] = []
+        self.start_body = bodies.start
         runs.when_leaving(self._forget)
 
     # ------------------------------------------------------------ bodies
 
-    def start_body(self, execution: Execution, call: StepCall) -> None:
-        """Runs a body; an effectful one only while others surely believe us alive."""
-        if call.spec.effect != "r" and self._life.is_stale:
-            self._deferred.append((execution, call))
-        else:
-            self._bodies.start(execution, call)
-
-    def start_deferred(self) -> None:
-        """Starts the bodies that have waited for a sign of life."""
-        deferred, self._deferred = self._deferred, []
-        for execution, call in deferred:
-            if not execution.over and execution.wants(call):
-                self.start_body(execution, call)
-
-    def stop_body(self, execution: Execution, call: StepCall) -> None:
+    def stop_body(self, _execution: Execution, call: StepCall) -> None:
         """Nobody waits for a body any more."""
         if threading.get_ident() != self._thread_id:
-            self._posts.post(self.stop_body, execution, call)
-            return
-        self._deferred = [pair for pair in self._deferred if pair != (execution, call)]
-        self._bodies.stop(call)
+            self._posts.post(self._bodies.stop, call)
+        else:
+            self._bodies.stop(call)
 
     def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
         """The next try of a body, if the run is still here by then."""
@@ -129,9 +109,8 @@ class RunHost(Part):
             return PATIENCE_WITH_ROOM_US
         return PATIENCE_US if 2 * len(self._looks) <= self._concurrency else 0
 
-    def monotonic_us(self) -> int:
-        """Microseconds on a clock that only measures durations."""
-        return time.monotonic_ns() // 1000
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    """Nanoseconds on a clock that only measures durations."""
 
     # ------------------------------------------------------------ leaving
 

@@ -30,6 +30,8 @@ class Life:
         is_stopping: True once it is asked to stop.
         failed: Set once it is of no more use.
         failure: Reason for that; None before.
+        stale_at: Time of the monotonic clock from which on its last sign of life is so long ago
+            that others might soon believe it dead.
     """
 
     def __init__(self, stale_after_seconds: float) -> None:
@@ -38,7 +40,7 @@ class Life:
         self.failed = asyncio.Event()
         self.failure: WorkerFailed | None = None
         self._stale_after_seconds = stale_after_seconds
-        self._last_beat = time.monotonic()
+        self.beaten(time.monotonic())
 
     def registered(self, worker_id: int) -> None:
         """The database knows it under this number from now on."""
@@ -46,17 +48,12 @@ class Life:
 
     def beaten(self, at: float) -> None:
         """A sign of life that was sent at this time is acknowledged."""
-        self._last_beat = at
+        self.stale_at = at + self._stale_after_seconds
 
     @property
     def age_seconds(self) -> float:
         """Seconds since the last acknowledged sign of life."""
-        return time.monotonic() - self._last_beat
-
-    @property
-    def is_stale(self) -> bool:
-        """True if that is so long ago that others might soon believe us dead."""
-        return time.monotonic() - self._last_beat > self._stale_after_seconds
+        return time.monotonic() - self.stale_at + self._stale_after_seconds
 
     def fail(self, part: str, error: BaseException | None = None) -> None:
         """This worker is of no more use: it claims nothing more, and whoever runs it is told."""

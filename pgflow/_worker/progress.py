@@ -47,10 +47,6 @@ class Progress(Part):
         self._beats: set[asyncio.Task[None]] = set()
         self._making_drafts = threading.Lock()
 
-    def scope_of(self, execution: Execution, call: StepCall, attempt: int) -> StepScope:
-        """Return the scope of one try, through which its body reports."""
-        return StepScope(execution, call, attempt, self)
-
     async def last_details(self, execution: Execution, call: StepCall) -> Any:
         """Read what the try before has reported last."""
         if call.details is not None:

@@ -17,11 +17,10 @@ from pgflow._db.drivers import is_raised_on
 from pgflow._db.failures import database_error
 from pgflow._engine.calls import StepCall
 from pgflow._engine.execution import Execution
-from pgflow._engine.outcomes import seal_result
+from pgflow._engine.values import seal_result
 from pgflow._flow.scope import StepScope
 from pgflow._flow.step import Step
 from pgflow._model.durations import duration
-from pgflow._model.envelopes import open_text
 from pgflow._transactions import protocol as transactions
 from pgflow._transactions.provider import provider_for
 from pgflow._worker.body_calls import BodyCalls
@@ -96,8 +95,7 @@ class TransactionBodies:
             try:
                 text = call.spec.result.encode(value, what)
                 if (envelopes := execution.claim.envelopes) is not None:
-                    call.stored = seal_result(call, text, envelopes)
-                    text = open_text(envelopes, call.stored, what)
+                    call.stored, text = seal_result(call, text, envelopes)
                 # What the workflow could not read must not be committed.
                 call.spec.result.decode(text, what)
             except NotStorable as error:

@@ -155,12 +155,22 @@ class Worker:
         acts = Acts(calls, definitions.replacements)
         progress = Progress(control, runs, tasks, news)
         bodies = self._bodies = Bodies(
-            runs, calls, transactions, acts, progress, threads, posts, lost, definitions, options
+            runs,
+            calls,
+            transactions,
+            acts,
+            progress,
+            threads,
+            posts,
+            lost,
+            life,
+            definitions,
+            options,
         )
 
         # The way of a run: claimed, begun, hosted, committed.
         queue = CommitQueue(runs, LINES)
-        host = RunHost(runs, bodies, queue, life, posts, options.concurrency)
+        host = RunHost(runs, bodies, queue, posts, options.concurrency)
         beginnings = Beginnings(runs, host, turns, posts, tasks, definitions, options)
         lines = Lines(tasks, control, options.queues, want_claims.set)
         claims = self._claims = Claims(
@@ -189,7 +199,7 @@ class Worker:
         told = Tidings(
             mail=runs.poke,
             reaped=lambda lanes: news.woken(lanes, []),
-            resumed=host.start_deferred,
+            resumed=bodies.start_deferred,
             declared_dead=self._declared_dead,
             server_changed=self.leave_server,
         )

@@ -56,7 +56,7 @@ class _NoHost:
     def hand_back(self, execution: Execution) -> None:
         """Not in a replay."""
 
-    def monotonic_us(self) -> int:
+    def monotonic_ns(self) -> int:
         """Zero: time does not pass in a replay."""
         return 0
 

@@ -331,9 +331,9 @@ class Worker:
 
     # ------------------------------------------------------------ the host
 
-    def monotonic_us(self) -> int:
+    def monotonic_ns(self) -> int:
         """Another zero in every process."""
-        return self.store.now_us - self._base_us
+        return (self.store.now_us - self._base_us) * 1000
 
     def hand_back(self, execution: WatchedExecution) -> None:
         """No run here has anything to take back first."""
@@ -770,7 +770,7 @@ class NoHost:
         return 0
 
     def hand_back(self, execution: Execution) -> None: ...
-    def monotonic_us(self) -> int:
+    def monotonic_ns(self) -> int:
         return 0
 
 

@@ -1,0 +1,180 @@
+"""What a worker spends on a unit of work, as the number of Python functions that it calls: most of
+its time goes there, and a count is the same on each machine.
+
+Two sizes are counted, and their difference divided by what the larger has more: so what a worker
+does once, and for a run, is not in the count of a step. Batches differ a little from one time to
+the next, so a bound lies a few calls above what is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import eventually, in_a_loop
+
+import pgflow
+from pgflow import AsyncApp, Signal, step, transaction, workflow
+from pgflow._engine import is_compiled
+from pgflow._worker.options import WorkerOptions
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+RUNS = 64
+
+word = Signal("word", int)
+
+
+@step
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+@step
+def add_in_thread(a: int, b: int) -> int:
+    return a + b
+
+
+@transaction
+async def write(conn: psycopg.AsyncConnection, n: int) -> int:
+    return n
+
+
+@workflow
+async def steps(n: int) -> int:
+    for _ in range(n):
+        await add(n, 1)
+    return n
+
+
+@workflow
+async def steps_in_threads(n: int) -> int:
+    for _ in range(n):
+        await add_in_thread.aio(n, 1)
+    return n
+
+
+@workflow
+async def transactions(n: int) -> int:
+    for _ in range(n):
+        await write(n)
+    return n
+
+
+@workflow
+async def sleeps(n: int) -> int:
+    for _ in range(n):
+        await asyncio.sleep(0.001)
+    return n
+
+
+@workflow
+async def empty(n: int) -> int:
+    return n
+
+
+@workflow
+async def parks(n: int) -> int:
+    return await word.wait() + n
+
+
+@workflow
+async def maps(n: int) -> int:
+    return len((await pgflow.map(empty, range(n))).values)
+
+
+@dataclass
+class Size:
+    """So many runs of a workflow, of so many units each."""
+
+    runs: int
+    units: int
+
+    @property
+    def all(self) -> int:
+        return self.runs * self.units
+
+
+MOST = [
+    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 90),
+    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 95),
+    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 650),
+    ("empty run", empty, Size(200, 1), Size(600, 1), 145),
+    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 165),
+    ("park", parks, Size(200, 1), Size(600, 1), 185),
+    ("child of a map", maps, Size(1, 200), Size(1, 600), 275),
+]
+
+
+@pytest.mark.skipif(is_compiled(), reason="machine code calls no Python functions")
+@pytest.mark.parametrize(
+    ("unit", "work", "small", "large", "most"), MOST, ids=[unit for unit, *_ in MOST]
+)
+@in_a_loop
+async def test_a_unit_of_work_takes_few_python_calls(
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    unit: str,
+    work: Any,
+    small: Size,
+    large: Size,
+    most: int,
+) -> None:
+    monkeypatch.setattr("pgflow._worker.flusher.SWEEP_SECONDS", 3600)  # goes by time, not by units
+    async with AsyncApp(dsn, include=[work, empty]) as app:
+        await play(app, dsn, work, Size(2, 2))  # what is made once: codecs, plans, connections
+        before = await play(app, dsn, work, small)
+        counted = await play(app, dsn, work, large)
+    counted.subtract(before)
+    units = large.all - small.all
+    a_unit = counted.total() / units
+    print(f"\n{a_unit:.1f} calls a {unit}")
+    for name, count in counted.most_common(100):
+        if count >= units / 10:
+            print(f"{count / units:8.2f}  {name}")
+    assert a_unit <= most
+
+
+async def play(app: AsyncApp, dsn: str, work: Any, size: Size) -> Counter[str]:
+    """Count the functions that a worker calls, by name, until all of these runs have ended or
+    wait.
+    """
+    called: list[CodeType] = []
+
+    def note(frame: FrameType, event: str, _arg: object) -> None:
+        if event == "call":
+            called.append(frame.f_code)
+
+    await app.start_many(work, [(size.units,)] * size.runs)
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        async with app._work(WorkerOptions(concurrency=128, poll_seconds=3600)):
+            await asyncio.to_thread(wait_until_idle, dsn)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return Counter(name_of(code) for code in called if code.co_filename != __file__)
+
+
+def name_of(code: CodeType) -> str:
+    return f"{Path(code.co_filename).stem}.{code.co_qualname}"
+
+
+def wait_until_idle(dsn: str) -> None:
+    """Returns once no run is ready or at work, nor sleeps; in a thread that is not counted."""
+    sys.setprofile(None)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        query = (
+            "select not exists (select from pgflow.ready) and not exists (select from pgflow.lease)"
+            " and not exists (select from pgflow.timer)"
+        )
+        asyncio.run(eventually(lambda: conn.execute(query).fetchone() == (True,), "an idle worker"))
