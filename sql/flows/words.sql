@@ -565,6 +565,8 @@ begin
   if coalesce(pgflow.flow_name_(low[i + 1]), 'policy/') ~ '^policy/' or low[i + 2] <> '(' or closing is null then
     perform pgflow.flow_fail_(body, places[i],
       'a gate is written as: ask gate(parameter => value, ...) [of approvers] [quorum 2] [timeout ''3 days''] [into v];');
+  elsif octet_length(pgflow.flow_name_(low[i + 1])) > 150 then
+    perform pgflow.flow_fail_(body, places[i + 1], 'the name of a gate has at most 150 bytes');
   end if;
   parts := pgflow.flow_parts_(body, low, places, closing + 1, stop, '{of,quorum,timeout}');
   return pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'ask', 'name', pgflow.flow_name_(low[i + 1]),

@@ -104,7 +104,7 @@ begin
   when node.op = 'lock' then
     perform pgflow.check_name_(value->>'ask', 'the key of a lock');
   when node.op = 'spend' then
-    perform pgflow.check_amounts_(value, 'what is spent');
+    perform pgflow.check_amounts_(nullif(value, '{}'), 'what is spent');
   when node.op = 'ask' and ((value->>'quorum')::int < 1 or value->'quorum' = 'null'
     or value->'approvers' @> '[null]') then
     raise exception using errcode = 'PF003', message = format('gate %s needs approvers by name, and a quorum of them',
@@ -464,7 +464,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select jsonb_build_object('call', call, 'name', node.name, 'request', (value->'request')::text, 'hash',
     encode(sha256(convert_to((value->'request')::text, 'UTF8')), 'hex'), 'approvers', value->'approvers', 'quorum',
-    value->'quorum', 'timeout', greatest((value->>'timeout')::float8, 0.001), 'on_timeout', 'expire',
+    value->'quorum', 'timeout', least(greatest((value->>'timeout')::float8, 0.001), 3e9), 'on_timeout', 'expire',
     'escalate', jsonb '[]', 'needs_value', false, 'shape', true,
     'key', format('%s/%s/%s', pgflow.own_stem_(r.root, r.generation), replace(node.name, '/', '_'), call))
   from pgflow.run r where r.run_id = f.run_id

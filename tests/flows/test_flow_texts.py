@@ -421,6 +421,16 @@ WORDS = [
     "declare",
     "sleep",
     "until",
+    "lock",
+    "ask",
+    "of",
+    "event",
+    "matching",
+    "timeout",
+    "spend",
+    "publish",
+    "to",
+    "key",
 ]
 
 

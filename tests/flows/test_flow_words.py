@@ -321,9 +321,31 @@ def test_a_budget_decides_before_it_is_spent(conn: Conn) -> None:
     assert [name for event, name in journal(conn) if event == "budget_refused"] == ["spend"]
 
 
-def test_what_is_spent_is_an_amount_by_unit(conn: Conn) -> None:
-    assert flowkit.run(conn, "begin spend '{\"usd\": -1}'; end") == (
-        "failed",
-        None,
-        "what is spent: the unit 'usd' must be a name in lower case with an amount of 0 to 10^15",
-    )
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        (
+            "spend '{\"usd\": -1}'",
+            "what is spent: the unit 'usd' must be a name in lower case with an amount of 0 to 10^15",
+        ),
+        ("spend '{}'", "what is spent must be an object of amounts by unit"),
+        ("spend null", "what is spent must be an object of amounts by unit"),
+        ("lock repeat('x', 256) loop a: null; end loop", "the key of a lock"),
+        ("lock null loop a: null; end loop", "the key of a lock"),
+        ("wait for event ''", "a topic"),
+        ("publish 1 to null", "a topic"),
+        ("set state '[]'::jsonb", "the state of a run is an object"),
+    ],
+)
+def test_what_cannot_be_asked_for_fails_the_run_alone(
+    conn: Conn, statement: str, message: str
+) -> None:
+    status, _, said = flowkit.run(conn, f"begin {statement}; end")
+    assert (status, message in said) == ("failed", True), said
+
+
+def test_the_longest_terms_of_a_gate_wait(conn: Conn) -> None:
+    make(conn, "w()", f"""begin ask "{"g" * 150}"() timeout '5000 years'; end""")
+    begin(conn)
+    work(conn)
+    assert status(conn) == "waiting"
