@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import cli_jobs
 import psycopg
 import pytest
 from clikit import make_stuck, pgflow
+from pgflow_cli.top.pulse import draw_pulse, read_pulse
 from pgflow_cli.top.views import VIEWS
+
+from pgflow import AsyncApp
+from pgflow._desk.desk import Desk
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -23,7 +29,7 @@ def test_one_picture_has_all_views_for_scripts_and_for_people(
     answer = pgflow(dsn, "top", "--once", "--json")
     assert answer.code == 0
     picture = json.loads(answer.out)
-    assert list(picture) == ["at", *(view.name for view in VIEWS)]
+    assert list(picture) == ["at", "pulse", *(view.name for view in VIEWS)]
     needs = [need for need in picture["needs"] if need["kind"] == "stuck"]
     assert [(need["name"], need["level"], need["page"]) for need in needs] == [
         ("stuck-1", "bad", "run")
@@ -34,6 +40,38 @@ def test_one_picture_has_all_views_for_scripts_and_for_people(
     assert answer.code == 0
     assert all(view.title in answer.out for view in VIEWS)
     assert max(len(line) for line in answer.out.splitlines()) <= 80
+    assert answer.out.startswith("0 queued  0 running  0 waiting  1 stuck  0.0 ended/min")
+    assert picture["pulse"]["stuck"] == 1
+
+
+def test_the_pulse_has_totals_rates_and_latencies_in_the_width_there_is() -> None:
+    pulse = {
+        "queued": 1200, "running": 3, "waiting": 40, "paused": 0, "stuck": 0,
+        "started_a_minute": 3.2, "ended_a_minute": 3.0, "failed_in_an_hour": 2,
+        "p50_seconds": 0.7, "p99_seconds": 36.0, "ended_by_minute": [0] * 58 + [1, 8],
+    }  # fmt: skip
+    narrow, wide = (draw_pulse(pulse, width).plain for width in (80, 160))
+    said = "1,200 queued  3 running  40 waiting  3.0 ended/min  p50 0.7s p99 36s"
+    assert narrow.startswith(said)
+    assert len(narrow) <= 80
+    assert wide.startswith(f"{said}  3.2 started/min  2 failed in 1h  ")
+    assert wide.endswith("▁█")
+    assert 100 < len(wide) <= 160
+
+
+def test_the_pulse_counts_what_began_and_ended(dsn: str) -> None:
+    async def main() -> dict[str, Any]:
+        app = AsyncApp(dsn, include=[cli_jobs.greet])
+        async with app, app.worker():
+            for number in range(2):
+                run = await app.start(cli_jobs.greet.options(key=f"k-{number}"), "Ada")
+                await run.result()
+            return await read_pulse(Desk(app))
+
+    pulse = asyncio.run(main())
+    assert sum(pulse["ended_by_minute"]) == 2
+    assert pulse["p50_seconds"] is not None
+    assert (pulse["queued"], pulse["running"], pulse["failed_in_an_hour"]) == (0, 0, 0)
 
 
 def test_a_script_is_told_to_ask_for_one_picture(dsn: str) -> None:

@@ -62,7 +62,7 @@ class Station(App[None]):
     """
 
     CSS = """
-    #head, #tabs, #keys { height: 1; }
+    #head, #pulse, #tabs, #keys { height: 1; }
     #keys { background: $boost; color: $text-muted; }
     #trouble { height: auto; color: $error; text-style: bold; display: none; }
     #note { height: auto; color: $success; display: none; }

@@ -15,9 +15,12 @@ from pgflow.inspect import STATUSES
 from pgflow_cli.look.output import column_widths
 from pgflow_cli.top.live import Live, Station
 from pgflow_cli.top.page import Page
+from pgflow_cli.top.pulse import draw_pulse, read_pulse
 from pgflow_cli.top.views import VIEWS, Place, Rows, View, read
 
 PADDING = 4
+PULSE_TICKS = 5
+"""Ticks after which the pulse is read again: it looks through the newest runs."""
 """Cells of a table beside its columns: the padding at both ends, and a scroll bar."""
 
 
@@ -54,6 +57,7 @@ class Board(Live):
     def compose(self) -> ComposeResult:
         """Make the lines and the table."""
         yield Static(id="head")
+        yield Static(id="pulse")
         yield Static(id="tabs")
         yield DataTable(cursor_type="row", zebra_stripes=False)
         yield Static(id="note")
@@ -67,6 +71,9 @@ class Board(Live):
     async def show(self) -> None:
         """Read the view; of one that asks much, every few ticks only the time."""
         view, status = self.view, self._status
+        if self.ticks % PULSE_TICKS == 0:
+            pulse = await read_pulse(self.top.desk)
+            self.query_one("#pulse", Static).update(draw_pulse(pulse, self.size.width))
         if not self.is_asked and self.ticks % view.every:
             await self.top.clock.read()
             return

@@ -38,6 +38,7 @@ from pgflow_cli.look.output import (
     plain,
     styled_status,
 )
+from pgflow_cli.top.pulse import draw_pulse, read_pulse
 
 MOST_ROWS = 100
 """Rows of a view; there may be millions."""
@@ -297,13 +298,20 @@ async def read(view: View, desk: Desk, now: datetime, status: str = "") -> Rows:
 
 
 async def take_picture(desk: Desk) -> dict[str, Any]:
-    """Return the rows of all views, and the time on the database's clock."""
+    """Return the pulse, the rows of all views, and the time on the database's clock."""
     now = await desk.ask(database_now())
-    return {"at": now, **{view.name: await view.read(desk, now, "") for view in VIEWS}}
+    pulse = await read_pulse(desk)
+    return {
+        "at": now,
+        "pulse": pulse,
+        **{view.name: await view.read(desk, now, "") for view in VIEWS},
+    }
 
 
 def draw(picture: dict[str, Any], width: int) -> Iterator[RenderableType]:
     """Yield a picture as tables for people."""
+    yield draw_pulse(picture["pulse"], width)
+    yield Text("")
     for view in VIEWS:
         rows = [{**row, SEEN: picture["at"]} for row in picture[view.name]]
         yield Text(view.title, style="bold")
