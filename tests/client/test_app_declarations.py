@@ -179,7 +179,7 @@ def test_an_app_that_declares_nothing_asks_nothing(dsn, monkeypatch):
 
 
 def test_rules_that_no_queue_can_have_are_refused_where_they_are_declared(dsn):
-    with pytest.raises(InvalidArgument, match="queue 'q' has no rule named speed: there are conc"):
+    with pytest.raises(InvalidArgument, match="queue 'q': unknown rule speed; the rules are conc"):
         Queue("q", speed=3)  # type: ignore[call-arg]
     with pytest.raises(InvalidArgument, match="the name of a queue"):
         Queue("")
