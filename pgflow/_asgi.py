@@ -12,7 +12,7 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def live(receive: Receive, send: Send) -> None:
-    """Answers a server that begins and ends, until it has ended."""
+    """Answer the lifespan messages of a server until it ends."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -104,7 +104,7 @@ class Stamp:
 
 
 def read_assets(root: Traversable, version: str) -> Assets:
-    """Reads the folders `migrations` and `sql` below ``root``."""
+    """Read the folders `migrations` and `sql` below ``root``."""
     migrations = sorted(_sql_files(root / "migrations"), key=lambda file: file.number)
     sources = sorted(
         _sql_files(root / "sql"), key=lambda file: (file.name == "privileges", file.name)

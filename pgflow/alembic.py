@@ -19,7 +19,8 @@ _SCHEMA = "pgflow"
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[Any, str | None]) -> bool:
-    """Says whether Alembic looks at a schema, table, column, index or constraint of the database.
+    """Return False for schemas, tables, columns, indexes and constraints of pgflow, which Alembic
+    must ignore.
 
     Args:
         name: Its name; None for the default schema.

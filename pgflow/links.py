@@ -142,7 +142,7 @@ class LinkKeys:
         return f"{body}.{_encode(self._mac(self._current, body))}"
 
     def read(self, token: str) -> Link:
-        """Returns what a link says, whether or not it is still in time.
+        """Return the content of a link, even if it has expired.
 
         Args:
             token: The last part of its address.
@@ -179,7 +179,7 @@ def _encode(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Raises ValueError for what :func:`_encode` never writes."""
+    """Decode a text of :func:`_encode`. Raises ValueError for any other."""
     try:
         data = base64.b64decode(
             text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True
@@ -210,7 +210,7 @@ async def _find(app: App | AsyncApp, gate: str) -> GateRow | None:
 
 
 async def _answer(app: App | AsyncApp, link: Link, reason: str) -> None:
-    """Answers a gate; the database refuses what it must not take."""
+    """Answer a gate. The database refuses invalid answers."""
     answer = Approve(comment=reason) if link.verdict == "approve" else Reject(reason)
     said: dict[str, Any] = {
         "by": link.by,
@@ -224,7 +224,7 @@ async def _answer(app: App | AsyncApp, link: Link, reason: str) -> None:
 
 
 def asgi(app: App | AsyncApp, *, keys: LinkKeys) -> Asgi:
-    """Returns an ASGI application that shows gates and takes answers by links. Mount it anywhere:
+    """Return an ASGI application that shows gates and takes answers by links. Mount it anywhere:
     the last part of the path is the link.
 
     GET shows the request and a button. POST answers.

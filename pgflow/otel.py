@@ -213,9 +213,7 @@ class Tracing(Interceptor):
 
     @contextmanager
     def _ending(self, span: trace.Span, operation: Operation | None = None) -> Iterator[None]:
-        """Ends a span with what became of what it is about, but for an operation that was only
-        repeated.
-        """
+        """End a span with its outcome, except for a replayed operation."""
         outcome = "completed"
         try:
             yield
@@ -309,7 +307,7 @@ def _attributes(info: RunInfo) -> dict[str, Any]:
 
 
 def _asked(operation: Operation) -> dict[str, Any]:
-    """Return what is known of an operation as it begins, in the words of the conventions."""
+    """Return what is known of an operation as it begins, by the conventions."""
     named = {"chat": "request.model", "execute_tool": "tool.name", "invoke_agent": "agent.name"}
     asked: dict[str, Any] = {
         "operation.name": operation.kind,

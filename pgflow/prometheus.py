@@ -309,7 +309,7 @@ class Server:
         self.url = f"http://{shown}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -100,7 +100,7 @@ class Http:
         return self._target
 
     async def deliver(self, event: Event, relay: str) -> None:
-        """Posts an event.
+        """Post an event.
 
         Args:
             event: The event.
@@ -145,7 +145,7 @@ class Http:
             _judge(response.status_code, response.headers.get("retry-after"))
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Close its connections."""
         if self._is_ours and self._client is not None:
             client, self._client = self._client, None
             await client.aclose()
@@ -267,7 +267,7 @@ class RedisStream:
         return f"Redis stream {self.stream or 'of the topic'}"
 
     async def deliver(self, event: Event, relay: str) -> None:
-        """Appends an event.
+        """Append an event.
 
         Args:
             event: The event.
@@ -288,7 +288,7 @@ class RedisStream:
         )
 
     async def close(self) -> None:
-        """Closes its connection."""
+        """Close its connection."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.aclose()

@@ -44,7 +44,7 @@ Ts = TypeVarTuple("Ts")
 
 
 def sleep(delay: Duration) -> None:
-    """Sleeps durably; see :func:`pgflow.sleep`."""
+    """Sleep durably; see :func:`pgflow.sleep`."""
     scope, thread = sync_scope("pgflow.sync.sleep()", "pgflow.sleep()")
     seconds = seconds_of(delay)
     if seconds == 0:
@@ -60,7 +60,7 @@ def sleep(delay: Duration) -> None:
 def serve(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
-    """Takes updates of the running workflow, one at a time; see :func:`pgflow.serve`."""
+    """Serve updates of the running workflow, one at a time; see :func:`pgflow.serve`."""
     _updates.serve_sync(state, until=until, timeout=timeout)
 
 
@@ -87,7 +87,7 @@ def call(
     raises: Sequence[type[Exception]] = (),
 ) -> R: ...
 def call(name: str, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy on TypeVarTuple
-    """Calls a function as a step that is named here; see :func:`pgflow.call`."""
+    """Call a function as a step with a given name; see :func:`pgflow.call`."""
     step = dynamic.make(name, fn, **options)
     scope = current.get()
     if isinstance(scope, WorkflowScope) and scope.thread is None:
@@ -98,7 +98,7 @@ def call(name: str, fn: Callable[..., Any], /, *args: Any, **options: Any) -> An
 
 
 def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Starts another workflow as a child of this run and waits for its result; see
+    """Start another workflow as a child of this run and wait for its result; see
     :func:`pgflow.run_child`.
     """
     scope, thread = sync_scope("pgflow.sync.run_child()", "pgflow.run_child()")
@@ -112,7 +112,7 @@ def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
 
 
 def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncChild[R]:
-    """Starts another workflow as a child of this run and goes on as soon as it exists; see
+    """Start another workflow as a child of this run and continue as soon as it exists; see
     :func:`pgflow.start_child`.
     """
     scope, thread = sync_scope("pgflow.sync.start_child()", "pgflow.start_child()")
@@ -128,7 +128,7 @@ def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) 
 
 
 def send(key: str, signal: Signal[T], value: T) -> Delivery:
-    """Sends a signal to another run; see :func:`pgflow.send`."""
+    """Send a signal to another run; see :func:`pgflow.send`."""
     return send_sync(key, signal, value)
 
 
@@ -141,9 +141,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     tolerated_failures: int = 0,
     tolerated_percent: float | None = None,
 ) -> MapResult[T, R]:
-    """Calls a step, or runs a child workflow, for every item, in parallel; see
-    :func:`pgflow.map`.
-    """
+    """Call a step, or run a child workflow, for every item, in parallel; see :func:`pgflow.map`."""
     scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
     check_mapped(step)
     limits = max_parallel, min_successful, tolerated_failures, tolerated_percent
@@ -176,7 +174,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
 
 
 def _count(tally: Tally[Any, Any], index: int, running: dict[int, tuple[Calls, Call]]) -> None:
-    """Takes what came back to an item: its next call, or its outcome where no more follows."""
+    """Take the answer for an item: its next call, or its outcome if no more follows."""
     calls, call = running.pop(index)
     try:
         try:
@@ -257,7 +255,7 @@ def lock(
 
 
 def publish(topic: str, payload: Any, *, key: str | None = None) -> int:
-    """Publishes an event; see :func:`pgflow.publish`."""
+    """Publish an event; see :func:`pgflow.publish`."""
     return publish_sync(topic, payload, key)
 
 
@@ -269,12 +267,12 @@ def wait_for_event(
     after: Event | int | None = None,
     timeout: Duration | None = None,
 ) -> Event:
-    """Waits durably for an event; see :func:`pgflow.wait_for_event`."""
+    """Wait durably for an event; see :func:`pgflow.wait_for_event`."""
     return _wait_for_event(topic, match, key, after, timeout)
 
 
 def query(entity: type[S], key: str) -> Snapshot[S]:
-    """Reads an entity, without a lock; see :func:`pgflow.query`."""
+    """Read an entity, without a lock; see :func:`pgflow.query`."""
     return query_sync(entity, key)
 
 

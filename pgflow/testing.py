@@ -100,13 +100,13 @@ class AsyncHarness:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
-        """Opens the app."""
+        """Open the app."""
         self._loop = asyncio.get_running_loop()
         await self.app.__aenter__()
         return self
 
     async def __aexit__(self, *details: object) -> None:
-        """Stops the worker, and closes the app."""
+        """Stop the worker, and close the app."""
         try:
             await self._stack.aclose()
         finally:
@@ -147,7 +147,7 @@ class AsyncHarness:
         pools: Iterable[Pool] = (),
         queues: Iterable[str] = (),
     ) -> Self:
-        """Gives the app more of what it could have been made with, before anything is started.
+        """Set further arguments of the app, before anything is started.
 
         Args:
             errors: As ``errors=`` of an app.
@@ -175,7 +175,7 @@ class AsyncHarness:
         return self
 
     def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
-        """Adds workflows and relays, or modules of them, before anything is started."""
+        """Add workflows and relays, or modules of them, before anything is started."""
         self.app.include(*things)
 
     @overload
@@ -185,15 +185,15 @@ class AsyncHarness:
     @overload
     def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
     def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
-        """Runs a fake instead of a step's body;
-        a fake of a ``@transaction`` gets the connection too.
+        """Run a fake instead of a step's body. The fake of a ``@transaction`` gets the connection
+        too.
         """
         self.app.definitions.replacements[step.origin] = fake
 
     async def start(
         self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncRun[R]:
-        """Starts a run; :meth:`until_idle` works on it."""
+        """Start a run. :meth:`until_idle` works on it."""
         await self._work()
         return await self.app.start(workflow, *args, **kwargs)
 
@@ -239,7 +239,7 @@ class AsyncHarness:
             ) from None
 
     async def gates(self, run: AsyncRun[Any] | str | None = None) -> list[GateRow]:
-        """Lists the gates that wait for an answer, the one that waits for longest first.
+        """List the gates that wait for an answer, the oldest first.
 
         Args:
             run: Of this run, or the run with this key; all if not given.
@@ -266,7 +266,7 @@ class AsyncHarness:
         await self.until_idle()
 
     async def skip(self, by: Duration) -> None:
-        """Moves the database's clock forward, and lets happen what is due then.
+        """Move the database's clock forward, and do the work that is due then.
 
         On the way it stops at each slot of a schedule, so each fires at its time.
 
@@ -291,9 +291,7 @@ class AsyncHarness:
         await asyncio.to_thread(set_clock, self._dsn, skipped)
 
     async def crash(self) -> None:
-        """Kills the worker, in the middle of whatever it does, and lets its death be noticed; the
-        next call starts another.
-        """
+        """Kill the worker at work, and let its death be noticed. The next call starts another."""
         worker = await self._work()
         await worker.abandon()
         beats = await self.app.ask(worker_calls.observe_workers())
@@ -329,9 +327,7 @@ class Harness:
         pools: Iterable[Pool] = (),
         queues: Iterable[str] = (),
     ) -> Self:
-        """Gives the app more of what it could have been made with, before anything is started; see
-        :class:`AsyncHarness`.
-        """
+        """Set further arguments of the app before anything starts; see :class:`AsyncHarness`."""
         self._harness(
             errors=errors,
             interceptors=interceptors,
@@ -344,12 +340,12 @@ class Harness:
         return self
 
     def close(self) -> None:
-        """Stops the worker, and closes the app."""
+        """Stop the worker, and close the app."""
         self._portal.call(self._harness.__aexit__(None, None, None))
         self.app.close()
 
     def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
-        """Adds workflows and relays, or modules of them, before anything is started."""
+        """Add workflows and relays, or modules of them, before anything is started."""
         self.app.include(*things)
 
     @overload
@@ -359,41 +355,41 @@ class Harness:
     @overload
     def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
     def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
-        """Runs a fake instead of a step's body;
-        a fake of a ``@transaction`` gets the connection too.
+        """Run a fake instead of a step's body. The fake of a ``@transaction`` gets the connection
+        too.
         """
         self.app.definitions.replacements[step.origin] = fake
 
     def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Starts a run; :meth:`until_idle` works on it."""
+        """Start a run. :meth:`until_idle` works on it."""
         self._portal.call(self._harness._work())
         return self.app.start(workflow, *args, **kwargs)
 
     def until_idle(self) -> datetime | None:
-        """Lets the worker work until nothing is left to do before time passes; see
+        """Let the worker work until nothing is left to do before time passes; see
         :meth:`AsyncHarness.until_idle`.
         """
         return self._portal.call(self._harness.until_idle())
 
     def gates(self, run: Run[Any] | str | None = None) -> list[GateRow]:
-        """Lists the gates that wait for an answer; see :meth:`AsyncHarness.gates`."""
+        """List the gates that wait for an answer; see :meth:`AsyncHarness.gates`."""
         return self._portal.call(self._harness.gates(run.key if isinstance(run, Run) else run))
 
     def answer(
         self, gate: GateRow | str, answer: Answer | None = None, *, by: str = "test"
     ) -> None:
-        """Answers a gate, and lets happen what follows; see :meth:`AsyncHarness.answer`."""
+        """Answer a gate, then work until idle; see :meth:`AsyncHarness.answer`."""
         self.until_idle()
         key = find_one(self.gates(), gate)
         self.app.answer(key, Approve() if answer is None else answer, by=by)
         self.until_idle()
 
     def skip(self, by: Duration) -> None:
-        """Moves the database's clock forward, and lets happen what is due then."""
+        """Move the database's clock forward, and do the work that is due then."""
         self._portal.call(self._harness.skip(by))
 
     def crash(self) -> None:
-        """Kills the worker and lets its death be noticed; the next call starts another."""
+        """Kill the worker and let its death be noticed. The next call starts another."""
         self._portal.call(self._harness.crash())
 
 
@@ -553,8 +549,8 @@ def set_clock(dsn: str, ahead: timedelta) -> None:
 
 
 def replay_all(app: AsyncApp | App) -> None:
-    """Replays every run of the app's workflows, save those that are stuck and those of which
-    something was redacted; raises the first divergence.
+    """Replay every run of the app's workflows, except stuck runs and runs with redacted values.
+    Raises the first divergence.
     """
     with psycopg.connect(app.dsn, autocommit=True) as connection:
         _replay_on(connection, app.definitions)
@@ -579,7 +575,7 @@ def _replay_on(connection: psycopg.Connection[Any], definitions: Definitions) ->
 
 
 def audit(dsn: str) -> None:
-    """Fails if an invariant of the database does not hold."""
+    """Fail if an invariant of the database does not hold."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         violations = ask(connection, check_books(None))
     assert not violations, f"pgflow.check() found: {violations}"
@@ -670,7 +666,7 @@ _HARNESS = pytest.StashKey[AsyncHarness]()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Has the coroutine of a test open and close its harness, on whichever event loop it is run."""
+    """Let the coroutine of a test open and close its harness, on the event loop that runs it."""
     harness = item.stash.get(_HARNESS, None)
     if harness is None or not isinstance(item, pytest.Function):
         return (yield)
@@ -692,7 +688,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs coroutine tests that use ``aflow``, if no other plugin does."""
+    """Run coroutine tests that use ``aflow``, if no other plugin does."""
     test = pyfuncitem.obj
     if _HARNESS not in pyfuncitem.stash or not inspect.iscoroutinefunction(test):
         return None

@@ -498,7 +498,7 @@ async def _answer(
 
 
 def wsgi(app: App, endpoints: Iterable[Endpoint]) -> Wsgi:
-    """Returns a WSGI application that takes webhooks; see :func:`asgi`.
+    """Return a WSGI application that receives webhooks; see :func:`asgi`.
 
     Args:
         app: The app, which must be open while it serves.

@@ -779,7 +779,7 @@ table pgflow.loss, owner pgflow_owner
   loss_id bigint not null generated always as identity -- Number of the loss
   noticed_at timestamp with time zone not null -- Time at which a worker noticed
   acknowledged_at timestamp with time zone not null -- Time at which it last knew how far the lost server's log was durable
-  closed_at timestamp with time zone -- Time at which somebody saw to it; null = it is open
+  closed_at timestamp with time zone -- Time at which a person closed it; null = it is open
   acknowledged_bytes bigint not null -- Position up to which that log was durable then, in bytes
   kept_bytes bigint not null -- Position in it up to which the server at hand had come, in bytes
   old_timeline integer not null -- Timeline of the lost log
@@ -788,7 +788,7 @@ table pgflow.loss, owner pgflow_owner
   pid integer not null -- Number of its process
   run_count integer not null -- Runs of which something is lost
   host text not null -- Name of its machine
-  closed_by text -- Name of whoever saw to it, with the role of the session in brackets
+  closed_by text -- Name of the person who closed it, with the role of the session in brackets
   why text -- Reason that they gave
   runs jsonb not null -- Key, seq and end of each, up to a thousand
   constraint loss_pkey PRIMARY KEY (loss_id)
@@ -831,8 +831,8 @@ table pgflow.owed, owner pgflow_owner
   due_at timestamp with time zone -- Time at which it should be closed; null = no time is set
   kind text not null -- effect, gate or obligation
   name text not null -- Of the effect, gate or obligation
-  owed_to text -- To whom; null = nobody is named
-  detail jsonb -- Notice for whoever closes it, its key and its state; null = none. sql/ledgers/obligations.sql has its members
+  owed_to text -- Name of the creditor; null = not given
+  detail jsonb -- Notice for the person who closes it, its key and its state; null = none. sql/ledgers/obligations.sql has its members
   constraint owed_kind_check CHECK ((kind = ANY (ARRAY['effect'::text, 'gate'::text, 'obligation'::text])))
   constraint owed_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint owed_pkey PRIMARY KEY (run_id, call, kind)
@@ -845,12 +845,12 @@ table pgflow.owed, owner pgflow_owner
 
 table pgflow.page, owner pgflow_owner
   -- What a person must bring on, and when one was told; kept by workers whose app has a pager
-  run_id bigint not null -- The run that somebody is needed for
-  opened_at timestamp with time zone not null -- Time since which somebody is needed
-  next_at timestamp with time zone not null -- Time at which somebody is told next, or the lease of whoever tells ends; infinity = never again
-  paged_at timestamp with time zone -- Time at which somebody was last told; null = nobody yet
+  run_id bigint not null -- The run that needs a person
+  opened_at timestamp with time zone not null -- Time since which a person is needed
+  next_at timestamp with time zone not null -- Time of the next page, or end of the lease of the current one; infinity = never again
+  paged_at timestamp with time zone -- Time of the last page; null = none yet
   call integer not null -- Number of the call that it is about; 0 = the run itself
-  tries integer not null -- Number of tries since somebody was last told
+  tries integer not null -- Number of attempts since the last page
   kind text not null -- stuck, effect or obligation
   last_error text -- Class of the error with which the last try failed; null = it did not
   constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text, 'gate'::text, 'obligation'::text])))
@@ -873,7 +873,7 @@ table pgflow.policy, owner pgflow_owner
   -- Versions of the policy, insert only: the newest counts
   version integer not null -- Its number; the greatest is in force
   set_at timestamp with time zone not null -- Time at which it was put in force
-  set_by text not null -- Name of whoever put it in force, with the role of the session in brackets
+  set_by text not null -- Author of the version, with the role of the session in brackets
   why text not null -- Reason for it
   constraint policy_pkey PRIMARY KEY (version)
   constraint policy_set_by_check CHECK ((char_length(set_by) <= 255))
@@ -885,16 +885,16 @@ table pgflow.policy_rule, owner pgflow_owner
   version integer not null -- The version that it belongs to
   rule integer not null -- Its place: the first that fits counts
   quorum integer not null default 1 -- Number of people who must approve
-  needs text not null -- gate = somebody's leave, nothing = it may go ahead
+  needs text not null -- gate = approval, nothing = it may go ahead
   risk text -- Fits effects of this risk; null = of any
   name text -- Fits effects of this name; null = of any
   amount text -- Path of an amount in the request; fits if it is above the limit, or no number
   above numeric -- The limit of the amount
-  predicate text -- Fits requests of which this holds, or of which it cannot be said; null = any
+  predicate text -- Condition on the request; a request that it cannot judge fits; null = any request
   author text -- model = fits what a model has chosen: effects that rest on a decision that names one, and steps of plans; null = any
   role text -- Fits what this database role does, or one that is a member of it: the role of the worker; null = any
   on_timeout text not null default 'expire'::text -- Verdict once the time is over: expire, reject, escalate or approve
-  approvers text[] not null default '{}'::text[] -- Names or roles of whoever may answer the gate; empty = anybody
+  approvers text[] not null default '{}'::text[] -- Names or roles that may answer the gate; empty = anybody
   escalate text[] not null default '{}'::text[] -- Names of those who are asked next, one after the other
   constraint policy_rule_above_check CHECK ((above <> ALL (ARRAY['NaN'::numeric, 'Infinity'::numeric, '-Infinity'::numeric])))
   constraint policy_rule_asks_check CHECK (((needs = 'gate'::text) OR ((approvers = '{}'::text[]) AND (quorum = 1) AND (timeout_seconds IS NULL))))
@@ -1483,8 +1483,8 @@ view pgflow.broken_locks, owner pgflow_owner
   fence bigint -- The number of the time that it had been won
   holder text -- Key of the run, or the name that plain code gave
   broken_at timestamp with time zone -- Time at which it was taken away
-  broken_by text -- Name of whoever took it away, with the role of the session in brackets
-  why text -- Reason, in the words of whoever took it away
+  broken_by text -- Name of the operator who took it away, with the role of the session in brackets
+  why text -- Reason given by the operator
   run_id bigint -- The number of the run; null = plain code
   grant select to pgflow_approver
   grant select to pgflow_auditor
@@ -1508,10 +1508,10 @@ view pgflow.budgets, owner pgflow_owner
   returned numeric -- Amount that was reserved and not spent
   parent text -- The pool that it draws on; null = none
   is_hard boolean -- True if no step of a run under it is licensed once it is used up or revoked
-  soft numeric -- Part of the limit from which on runs are told; null = none are
+  soft numeric -- Fraction of the limit from which runs get a signal; null = no signal
   soft_at timestamp with time zone -- Time at which it passed that part; null = it has not
   revoked_at timestamp with time zone -- Time since which it admits nothing; null = it does
-  revoked_by text -- Name of whoever revoked it, with the role of the session in brackets
+  revoked_by text -- Author of the revocation, with the role of the session in brackets
   revoked_why text -- The reason given
   made_at timestamp with time zone -- Time at which it was made
   grant select to pgflow_approver
@@ -1575,15 +1575,15 @@ view pgflow.deliveries, owner pgflow_owner
   -- Events that a relay could not deliver at once: they wait for a try, or are dead
   relay text -- Name of the relay
   event_id bigint -- The number of the event
-  state text -- waiting for another try, or dead until somebody says so
+  state text -- waiting for the next attempt, or dead until redeliver_events
   topic text -- Topic of the event
   key text -- Key of the event
-  attempts integer -- Number of tries so far; 0 = it stands behind another of its key
+  attempts integer -- Number of attempts so far; 0 = it waits behind another event of its key
   due_at timestamp with time zone -- Time of the next try; of a dead one, when it died
   error text -- Failure of the last try
   at timestamp with time zone -- Time of publishing
   payload json -- Content, as the encoder wrote it
-  run_id bigint -- The number of the run that has published it; null = somebody else
+  run_id bigint -- Number of the run that published it; null = no run
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -1598,7 +1598,7 @@ view pgflow.documents, owner pgflow_owner
   value json -- Value, as it is stored
   created_at timestamp with time zone -- Time at which the path was written first
   updated_at timestamp with time zone -- Time of the last write
-  expires_at timestamp with time zone -- Time from which nobody sees it any more; null = never
+  expires_at timestamp with time zone -- Time at which it expires; null = never
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -1618,7 +1618,7 @@ view pgflow.effects, owner pgflow_owner
   error json -- Reason why it was not done; null unless it failed
   ref text -- The counterparty's reference under which it was accepted; null = it was not
   attempts bigint -- Number of times that it was allowed to act
-  unknowns bigint -- Number of times that nobody knew its outcome
+  unknowns bigint -- Number of times that its outcome was unknown
   said_by text -- Last to state its outcome: settle, or the name of a person, with the role of the session in brackets; null = its own answer counted
   decision text -- Key of the decision that it rests on; null = none
   compensates text -- Key of the effect that it takes back; null = none
@@ -1631,7 +1631,7 @@ view pgflow.effects, owner pgflow_owner
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
   origin json -- Place where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent there; null = here
-  owed text -- Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must
+  owed text -- Reason why a person must handle it: forced (the run was ended by force) or parent_forced; null = none
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -1661,12 +1661,12 @@ view pgflow.entity_updates, owner pgflow_owner
   version bigint -- Version of the entity after it
   at timestamp with time zone -- Time of the update
   update text -- Name of the update
-  said_by text -- Key of the run, or the name of whoever made it, with the role of the session in brackets
+  said_by text -- Author of the update: key of a run, or a name, with the role of the session in brackets
   args json -- Its arguments by their names
   verdict json -- Value that it returned; null = it was refused
   error json -- Reason for which it was refused; null = it was not
   state json -- The state after it; null = it changed nothing
-  run_id bigint -- The number of the run whose update it is; null = of somebody else
+  run_id bigint -- Number of the run that made the update; null = no run
   call integer -- Number of the call of that run
   grant select to pgflow_approver
   grant select to pgflow_auditor
@@ -1682,7 +1682,7 @@ view pgflow.events, owner pgflow_owner
   topic text -- Topic, to which relays listen
   key text -- Events of one key come in their order; null = any order will do
   payload json -- Content, as the encoder wrote it
-  run_id bigint -- The number of the run that has published it; null = somebody else
+  run_id bigint -- Number of the run that published it; null = no run
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -1693,16 +1693,16 @@ view pgflow.events, owner pgflow_owner
 view pgflow.gate_answers, owner pgflow_owner
   -- Answers at gates, open or closed
   gate text -- Key of the gate
-  n integer -- Its place among what was said at this gate, from 1
+  n integer -- Number of the answer at this gate, from 1
   key text -- Key of the run
   answered_at timestamp with time zone -- Time of the answer
-  verdict text -- approve, reject, escalate or take_over; delegate = another may answer; expire = nobody did in time
-  answered_by text -- Name of whoever answered
-  acting_as text[] -- Roles of whoever answered, as the app gave them; null = none
-  sent_by text -- Role of the session that said so
+  verdict text -- approve, reject, escalate or take_over; delegate = another may answer; expire = timed out
+  answered_by text -- Name of the approver
+  acting_as text[] -- Roles of the approver, as given by the app; null = none
+  sent_by text -- Role of the session that sent it
   reason text -- The reason that was given; null = none
-  hand_to text -- To whom it was escalated or delegated; null = to nobody
-  value json -- Edited request, or the result of whoever took over; null = none
+  hand_to text -- Name or role that it was escalated or delegated to; null = none
+  value json -- Edited request, or the result of a take-over; null = none
   payload_hash text -- Hash of what was answered
   closes boolean -- True if it closed the gate
   refusal text -- Reason why the code could not take it, so that it does not count; null = it counts
@@ -1716,19 +1716,19 @@ view pgflow.gate_answers, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.gates, owner pgflow_owner
-  -- Inbox: the gates that wait for an answer, with whoever is asked and what for
+  -- Inbox: the gates that wait for an answer, with their approvers and requests
   gate text -- Key of the gate: what answer_gate takes
   key text -- Key of the run
   workflow text -- Name of its workflow
   name text -- Name of the gate
   asked_at timestamp with time zone -- Since when it is asked
   expires_at timestamp with time zone -- Time from which no answer counts; null = it waits for good
-  approvers text[] -- Names or roles of whoever may answer now; empty = anybody
+  approvers text[] -- Names or roles that may answer now; empty = anybody
   quorum integer -- Number of people who must approve
   answers json -- Answers so far: [{by, verdict, at, reason, to, value, refusal}, ...]
   request json -- The exact request, or the last edit of it
   payload_hash text -- Its hash, by which an answer is bound to it
-  edited boolean -- True if somebody has edited it
+  edited boolean -- True if an answer has edited it
   needs_value boolean -- True if an approval must bring a value
   shape json -- Shape of the value that an approval may bring, see sql/core/shape.sql; true = anything
   on_timeout text -- Verdict once the time is over: expire, reject, escalate or approve
@@ -1748,7 +1748,7 @@ view pgflow.gates, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.lane_reasons, owner pgflow_owner
-  -- Each lane, and why nobody takes its runs: lanes without the number that are queued, which costs more to ask
+  -- Lanes, each with the reason why no worker takes its runs, but without the number of queued runs, which costs more to read
   lane_id integer -- Number of the lane
   queue text -- Name of the queue
   workflow text -- Name of the workflow
@@ -1797,10 +1797,10 @@ view pgflow.locks, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.losses, owner pgflow_owner
-  -- Losses by fail-overs of units that workers were told are durable
+  -- Losses by failovers of units that were acknowledged to workers
   loss_id bigint -- Number of the loss, for close_loss()
   noticed_at timestamp with time zone -- Time at which the worker noticed
-  acknowledged_at timestamp with time zone -- Time at which the worker last knew how far the lost server's log was durable
+  acknowledged_at timestamp with time zone -- Time at which the worker last learned the durable position of the lost server's log
   acknowledged_lsn pg_lsn -- Position up to which it was durable then; more may have been acknowledged since
   kept_lsn pg_lsn -- Position in that log up to which the server at hand had come when it took over; at most, if it was restarted since
   old_timeline integer -- Timeline of the lost server's log
@@ -1808,10 +1808,10 @@ view pgflow.losses, owner pgflow_owner
   worker_id integer -- The worker that noticed
   host text -- Name of its machine
   pid integer -- Number of its process there
-  run_count integer -- Runs of which something is lost that this worker was told is durable
-  runs jsonb -- Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was
-  closed_at timestamp with time zone -- Time at which somebody saw to it; null = it is open
-  closed_by text -- Name of whoever saw to it, with the role of the session in brackets
+  run_count integer -- Runs that lost units acknowledged to this worker
+  runs jsonb -- Those runs, up to a thousand: key, last acknowledged seq (0 = none), and a mark of an acknowledged end
+  closed_at timestamp with time zone -- Time at which a person closed it; null = it is open
+  closed_by text -- Name of the person who closed it, with the role of the session in brackets
   why text -- Reason that they gave
   grant select to pgflow_approver
   grant select to pgflow_auditor
@@ -1843,20 +1843,20 @@ view pgflow.obligations, owner pgflow_owner
   key text -- Key of the run
   kind text -- effect, gate or obligation
   name text -- Of the effect, gate or obligation
-  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more. Of an obligation: open, or breached once it was due
+  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done and nothing will undo it. Of an obligation: open, or breached once it was due
   opened_at timestamp with time zone -- Since when it is owed
   due_at timestamp with time zone -- Time at which the engine looks after it next, or it should be closed; null = no time is set
-  owed_to text -- To whom; null = nobody is named
+  owed_to text -- Name of the creditor; null = not given
   effect text -- Key of the effect, gate or obligation: what settle_effect takes, answer_gate, and discharge
-  ref text -- The counterparty's reference: what confirm_effect takes
-  detail jsonb -- Notice for whoever closes it; of an obligation, what its code says of it
+  ref text -- The counterparty's reference, for confirm_effect
+  detail jsonb -- Notice for the person who closes it; of an obligation, the facts recorded by its code
   tenant text -- Tenant of the run; empty where there is only one
   call integer -- Number of the call
   run_id bigint -- The number of that generation
-  paged_at timestamp with time zone -- Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed
+  paged_at timestamp with time zone -- Time of the last page about it (app.pager); null = none
   reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force), failed or cancelled (its run ended so, and owes it still); null = its run does
   beat_at timestamp with time zone -- Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none
-  beat_details json -- Progress that the last beat with details told; null = none did
+  beat_details json -- Details of the last beat that had any; null = none did
   silent_at timestamp with time zone -- Time from which its outcome is unknown if no further beat comes; null = it has promised none
   holder text -- Whom it was transferred to, outside of the run; null = the run holds it
   outlives boolean -- True if its run need not wait until it is closed
@@ -1974,8 +1974,8 @@ view pgflow.queues, owner pgflow_owner
   queued bigint -- Runs that may be claimed
   running bigint -- Runs that a worker holds
   waiting bigint -- Runs that wait for a signal, a child, a timer or their time to start
-  paused bigint -- Runs that somebody paused
-  stuck bigint -- Runs that need somebody's help
+  paused bigint -- Paused runs
+  stuck bigint -- Runs that need a person
   oldest_queued_at timestamp with time zone -- Time since which the oldest of the queued runs may be claimed; null = none is queued
   max_running integer -- Most runs that may be held at once over all workers; null = no limit
   max_deaths smallint -- After so many workers died holding a run that recorded nothing, it is stuck
@@ -1991,12 +1991,12 @@ view pgflow.queues, owner pgflow_owner
 
 view pgflow.relay_changes, owner pgflow_owner
   -- Orders to relays, from their declaration to their removal: who, when and why
-  changed_at timestamp with time zone -- Time at which it was said
+  changed_at timestamp with time zone -- Time of the command
   relay text -- Name of the relay
   what text -- declared, paused, resumed, replayed, redelivered or dropped
   said jsonb -- The event from which it goes on; or the one that is tried again, and how many; or topics and target
   why text -- The reason given; null = none
-  changed_by text -- Name of whoever said it, with the role of the session in brackets
+  changed_by text -- Author of the command, with the role of the session in brackets
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2005,7 +2005,7 @@ view pgflow.relay_changes, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.relays, owner pgflow_owner
-  -- Relays: how far each has come, and what stands in its way
+  -- Relays: the progress of each, and its obstacles
   name text -- Its name
   state text -- working, idle (no worker has it, or it has nothing to do), paused, or open: its target has failed too often
   topics text[] -- Topics that it listens to
@@ -2015,7 +2015,7 @@ view pgflow.relays, owner pgflow_owner
   lag bigint -- Events that it has yet to take; 10000 = so many or more
   oldest_at timestamp with time zone -- Time of the oldest of them; null = there is none
   retrying bigint -- Events that wait for another try, or behind one that does
-  dead bigint -- Events that are not tried any more, until somebody says so
+  dead bigint -- Events that are not retried until redeliver_events
   delivered bigint -- Number of events that it has delivered
   failures integer -- Deliveries that failed since one last succeeded
   error text -- The last failure; null = none since the last success
@@ -2056,7 +2056,7 @@ view pgflow.runs, owner pgflow_owner
   key text -- The key it was started with, or one made up for it
   status text -- queued, running, waiting, paused, stuck, completed, failed or cancelled
   workflow text -- Name of the workflow
-  queue text -- Queue it stands in
+  queue text -- Name of its queue
   reason text -- Reason of its status: the wait, the lack of a worker, the words of a pause or cancel, or the trouble; null = nothing to say
   priority smallint -- Lower numbers are claimed first, among runs of one workflow and queue
   created_at timestamp with time zone -- Time of the start
@@ -2095,7 +2095,7 @@ view pgflow.schedule_changes, owner pgflow_owner
   at timestamp with time zone -- Its time
   schedule text -- Name of the schedule
   what text -- set, declared, paused, resumed, triggered, backfilled or removed
-  said_by text -- Name of whoever said it, with the role of the session in brackets
+  said_by text -- Author of the change, with the role of the session in brackets
   why text -- The reason
   detail jsonb -- Its new settings, the run that was started, or the slots that were backfilled
   grant select to pgflow_approver
@@ -2129,10 +2129,10 @@ view pgflow.schedules, owner pgflow_owner
   error text -- Trouble of its last slot, or the reason for which it is broken
   error_at timestamp with time zone -- Time of that
   paused_at timestamp with time zone -- Time at which it was paused; null = it is not
-  paused_by text -- Name of whoever paused it, with the role of the session in brackets
+  paused_by text -- Author of the pause, with the role of the session in brackets
   why_paused text -- The reason
-  undeclared_at timestamp with time zone -- Time at which a slot was due and no code declared it; null = some does
-  is_declared boolean -- True if it comes from code; false if a person has set it
+  undeclared_at timestamp with time zone -- Time of a due slot without a declaration in code; null = declared
+  is_declared boolean -- True if code declares it; false if it was set by hand
   created_at timestamp with time zone -- Time at which it was set first
   changed_at timestamp with time zone -- Time at which it was set last
   slot_parameter text -- Parameter of the workflow that gets the slot
@@ -2160,7 +2160,7 @@ view pgflow.seal_lag, owner pgflow_owner
   cycle_began_at timestamp with time zone -- Time at which it last began to look at those that were open
   runs_pending bigint -- Number of runs that it has come to and that may still grow
   last_day date -- The last day that has its root; null = none has
-  said_by text -- Name of whoever switched sealing on or off, with the role of the session in brackets; null = nobody did
+  said_by text -- Author of the last switch of sealing, with the role of the session in brackets; null = never switched
   said_at timestamp with time zone -- Time of that
   is_late boolean -- True if it has not come to a run that started an hour ago, or to all open ones for a day
   grant select to pgflow_approver
@@ -2252,7 +2252,7 @@ view pgflow.traces, owner pgflow_owner
 view pgflow.triggers, owner pgflow_owner
   -- Triggers by which changes of tables start runs, and whether they are as they were
   name text -- Its name
-  target text -- Table that it stands on; null = there is none any more
+  target text -- Table of the trigger; null = it was dropped
   definition text -- Hash of its declaration in the code
   state text -- installed, or altered since by hand, disabled, or removed though its function is still there
   hash text -- Hash of all that the catalog says of it
@@ -2338,7 +2338,7 @@ view pgflow.workers, owner pgflow_owner
   beat_at timestamp with time zone -- Time of its last sign of life
   beat bigint -- Counts up while it lives; others watch whether it moves
   is_outdated boolean -- True if the schema has been upgraded past the code of the worker: it goes on, until you start the new version in its place
-  lost_threads integer -- Threads at bodies of steps that go on though nobody waits for them any more
+  lost_threads integer -- Threads whose step bodies still run after the worker stopped waiting for them
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2422,7 +2422,7 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   md5 f15a56a63b65adfa1f8c671285e3a0c7
 
 function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, token bigint, is_rewind boolean, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
-  -- Hands to a generation what the dropped part of another's journal has opened and not closed, and tells it what that part has closed; answers its last seq
+  -- Hands the open obligations of the dropped part of another's journal to a generation, and posts the closed ones to it; returns its last seq
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -2458,7 +2458,7 @@ function pgflow.alter_workflow(workflow text, version integer) returns void, own
   grant execute to pgflow_operator
 
 function pgflow.anchor() returns jsonb, owner pgflow_owner
-  -- The roots and heads of all days, and the root of what is sealed since: to be kept where nobody who may write here may write
+  -- The roots and heads of all days, and the root of what is sealed since. Store it where no writer of this database has access
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -2485,10 +2485,10 @@ function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT N
   grant execute to pgflow_speaker
 
 function pgflow.answerer_(name text) returns text, owner pgflow_owner
-  -- The name of whoever answers: the role of the session where none is given
+  -- The name of the approver: by default the role of the session
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 ddf1bee2f5e28b96c59e073156833779
+  md5 6c10be9c9f6308e09c31d7ce2a2749f1
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -2504,7 +2504,7 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   md5 142f21673cf42bbcfedf11b02168749e
 
 function pgflow.approvers_of_(asked pgflow.gate, t timestamp with time zone) returns text[], owner pgflow_owner
-  -- Names and roles of whoever may answer a gate at a time; none = anybody
+  -- Names and roles that may answer a gate at a time; empty = anybody
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 457d4dffef8e809f36aaa659ceeee3d3
@@ -2529,11 +2529,11 @@ function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[],
   md5 26b0658287347771fd118733b093dabe
 
 function pgflow.ask_lock_(me bigint, chain bigint, call integer, key text, is_shared boolean, ttl interval, within bigint[], t timestamp with time zone, OUT fence bigint, OUT refused text, OUT is_new boolean, OUT to_wake bigint[]) returns record, owner pgflow_owner
-  -- Asks for a lock: its fence if it is won at once, or why it is refused; else the run stands in the queue, as it may have before (is_new)
+  -- Asks for a lock: returns its fence if it is won at once, or the reason of a refusal; else the run waits in the queue, perhaps already since before (is_new)
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 99fba8874f35ed008e495a077b66f2f4
+  md5 ce01625f73cbe4cac80f7819b520efc6
 
 function pgflow.ask_locks_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_news boolean, to_wake bigint[]), owner pgflow_owner
   -- Asks for the locks that runs of a batch wait for, if nothing else has happened to them: of each position the last seq then, its units, and whether they say more than that it waits
@@ -2584,13 +2584,13 @@ function pgflow.backfill_schedule(name text, slots timestamp with time zone[], o
   grant execute to pgflow_operator
 
 function pgflow.balance_effects_() returns TABLE(run_id bigint, opened bigint, confirmed bigint, failed bigint, unknown bigint, accepted bigint, open bigint), owner pgflow_owner
-  -- Effects of each run: how many were intended, and where each of them stands
+  -- Effects of each run: the number intended, and the state of each
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 1f02a4e303324f7b452119cef2287999
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[], timeline integer, flushed bigint, recovered_to bigint, waits boolean), owner pgflow_owner
-  -- Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or pause, and where the log is
+  -- Sign of life; returns whether the worker still counts as alive, its runs to cancel or pause, and the position of the log
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -2598,11 +2598,11 @@ function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns 
   grant execute to pgflow_worker
 
 function pgflow.beat_effect(ref text, details json DEFAULT NULL::json) returns void, owner pgflow_owner
-  -- A sign of life of the effect that was accepted under a reference, with details of its progress. PF001 if no such effect is open, PF006 if it was silent for too long, or promised no beats
+  -- Records a heartbeat of the effect that was accepted under a reference, with details of its progress. PF001 if no such effect is open, PF006 if its beats stopped too long ago or were never promised
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 89d3956c3333fee6345f3b35e908e81f
+  md5 92640f11ec20381e1143c36ef716e7b4
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2652,14 +2652,14 @@ function pgflow.begin_tick(queues text) returns boolean, owner pgflow_owner
   grant execute to pgflow_worker
 
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Keeps what is owed equal to the effect units that a commit appends, labels to what runs have said of theirs, and closes gates that were given up
+  -- Keeps owed equal to the effect units that a commit appends, and the labels to those that runs set, and closes cancelled gates
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ee45b42c1f3104afc2ce21122c22142c
+  md5 63dbd1bb70393272952517e6c5107497
 
 function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes
+  -- Starts watching the beats of effects that a commit accepts, or accepts again, and stops for those that it closes
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -2679,7 +2679,7 @@ function pgflow.bound_names_(workflow text) returns void, owner pgflow_owner
   md5 1ea8652f43a5036f1bd2c448638d06d7
 
 function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
-  -- Takes a lock from whoever holds it, and records who did so and why; answers how many held it. A run learns of it at its next durable call in the block, as LockLost. For operators
+  -- Takes a lock away from its holders, and records author and reason; returns their number. A run gets LockLost at its next durable call in the block. For operators
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -2739,7 +2739,7 @@ function pgflow.carried_children_(run_id bigint, heritage jsonb) returns jsonb, 
   md5 44deb19ec7ad0678135e76edf6909d7b
 
 function pgflow.carried_saga_(chain bigint, generation integer) returns jsonb, owner pgflow_owner
-  -- Effects of earlier generations that a generation must take back if it fails: [[name, key, where its code stands, request, result, reference, whether it is its own], ...]; null = none
+  -- Effects of earlier generations that a generation must compensate if it fails: [[name, key, place of its code, request, result, reference, whether it is its own], ...]; null = none
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -2756,7 +2756,7 @@ function pgflow.carry_locks_(me bigint, next_id bigint, t timestamp with time zo
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6c9b7b7dc104e0fe34adef1e5835edd8
+  md5 0ac2de32f8c5241471368f01e3d2ce7e
 
 function pgflow.caught_up_(s pgflow.schedule, due timestamp with time zone[], t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
   -- Those of the due slots that start a run, though some of them are late
@@ -2786,7 +2786,7 @@ function pgflow.charge_one_(me bigint, at_seq integer, clock timestamp with time
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3bc6707617cbd51f2445ce4a45740ce7
+  md5 ac2c5644e1ca95b595f0661c77b4a1b8
 
 function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The invariants that do not hold, one a row; empty = sound
@@ -2854,7 +2854,7 @@ function pgflow.check_collect_(collect integer, max_wait_seconds double precisio
   md5 f65d24ce176d9ffcc76ceeb34793f5b4
 
 function pgflow.check_collection_(collection text) returns void, owner pgflow_owner
-  -- Refuses (PF003) a collection that nobody may write: one with such a name, or the record of orders to relays
+  -- Raises PF003 for a collection that may not be written: one with a reserved name, or the record of commands to relays
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 7d16195a1cd9db5681aa3e82e5b108c6
@@ -2906,7 +2906,7 @@ function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 48306d5c89daf8e86161b73b93cac556
+  md5 db2d55c3965ba14bd8ed64863c94582b
 
 function pgflow.check_flow_input_(flow pgflow.flow, input jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that the parameters do not take
@@ -2930,7 +2930,7 @@ function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 ff501c02eb3d595ce6095524e602e475
+  md5 e61dcbdc562dd4c1a9ac229f8fd2fa92
 
 function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
   -- Refuses (PF003) options that need a key, or that exclude if_taken
@@ -2981,7 +2981,7 @@ function pgflow.check_lock_(key text, holder text, ttl interval) returns void, o
   md5 46dfbbd49c2070aa37c0d5be48d4ca3b
 
 function pgflow.check_locks_() returns TABLE(invariant text, detail text), owner pgflow_owner
-  -- Locks have one holder, whose run is open, and nobody who waits is forgotten
+  -- Locks have one holder, whose run is open, and no waiter is forgotten
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 228497f37efeff79814c6cf43832b528
@@ -3017,7 +3017,7 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   md5 2db6e6e75838ddae8e773eef3d2749e1
 
 function pgflow.check_obligations_() returns TABLE(invariant text, detail text), owner pgflow_owner
-  -- Every obligation that was opened is closed, or stands in what is owed; a completed run has left none behind
+  -- Every obligation that was opened is closed or in owed; a completed run has left none behind
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 3d388619948a381a5f082fa34acbcdbd
@@ -3087,7 +3087,7 @@ function pgflow.check_spec_(spec jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) what no slots can be made of; the fields of an expression are checked when it is evaluated
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 20716b1d0aad012da0f50512c1a6bb19
+  md5 9af4fb185b206523c1051a3818df43e0
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
@@ -3162,11 +3162,11 @@ function pgflow.claim_line_(queue text, lanes integer[], max integer, worker_id 
   md5 cd6c3fe99e1e103146840312ba4f651c
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone, reason text, detail json), owner pgflow_owner
-  -- Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease
+  -- Claims up to this number of due pages. Call page_sent after sending, else they are given out again after the lease
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c2d853e84067ea83012c7fb163302126
+  md5 f25df8241da5ee9365cb84522febeb8f
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -3188,7 +3188,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   md5 c1555425e9445d6a9b65a0e79cee6162
 
 function pgflow.close_by_word_(me bigint, payload json, sent_by text, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Records what somebody said of an obligation, or that it was breached, if it is still open
+  -- Records a person's word on an obligation, or its breach, if it is still open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -3208,14 +3208,14 @@ function pgflow.close_debt_(me bigint, said jsonb) returns void, owner pgflow_ow
   md5 161736062fed34b9eefdcaecf8c4aef7
 
 function pgflow.close_gates_(ids bigint[], calls integer[] DEFAULT NULL::integer[]) returns void, owner pgflow_owner
-  -- Closes gates of runs, all or those of some calls, with what is owed and mail that nobody takes
+  -- Closes gates of runs, all or those of some calls, with their debts and their undelivered mail
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 f89066f90162b1f7a736c274f4e1f7f7
 
 function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
-  -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
+  -- Closes a loss, so that doctor does not show it any more; returns false if no open loss has this number
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3291,7 +3291,7 @@ function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAU
   grant execute to pgflow_operator
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- For a webhook or a queue: what became of the effect that was accepted under a reference. The same said again is the same; PF001 if there is none (yet), PF006 if something else was said before
+  -- Settles the effect that was accepted under a reference, for webhooks and queues. Repeating the same verdict has no effect; PF001 if no effect has the reference (yet), PF006 if it has another verdict
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3333,7 +3333,7 @@ function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs b
   grant execute to pgflow_worker
 
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
-  -- A worker says how many of its threads are at bodies that nobody waits for any more
+  -- Records the number of a worker's threads whose bodies outlive their steps
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3434,7 +3434,7 @@ function pgflow.declare_(one jsonb, worker_id integer, t timestamp with time zon
   md5 30de81d292fec5439c21202981b804fb
 
 function pgflow.declare_app(declared jsonb) returns text[], owner pgflow_owner
-  -- Sets what an app declares and nobody has set yet: {pools, queues, relays, schedules, codes}, each a list as declare_pools, declare_queues and declare_schedules take it; answers the names
+  -- Sets the declarations of an app that are not set yet: {pools, queues, relays, schedules, codes}, each a list as declare_pools, declare_queues and declare_schedules take it; returns the names
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3448,7 +3448,7 @@ function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b44fbc5e7a9bf8d50ea7ee5026deedde
+  md5 ed402d3cb577eebfc0426f90f1f06670
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -3463,7 +3463,7 @@ function pgflow.declare_queues(queues jsonb) returns text[], owner pgflow_owner
   grant execute to pgflow_worker
 
 function pgflow.declare_relay(name text, topics text[], target text DEFAULT ''::text, start text DEFAULT 'oldest'::text) returns boolean, owner pgflow_owner
-  -- Makes a relay, or tells one that is there its topics; answers whether it is new. A new one begins with the oldest event that is kept, or behind the newest
+  -- Creates a relay, or sets the topics of an existing one; returns true if it is new. A new one begins with the oldest kept event, or after the newest
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3476,7 +3476,7 @@ function pgflow.declare_schedules(worker_id integer, declared jsonb) returns tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2ecd95c47997ec09b6da821221330b52
+  md5 e32c9f9a6c7cbce525dbc520f71683be
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -3559,7 +3559,7 @@ function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8261db7f1378a5258f2f57a3beb5664b
+  md5 c9fba5e782ff3985056bf2f8b4873112
   grant execute to pgflow_operator
 
 function pgflow.drop_frames_(run_ids bigint[]) returns void, owner pgflow_owner
@@ -3600,7 +3600,7 @@ function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
   md5 8f556d7a48dbaffe7e4a5aac2dcb5001
 
 function pgflow.drop_relay(name text) returns void, owner pgflow_owner
-  -- Removes a relay, its cursor and its deliveries; PF028 if there is no such relay
+  -- Removes a relay, its cursor and its deliveries. PF028 if the relay does not exist
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3641,7 +3641,7 @@ function pgflow.effect_ends_(run_id bigint) returns TABLE(call integer, ended_at
   md5 82c4ec7819f923f8428c4b45efa9e0cf
 
 function pgflow.effect_error_(name text, said_by text, why text) returns json, owner pgflow_owner
-  -- The error that an effect raises which somebody declared failed
+  -- The error that an effect raises after a person declared it failed
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 00917da9a9f7a506934ce8d4f6b38571
@@ -3677,7 +3677,7 @@ function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0f5b980add4814a584e13f2155b09dcd
+  md5 d7c09267e2eb3c605ee4062b327b8d1a
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended and so takes no mail; null while it is open
@@ -3712,11 +3712,11 @@ function pgflow.exact_(at timestamp with time zone) returns text, owner pgflow_o
   md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.expire_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns integer[], owner pgflow_owner
-  -- Closes the gates of a batch whose time is over, unless somebody is answering; the positions that have mail by it
+  -- Closes the expired gates of a batch, unless an answer is in progress; returns the positions that got mail
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 bd94c615f67f2376b72ef26933016e29
+  md5 7d4f78002e105e90441ece2dba97ba25
 
 function pgflow.expire_lines_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs that have stood in a line for too long without beginning
@@ -3803,13 +3803,13 @@ function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner
   -- The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if several were accepted under it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 911bf5420acff79735238153df40356d
+  md5 2817070f40190f85642c04b5ce5e7d88
 
 function pgflow.find_relay_(name text) returns void, owner pgflow_owner
   -- Locks a relay, or PF028
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 06662a98a7f356ee43a6a4a814d83366
+  md5 eb34534866deef79ff85dab13d8a63eb
 
 function pgflow.fire_schedules(worker_id integer) returns double precision, owner pgflow_owner
   -- Fires the schedules that are due, if this worker is the one to do it, with no need of Python; answers the seconds until the next look
@@ -3823,7 +3823,7 @@ function pgflow.fire_slot_(INOUT s pgflow.schedule, slot timestamp with time zon
   -- Starts the run of a slot; what keeps it from starting is kept with the schedule
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 dac5341aa7e6610886f9b056ffe1700f
+  md5 26aaac20089582958ce18f4e49f4c52c
 
 function pgflow.first_adopted_(run_id bigint) returns integer, owner pgflow_owner
   -- The next number, beyond those of any code, for a call that a run takes over from a dropped part
@@ -3856,7 +3856,7 @@ function pgflow.fits_(e pgflow.event, w pgflow.event_wait) returns boolean, owne
   md5 7bd6660753b4939b8d4c62966d0f44a4
 
 function pgflow.fits_(rule pgflow.policy_rule, name text, risk text, request jsonb, me bigint, decision text, is_by_model boolean, actor text DEFAULT NULL::text) returns boolean, owner pgflow_owner
-  -- True if a rule of the policy fits an effect: of a run, and what it rests on, or of nobody yet
+  -- True if a rule of the policy fits an effect of a run, with its inputs, or an effect that has no run yet
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 18005b9bd8d2dc2191f22979e59af344
@@ -4252,7 +4252,7 @@ function pgflow.forget_charges_(runs bigint[]) returns void, owner pgflow_owner
   md5 bf23238cd0f21feb23cad04630826735
 
 function pgflow.forget_declarations_(names text[]) returns void, owner pgflow_owner
-  -- Forgets what workers that are gone have said of these schedules, or of all
+  -- Forgets the declarations of dead workers for these schedules, or for all
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_indexscan=off
@@ -4319,7 +4319,7 @@ function pgflow.fresh_nodes_(run_id bigint) returns TABLE(node text, seq integer
   md5 f9b3f6709e1fef59efb8ac85006247bc
 
 function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
-  -- The time that a number of microseconds since 1970 stands for
+  -- Converts microseconds since 1970 to a time
   sql immutable strict
   md5 d41d8cd98f00b204e9800998ecf8427e
 
@@ -4330,11 +4330,11 @@ function pgflow.gate_has_ended_(run_id bigint, call integer) returns boolean, ow
   md5 53e6829827eade2c2d0b3fd6a2602d58
 
 function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT quorum integer, OUT answers json, OUT edit json, OUT payload_hash text) returns record, owner pgflow_owner
-  -- Of an open gate, for the view gates: who may answer now, how many must approve, what was said, and the request as edited last, with the hash of what is asked
+  -- Present state of an open gate, for the view gates: approvers, quorum, answers, and the request as edited last, with its hash
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2f29c2d793ab5e39123db00fa8ebd442
+  md5 a3ba28ba8c9eed1ed2cbb691224831db
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
@@ -4347,7 +4347,7 @@ function pgflow.get_documents(collection text, paths json, refresh boolean DEFAU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 340a869e1a7a17918916c7511c4d0a31
+  md5 87aef50c0739e096ec2b186614fe715c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4365,7 +4365,7 @@ function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigi
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 d4aefe8d50a9258e534841fec881fc69
+  md5 12abe49c25c8cfad87533a77a435793f
 
 function pgflow.guard_table_(name text) returns void, owner pgflow_owner
   -- Makes a table append only, unless it is
@@ -4381,7 +4381,7 @@ function pgflow.hand_on_debts_(me bigint, cut integer, said text, why text, t ti
   md5 fc6b93a79899bdd160f30377276f5bae
 
 function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
-  -- Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next generation of its chain
+  -- Hands effects of a run, [[call, place of its code], ...], and those of its children, by key, on to the next generation of its chain
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -4429,7 +4429,7 @@ function pgflow.has_ready_flows(queues text[]) returns boolean, owner pgflow_own
   grant execute to pgflow_worker
 
 function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
-  -- True if somebody has asked by SQL for an update of entities of these names
+  -- True if an update of entities of these names was requested by SQL
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -4461,11 +4461,11 @@ function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owne
   md5 9485781f0c9eb25af2d0f672f187f04d
 
 function pgflow.hear_late_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Takes what was said of obligations to runs that have ended meanwhile; what another is writing into stays for the next wake
+  -- Takes the words on obligations that were sent to runs that have ended meanwhile; runs with another writer are left to the next wake
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 4a60814dee4bf0adfb6a1ddeefd9da5c
+  md5 273b1735fd0553c23d7049b3214466ce
 
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
@@ -4550,7 +4550,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c33eceb23fd34bc01cfae41069dbdc76
+  md5 a827b52adcf320c6c596dd7ffd4bd6b1
 
 function pgflow.intern_lane_(queue text, workflow text, version text, is_start boolean DEFAULT false) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new; for a start, refused (PF003) if names that no worker knows are too many
@@ -4649,7 +4649,7 @@ function pgflow.is_open_(chain bigint) returns boolean, owner pgflow_owner
   md5 a322c2cc284328ffff06306db4cdc32e
 
 function pgflow.is_open_to_(key text, shared boolean) returns boolean, owner pgflow_owner
-  -- True if nobody holds a key, or all of them share it with one who would share it too
+  -- True if a key is free, or shared by all holders and the next one
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -4752,7 +4752,7 @@ function pgflow.keep_schedules(worker_id integer, max integer DEFAULT 100, at_on
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 76081825bdf8db67d317143201884f5f
+  md5 ed0208416184aa6dccca0d416b128ed7
   grant execute to pgflow_worker
 
 function pgflow.key_counts_(chain bigint, key_seconds double precision) returns boolean, owner pgflow_owner
@@ -4777,7 +4777,7 @@ function pgflow.known_schedule_(name text) returns pgflow.schedule, owner pgflow
   -- Locks a schedule and answers it; PF027 if there is none
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fa44dfdedd606c63144d089236beb70c
+  md5 54dc0ac30062b91c229a2e02310449c8
 
 function pgflow.labels_at_start_(run_id bigint, labels jsonb) returns jsonb, owner pgflow_owner
   -- Labels that a run was started with, given its number and the labels that it has now
@@ -4806,7 +4806,7 @@ function pgflow.later_look_(s pgflow.schedule, t timestamp with time zone) retur
   -- Time at which a schedule is to be looked at next
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 fccc7f62c0191b1e4fb62c0b42be8e36
+  md5 9ded9728564b78c44412daab81a8475c
 
 function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Ends a generation whose place is locked, or that has ended, as continued by another
@@ -4835,7 +4835,7 @@ function pgflow.leave_line_(queue text, max integer) returns integer[], owner pg
   md5 9c7102b7d356cd66a632f035226a6bea
 
 function pgflow.leave_lock(key text, holder text, secret text DEFAULT NULL::text) returns void, owner pgflow_owner
-  -- Takes plain code out of the queue of a lock, or gives it back if its turn has just come. Only whoever has the secret can: of others nothing is changed
+  -- Removes plain code from the queue of a lock, or releases the lock if its turn has just come. It needs the secret; without it, nothing changes
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -5110,7 +5110,7 @@ function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) r
   md5 e56f9b12eed5cb1a237e95f59c5d2299
 
 function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_call integer) returns void, owner pgflow_owner
-  -- Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there
+  -- Moves the beats of an accepted effect to the generation that owes it now, whose journal and debt exist already
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e4e02e0453a3c908669d3c28e2249dd7
@@ -5153,7 +5153,7 @@ function pgflow.needs_(name text, risk text, request jsonb, me bigint DEFAULT NU
   md5 2dd1505d964ca87cacc05b91687ee968
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
-  -- Needs for a person, each with its time: runs that are stuck, and effects and obligations that nobody looks after
+  -- Needs for a person, each with its time: stuck runs, and effects and obligations that no run handles
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 d5482b0ed159855884cc467892f9c3b0
@@ -5165,7 +5165,7 @@ function pgflow.new_gate_(f pgflow.flow_frame, node pgflow.flow_node, call integ
   md5 21c394714dc7c147a281049779d12054
 
 function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns TABLE(name text, worker_id integer, declared jsonb), owner pgflow_owner
-  -- Of each schedule, or of these, the declaration that counts: the one that living workers have said for the shortest time
+  -- The valid declaration of each schedule, or of these: the youngest of those by living workers
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_indexscan=off
@@ -5221,19 +5221,19 @@ function pgflow.note_breach_(me bigint, call integer, name text, obligation text
   md5 68ce30879b7db7e169d638b02b6955d4
 
 function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Keeps who said what of a pool
+  -- Records the author and the reason of a change of a pool
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 2f67af30932c6d4667c65d106d18f650
 
 function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Keeps what a reference came to, for whoever says so again
+  -- Records the outcome of a reference, so that repeated confirmations are recognised
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 92e3aec752b2698d53dd0a1431c93f4b
 
 function pgflow.note_evidence_(kind text, key json, run_id bigint DEFAULT NULL::bigint) returns void, owner pgflow_owner
-  -- Notes a row that was just written, so that it is sealed: whoever writes such a row calls this
+  -- Notes a row that was just written, so that it is sealed. Every function that writes such a row calls this
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 aa3cf9aae6f14df48968ac67a955cabf
@@ -5258,19 +5258,19 @@ function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   md5 8868c16c743cf64aaf11977be86c838e
 
 function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by text) returns void, owner pgflow_owner
-  -- Keeps who said what of a relay
+  -- Records the author and the reason of a command to a relay
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 62c78739d525c22652f64575dcbc3533
 
 function pgflow.note_schedule_(name text, what text, why text, said_by text, at timestamp with time zone, detail jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
-  -- Writes down what was said of a schedule
+  -- Records the author and the reason of a change of a schedule
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 69858b735cf7dcf80565e0a8ba86faa5
 
 function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
+  -- Records the outcome of an accepted effect as unknown, because its beats have stopped
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 7d8d484be8aaf2ebcbb4dea0815998d0
@@ -5288,7 +5288,7 @@ function pgflow.notice_breaches_(max integer, t timestamp with time zone) return
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 3209da09019d6fc4da5d00419819f62d
+  md5 953a06d19c675e5eea8fd98625c93076
 
 function pgflow.notice_failure_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Looks for a member that has failed: of a locked batch as it was before it advanced, at those that were passed since, and at up to max more, where the last look ended. Starts what begins with it; answers its lane then
@@ -5298,12 +5298,12 @@ function pgflow.notice_failure_(b pgflow.batch, max integer, t timestamp with ti
   md5 b5963116a4e9721ed134af4e399cc6fd
 
 function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
+  -- Notifies runs of accepted effects whose beats have stopped; for finished runs, records it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 d314b440ba383949dc7573fa61fd45b5
+  md5 c461c7c7ff2af692b6a91316f688067e
 
 function pgflow.now_() returns timestamp with time zone, owner pgflow_owner
   -- The database's clock, which alone decides what is due or expired
@@ -5416,7 +5416,7 @@ function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, IN
   md5 3f5a67701e49667c525531aecef33833
 
 function pgflow.own_line_(root uuid, parent text) returns text[], owner pgflow_owner
-  -- The pool that a run has of its own, and those that it draws on, also one that nobody has made yet
+  -- The pool of a run and its ancestors, including pools that do not exist yet
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 3cd651097cc42c3732398bd74e455014
@@ -5439,7 +5439,7 @@ function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgf
   md5 d9441c938d227188f42837aa2397f6e5
 
 function pgflow.page_failed(run_id bigint, call integer, kind text, leased_until timestamp with time zone, error text) returns void, owner pgflow_owner
-  -- Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once it has been given out again
+  -- Records a failed page, which is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once the page was given out again
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5447,7 +5447,7 @@ function pgflow.page_failed(run_id bigint, call integer, kind text, leased_until
   grant execute to pgflow_worker
 
 function pgflow.page_sent(run_id bigint, call integer, kind text, leased_until timestamp with time zone, again_seconds double precision DEFAULT NULL::double precision) returns void, owner pgflow_owner
-  -- A person has been told; again after so many seconds if nothing has been done by then, null = never. No effect once it has been given out again
+  -- Records a sent page; it is sent again after this number of seconds if the need persists, null = never. No effect once the page was given out again
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5513,7 +5513,7 @@ function pgflow.pause_queue(queue text, why text DEFAULT NULL::text, sent_by tex
   grant execute to pgflow_operator
 
 function pgflow.pause_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
-  -- Has a relay take no more events until resume_relay; PF028 if there is no such relay
+  -- Pauses a relay: it takes no events until resume_relay. PF028 if the relay does not exist
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5611,10 +5611,10 @@ function pgflow.post_events_(addresses tid[], chains bigint[], names text[], ids
   md5 b7a2cfd163c4e67cc5018f5da284effc
 
 function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text) returns bigint, owner pgflow_owner
-  -- Tells a run what became of one of its effects, or records it if the run has ended; answers the chain
+  -- Posts the outcome of an effect to its run, or records it if the run has ended; returns the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 125be9c9864c4a16ab0955ebc508978b
+  md5 1fc60b66d7d3476005560ea8cded6462
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and the status of a run that has ended: pgflow.undelivered_messages keeps its message. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
@@ -5637,7 +5637,7 @@ function pgflow.post_update(name text, key text, update text, args json DEFAULT 
   grant execute to pgflow_worker
 
 function pgflow.post_verdict_(asked pgflow.gate, n integer, verdict text, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Tells a run the verdict of its gate, which the answer of this number has closed
+  -- Posts the verdict of a gate, closed by the answer of this number, to its run
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 206b0ef6f5973adf58e95e7079ccb590
@@ -5733,7 +5733,7 @@ function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns
   grant execute to pgflow_worker
 
 function pgflow.quorum_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
-  -- Number of people who must approve at a time: whoever it was escalated to decides alone
+  -- Number of people who must approve at a time: after an escalation, one
   sql immutable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
@@ -5741,7 +5741,7 @@ function pgflow.reach_(anchor jsonb, OUT closed_round bigint, OUT last_round big
   -- The last round of the days that an anchor has, and the last one that it covers. PF003 if it is none
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 1384056454cfbac740c264f0881fa067
+  md5 1f927d8c312a5c649667ad198a19ef3d
 
 function pgflow.read_clock() returns timestamp with time zone, owner pgflow_owner
   -- Time by the clock that decides what is due, for views
@@ -5790,7 +5790,7 @@ function pgflow.read_schedule_spec(name text) returns jsonb, owner pgflow_owner
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1a45059319fc3461650601a1384e0a40
+  md5 68fc150b4d1fe29b904c4d20bf1cce0d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -5861,7 +5861,7 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 413e441e05c2b95af2d554ce901b8b01
+  md5 376e289f50d5ca4ecf86f004ce6d57dd
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
@@ -5875,17 +5875,17 @@ function pgflow.redact_update(key text, update_id text, why text, by text DEFAUL
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 66f66770a1bb4df07eeaecfbb9fde113
+  md5 2af90ecec2a81d28bd6ddc7a427f0f95
   grant execute to pgflow_operator
 
 function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
   -- Stand-in for a value that was redacted: an envelope that no codec can open, with the hash of its text
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 6045b5f707276c54b02c275dca41025f
+  md5 6568b60541303a4ce436aaf84e275301
 
 function pgflow.redeliver_events(name text, event bigint DEFAULT NULL::bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Has a relay try its dead events again, or one of them; answers how many. PF028 if there is no such relay
+  -- Retries the dead events of a relay, or one of them; returns their number. PF028 if the relay does not exist
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5897,7 +5897,7 @@ function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7c254be8fb8f6d761978b7fad686e449
+  md5 c1270ccceeb1ff823e409c1618c85c80
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5923,7 +5923,7 @@ function pgflow.refuse_flow(program jsonb, node integer, problem text) returns v
   grant execute to pgflow_operator
 
 function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
-  -- Says who closed a gate, when and how (PF022); PF001 if nobody did
+  -- Raises PF022 with the author, time and verdict of a closed gate; PF001 if it was never closed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 c84d53b51e180caa01821a75aeebe9f7
@@ -6025,7 +6025,7 @@ function pgflow.release_outdated(worker_id integer) returns integer, owner pgflo
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 746e623bdd59ebab0593da3074585405
+  md5 1a11fbe9995c2bfc1cb34cf71e49ce1a
   grant execute to pgflow_worker
 
 function pgflow.release_relay(name text, token bigint) returns void, owner pgflow_owner
@@ -6100,7 +6100,7 @@ function pgflow.replay_relay(name text, from_event bigint, why text DEFAULT NULL
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 95d91cb0f20dba2ff724fd54ad0f8ec1
+  md5 0c70b5a6ff58a7bdeea3af808209d01a
   grant execute to pgflow_operator
 
 function pgflow.report_loss(worker_id integer, host text, pid integer, old_timeline integer, new_timeline integer, acknowledged bigint, kept bigint, age_seconds double precision, run_count integer, runs jsonb) returns bigint, owner pgflow_owner
@@ -6170,7 +6170,7 @@ function pgflow.resume_queue(queue text, why text DEFAULT NULL::text, sent_by te
   grant execute to pgflow_operator
 
 function pgflow.resume_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
-  -- Lets a relay go on that is paused, or whose circuit is open; PF028 if there is no such relay
+  -- Resumes a relay that is paused, or whose circuit is open. PF028 if the relay does not exist
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -6292,16 +6292,16 @@ function pgflow.save_schedule_(s pgflow.schedule, t timestamp with time zone) re
   md5 8a8a8b27d856dfca408f0c261fefc151
 
 function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value json, reason text, said_by text, acting_as text[], hand_to text) returns bigint, owner pgflow_owner
-  -- Adds what somebody says to a gate, and tells its run if that closes it; answers the chain
+  -- Adds an answer to a gate, and notifies its run if that closes it; returns the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e39be00d9124c8cdc46b8c7d77c753db
+  md5 f4ceda6a9c6faab0ed7fe7e0c3aa107d
 
 function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
-  -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key
+  -- Posts a word on an obligation to its run, or records it if the run has ended; returns the chain, null if no open obligation has the key
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2667f15068955595c1c98cdb05bb831a
+  md5 47dca05c6270d85167b5251c1bf484fd
 
 function pgflow.seal_runs_(ids bigint[], this_round bigint, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Seals what is new of these runs, and keeps those pending that may still grow; answers which have a new seal
@@ -6309,7 +6309,7 @@ function pgflow.seal_runs_(ids bigint[], this_round bigint, t timestamp with tim
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  md5 9660c4096f6ffdaeaf85dff2d2c6632a
+  md5 7123fe6da7b356bf3fbecb3ca447b2ad
 
 function pgflow.seal_units(max_runs integer DEFAULT 500, at_once boolean DEFAULT false) returns TABLE(sealed integer, has_more boolean, wait_seconds double precision), owner pgflow_owner
   -- One round of the sealer: seals what is new of at most so many new runs and so many that were open; answers how many have a new seal, whether there is more to do at once, and when the next round is due (null: sealing is off). at_once: without waiting for that time, and for whoever else is sealing
@@ -6318,7 +6318,7 @@ function pgflow.seal_units(max_runs integer DEFAULT 500, at_once boolean DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 3ac410160643332b11dca3991b74639e
+  md5 6b93a41ed46deafbc8710569ed01e7d0
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -6442,11 +6442,11 @@ function pgflow.settle_budgets_(units jsonb, closes jsonb, t timestamp with time
   md5 11e8b8a5999423f3e0372580ec8d4dce
 
 function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way
+  -- Records a person's verdict on an effect, and its outcome, if the effect is still open and not in progress
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f4eb12596eb7c76efabd6f360ca92eda
+  md5 8a0e4078069cd1da0e08866167868c01
 
 function pgflow.settle_declarations_(t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Sets schedules as the newest code of a living worker declares them, after workers have come or gone, and forgets what those that are gone have said; false if one is locked
@@ -6455,11 +6455,11 @@ function pgflow.settle_declarations_(t timestamp with time zone) returns boolean
   md5 4197f1be9c43a04a7b58d03d7f1eac14
 
 function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way
+  -- Settles an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be retried). An uncompensated effect: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is in progress
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 34ea9ab25b078648dcfbcdb90120dadd
+  md5 4c30a86af445bb6c76a7fc55acfb8d27
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -6489,7 +6489,7 @@ function pgflow.settle_locks_(questions jsonb, positions integer[], seqs integer
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 69d8f8337ad39695efdfc5e0bcfdc2bd
+  md5 286db68394a9fcc9b62b3503b20e315c
 
 function pgflow.settle_updates_(told jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Takes updates out of the mailboxes and writes down their answers, with the units of a batch that say so; refuses (PF006) to take one that is not there
@@ -6562,7 +6562,7 @@ function pgflow.speaks_for_others() returns boolean, owner pgflow_owner
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b5636819b39209a2ba404b8ccb757ac0
+  md5 7ae0b150a906177c91b236e3ac763959
   grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator
@@ -6695,7 +6695,7 @@ function pgflow.take_events(name text, token bigint, lease_seconds double precis
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 741801852131a195981cdffab985d924
+  md5 2e458b50ef88fb8ab8bd9f8c2f93489f
   grant execute to pgflow_worker
 
 function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[], after bigint[] DEFAULT NULL::bigint[]) returns bigint[], owner pgflow_owner
@@ -6773,11 +6773,11 @@ function pgflow.take_update(names text[], passed_over bigint[] DEFAULT '{}'::big
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b23d65e298fbb602e05703d8c72abec5
+  md5 001a995fc0c2bcc9cc52538b6a14c7e1
   grant execute to pgflow_worker
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Takes what people and webhooks have said of the effects and obligations of a run, and records it
+  -- Takes the verdicts of people and webhooks on the effects and obligations of a run, and records them
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -6797,7 +6797,7 @@ function pgflow.tell_soft_(names text[], runs bigint[]) returns bigint[], owner 
   md5 0802410a78a9b6b83c72ead7af09c142
 
 function pgflow.tell_waiter_(waiter pgflow.lock_wait, said json, at timestamp with time zone) returns bigint, owner pgflow_owner
-  -- Tells a run what became of its wait for a lock; answers its chain
+  -- Posts the outcome of its wait for a lock to a run; returns its chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 c86adbd741e44577612dc59a460ba233
@@ -6857,7 +6857,7 @@ function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   grant execute to pgflow_worker
 
 function pgflow.transfer_obligation(obligation_key text, holder text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Hands an obligation to somebody outside: it stays owed, and its run need not wait for it. PF001 if no open obligation has the key
+  -- Transfers an obligation to a person or party outside: it stays owed, but its run no longer waits for it. PF001 if no open obligation has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -6902,7 +6902,7 @@ function pgflow.try_policy(name text, risk text, request jsonb DEFAULT '{}'::jso
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a56fe0dc9e8a59b02f3517357ad41182
+  md5 5080f8bd3f8c5810ea68edf828352903
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
@@ -6922,7 +6922,7 @@ function pgflow.unbegun_(queue text, upto bigint) returns TABLE(run_id bigint, c
   md5 a2d25c116c8748d432cb09af5afbed6b
 
 function pgflow.undeclared(declared jsonb) returns text[], owner pgflow_owner
-  -- Names of what an app declares and nobody has set yet, in the form that declare_app takes
+  -- Names in an app's declarations that are not set yet, in the form that declare_app takes
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -6967,7 +6967,7 @@ function pgflow.update_entity(name text, key text, from_version bigint, update t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2132c5e803682e45b2cdf780c6c32957
+  md5 f10dd0794e216654afad732c97123f8a
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -7065,7 +7065,7 @@ function pgflow.verify_run_(me bigint) returns TABLE(finding text, detail text),
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 40efe3dbd6f91e8f509e18428fd95eb4
+  md5 b3aab2169a5658668d2f9d1bc8e626c6
 
 function pgflow.verify_runs(after bigint DEFAULT '-9223372036854775808'::bigint, max integer DEFAULT 1000, key text DEFAULT NULL::text, tenant text DEFAULT ''::text) returns jsonb, owner pgflow_owner
   -- Compares a page of runs, or the one with a key, with their seals: {runs: how many, findings: [[run_id, key, generation, finding, detail], ...], next: where the next page begins, null at the end}
@@ -7073,14 +7073,14 @@ function pgflow.verify_runs(after bigint DEFAULT '-9223372036854775808'::bigint,
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 ec1a63a9bc88ce6115523b0d73f5fceb
+  md5 36e72030c38d1a1da06b394c599eb9e3
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
 
 function pgflow.verify_said_(me bigint) returns TABLE(finding text, detail text), owner pgflow_owner
-  -- Compares what was said at the gates of a run, and who imported it, with what was noted; answers how it differs
+  -- Compares the answers at the gates of a run, and the author of its import, with their noted hashes; returns the differences
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 ba456f1bfedae806ad7087e00164e02b

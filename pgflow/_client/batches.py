@@ -103,7 +103,7 @@ def parts_of(
 def _failure_query(
     key: str, workflow: Workflow[..., Any], args: tuple[Any, ...], envelopes: Envelopes | None
 ) -> Query[None]:
-    """Has a run of this workflow begin with the first failure."""
+    """Start a run of this workflow at the first failure."""
     check_workflow(workflow, "on_failure= of start_batch()")
     workflow.check_definition()
     options = workflow.start_options

@@ -43,7 +43,7 @@ class _Held:
     """The part of a block that both colours share.
 
     Args:
-        key: Name of what is locked.
+        key: Name of the lock.
         ttl: Time for which it is held at once.
         timeout: Time for which the block waits for its turn.
         shared: True if others may hold it too that share it.

@@ -147,7 +147,7 @@ class Batch:
     is_made_up: bool
     """True if pgflow made its keys up."""
     start_id: str | None = None
-    """By what it knows its own runs when it is sent again, if it must not find those of others."""
+    """Id by which a repeated batch recognises its own runs among others of the key."""
     envelopes: Envelopes | None = None
     """Those of the app."""
 

@@ -56,7 +56,7 @@ class BusyPoll:
         self._skipped = 0
 
     async def wait(self, connection: pq.abc.PGconn) -> None:
-        """Returns once an answer is there, or after a time: then it must be waited for at rest.
+        """Return once an answer is there, or after a time, when the wait must go on at rest.
 
         Raises:
             psycopg.OperationalError: The connection was lost.

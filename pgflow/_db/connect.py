@@ -250,8 +250,8 @@ def leave(server: Server, before: float) -> None:
 
 
 def cut_if_left(connection: object, left_at: float) -> None:
-    """Ends whatever waits on a connection that leads to a server that was left, or was opened
-    before that; for the thread that owns it.
+    """Cut a connection to a server that was left, or that was opened before that, on the thread
+    that owns it.
     """
     ours = isinstance(connection, (Connection, AsyncConnection)) and not connection.closed
     if ours and (is_left(connection) or connection.opened_at < left_at):  # type: ignore[attr-defined]
@@ -284,7 +284,7 @@ class Connection(psycopg.Connection[Any]):
 
     @classmethod
     def connect(cls, conninfo: str = "", **kwargs: Any) -> Any:
-        """Opens one; see the module."""
+        """Open a connection; see the module."""
         return _opened(super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
@@ -304,7 +304,7 @@ class AsyncConnection(psycopg.AsyncConnection[Any]):
 
     @classmethod
     async def connect(cls, conninfo: str = "", **kwargs: Any) -> Any:
-        """Opens one; see the module."""
+        """Open a connection; see the module."""
         return _opened(await super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
 
     async def wait(self, *args: Any, **kwargs: Any) -> Any:
@@ -365,7 +365,7 @@ def _is_iso(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 
 
 def set_up(connection: psycopg.Connection[Any]) -> None:
-    """Has the session write times as psycopg reads them."""
+    """Set the session to write times in psycopg's format."""
     if not _is_iso(connection):
         with Limit(connection.pgconn.socket, BEGIN_SECONDS):
             connection.execute(_ISO)
@@ -379,9 +379,7 @@ async def set_up_async(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 def learn(connection: psycopg.Connection[Any]) -> None:
-    """Sets a connection up for calls of ours:
-    it knows then if each must say its isolation level.
-    """
+    """Prepare a connection for our calls: note if each must set its isolation level."""
     set_up(connection)
     with Limit(connection.pgconn.socket, BEGIN_SECONDS):
         row = connection.execute(_AS_OURS, (connection.info.backend_pid,)).fetchone()

@@ -59,7 +59,7 @@ class Cord:
 
 
 def cut(fileno: int) -> None:
-    """Cuts a connection; for the thread that owns it."""
+    """Cut a connection, on the thread that owns it."""
     with contextlib.suppress(OSError), contextlib.closing(Cord(fileno)) as cord:
         cord.cut()
 

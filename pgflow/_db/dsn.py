@@ -161,8 +161,8 @@ def _check_known(origin: str, name: str) -> None:
 
 
 def _check(origin: str, dsn: str, hint: str) -> None:
-    """Refuses a string that libpq would refuse, or take apart at a character of the password: it
-    would say a part of that.
+    """Refuse a string that libpq would refuse, or split at a character of the password: its error
+    would quote a part of that.
     """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
@@ -199,7 +199,7 @@ def _is_whole(said: Mapping[str, object]) -> bool:
 
 
 def redact_dsn(dsn: str) -> str:
-    """Hide what is secret in a connection string, for logs and messages.
+    """Hide the secrets of a connection string, for logs and messages.
 
     Args:
         dsn: A URL or ``keyword=value`` pairs, well-formed or not.

@@ -44,7 +44,7 @@ def _holds_no_text(error: psycopg.Error) -> bool:
 
 
 def raise_ours(error: BaseException) -> None:
-    """Raises the engine's exception if the error carries one of its SQLSTATEs."""
+    """Raise the engine's exception if the error has one of its SQLSTATEs."""
     cause = database_error(error)
     if isinstance(error, UnicodeEncodeError) or (cause is not None and _holds_no_text(cause)):
         raise InvalidArgument(
@@ -113,8 +113,8 @@ _OURS = "_pgflow_ours"
 
 @contextmanager
 def ours() -> Iterator[None]:
-    """Marks what a call of pgflow's raises, so that it is known inside a body: whose connection it
-    was is not in the error.
+    """Mark the errors of a call of pgflow's, so that they are recognised inside a body: an error
+    does not reference its connection.
     """
     try:
         yield

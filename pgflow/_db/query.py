@@ -48,7 +48,7 @@ class HurriedQuery(Query[T]):
 
 
 def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
-    """Runs a query on a connection; raises the engine's error for its SQLSTATEs."""
+    """Run a query on a connection. Raises the engine's error for its SQLSTATEs."""
     try:
         rows = (
             _isolated(conn, query)
@@ -121,8 +121,8 @@ async def _isolated_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -
 
 
 def run_all(conn: psycopg.Connection[Any], queries: Sequence[Callable[[], Query[T]]]) -> list[T]:
-    """Runs queries, all or none of them. Each is made while the server works on those before it:
-    none waits for an answer.
+    """Run queries, all or none, in a pipeline: each is sent while the server works on those before
+    it.
 
     Args:
         conn: In autocommit mode.
@@ -177,7 +177,7 @@ class AsyncExecutor(Protocol):
 
 
 def run_on(executor: Executor, query: Query[T]) -> T:
-    """Runs a query through a foreign library."""
+    """Run a query through another library."""
     return run_through(executor.execute, query)
 
 
@@ -257,7 +257,7 @@ class OnConnection:
         self._connection = connection
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        """Runs a statement in it."""
+        """Run a statement in the transaction."""
         with tuples_of(self._connection) as cursor:
             return cursor.execute(sql, params).fetchall()
 
@@ -269,6 +269,6 @@ class OnAsyncConnection:
         self._connection = connection
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        """Runs a statement in it."""
+        """Run a statement in the transaction."""
         async with async_tuples_of(self._connection) as cursor:
             return await (await cursor.execute(sql, params)).fetchall()

@@ -97,7 +97,7 @@ class _Spoken:
 
     @staticmethod
     def _judged(pgconn: pq.abc.PGconn, failed: pq.abc.PGresult | None) -> None:
-        """Raises what was wrong, once the server waits for the next call."""
+        """Raise the error, once the server waits for the next call."""
         if failed is not None:
             raise psycopg.errors.error_from_result(failed, encoding="utf-8")
         if pgconn.status != pq.ConnStatus.OK:
@@ -137,7 +137,7 @@ class Wire(_Spoken):
         self._adapter = Transformer(connection)
 
     async def ask(self, query: Query[T]) -> T:
-        """Runs a query; raises as :func:`pgflow._db.query.run_async` does."""
+        """Run a query. Raises like :func:`pgflow._db.query.run_async`."""
         return query.read((await self.rows((query.sql, query.params)))[0])
 
     async def rows(self, *statements: Statement) -> list[list[Row]]:
@@ -196,7 +196,7 @@ class Wire(_Spoken):
     # ------------------------------------------------------------ what comes back
 
     async def _answered(self) -> list[pq.abc.PGresult]:
-        """Reads the server's answer to its end and returns one result a statement.
+        """Read the server's answer to its end and return one result for each statement.
 
         The end is where the server has committed: it says that a statement is complete before it
         commits, so an error behind the last answer means that nothing of it happened. A call that
@@ -218,8 +218,8 @@ class Wire(_Spoken):
         return results
 
     async def _end_cancelled(self, results: list[pq.abc.PGresult]) -> None:
-        """Has the server stop, and waits for that;
-        only for a time, and not if cancelled once more.
+        """Cancel the statement on the server and wait for that, for a bounded time, and not if
+        cancelled again.
         """
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_SECONDS):
@@ -235,9 +235,7 @@ class Wire(_Spoken):
                 raise
 
     async def _collect(self, results: list[pq.abc.PGresult]) -> None:
-        """Reads up to where the server waits for the next call, whatever comes, and only then says
-        what was wrong.
-        """
+        """Read until the server waits for the next call, and only then raise errors."""
         pgconn = self._pgconn
         while pgconn.flush():
             await self._ready(writing=True)
@@ -270,8 +268,8 @@ class Wire(_Spoken):
         self._judged(pgconn, failed)
 
     async def _ready(self, *, writing: bool) -> None:
-        """Waits until there is something to read, and takes it;
-        with ``writing``, or until more can be written.
+        """Wait until there is something to read, and take it; with ``writing``, or until more can
+        be written.
         """
         loop, socket = self._loop, self._pgconn.socket
         ready: asyncio.Future[None] = loop.create_future()
@@ -438,7 +436,7 @@ class OwnWire(Wire):
         self._loop.add_reader(self._socket, self._readable)
 
     async def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self._unwatch()
         await self.connection.close()
 
@@ -482,7 +480,7 @@ class OwnWire(Wire):
                 self._loop.remove_writer(self._socket)
 
     def _readable(self) -> None:
-        """Takes what has come; on an idle connection that is mostly its end."""
+        """Take arrived data; on an idle connection that is mostly its end."""
         try:
             self._pgconn.consume_input()
         except psycopg.Error as error:

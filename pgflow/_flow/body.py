@@ -11,7 +11,8 @@ from pgflow.errors import InvalidArgument, NotInRunError
 
 
 def heartbeat(details: Any = None) -> None:
-    """In a long step: says that it lives and how far it is. The details are there for its next try.
+    """In a long step: reports that it is alive, with its progress. The details are there for its
+    next try.
 
     Args:
         details: Anything JSON, at most 64 KiB as it is stored.

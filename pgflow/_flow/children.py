@@ -26,7 +26,7 @@ P = ParamSpec("P")
 def run_child(
     workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> Coroutine[Any, Any, R]:
-    """Starts another workflow as a child of this run and waits for its result.
+    """Start another workflow as a child of this run and wait for its result.
 
     Raises:
         RunFailed: The child failed; its error is the ``__cause__``.
@@ -51,8 +51,8 @@ async def _run_child(
 def start_child(
     workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> Coroutine[Any, Any, Child[R]]:
-    """Starts another workflow as a child of this run and goes on as soon as it exists: with a
-    handle, by which it is waited for later.
+    """Start another workflow as a child of this run and continue as soon as it exists. Wait for it
+    later with the handle.
 
     Unlike :func:`run_child` in a task, it returns only when the start is durable. So a child with
     ``options(when_parent_ends="abandon")`` goes on though this run ends at once. Any other is
@@ -110,8 +110,8 @@ class _Child(Generic[R]):
         return self._call.name
 
     def cancel(self) -> None:
-        """Asks the child to end: its code may clean up.
-        Its result is then RunCancelled, unless it was faster.
+        """Ask the child to end. Its code may clean up. Its result is then RunCancelled, unless it
+        completed first.
 
         Raises:
             InvalidArgument: It was started with ``when_parent_ends="abandon"``: such a run is a
@@ -135,8 +135,8 @@ class Child(_Child[R]):
         waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def result(self) -> R:
-        """Waits for the child to end and returns its value. It may be asked for again. Giving up
-        this wait does not cancel the child.
+        """Wait for the child to end and return its value. You may call it again. Cancelling this
+        wait does not cancel the child.
 
         Raises:
             RunFailed: The child failed; its error is the ``__cause__``.
@@ -146,7 +146,7 @@ class Child(_Child[R]):
         return cast("R", await asyncio.shield(waiter))
 
     async def send(self, signal: Signal[T], value: T) -> Delivery:
-        """Sends a signal to the child; see :func:`pgflow.send`."""
+        """Send a signal to the child; see :func:`pgflow.send`."""
         return await send(self.key, signal, value)
 
 
@@ -154,7 +154,7 @@ class SyncChild(_Child[R]):
     """A child that a sync workflow has started with ``pgflow.sync.start_child``."""
 
     def result(self) -> R:
-        """Waits for the child to end and returns its value; see :meth:`Child.result`."""
+        """Wait for the child to end and return its value; see :meth:`Child.result`."""
         waiter: Any = self._call.waiter
         if not waiter.done():
             _, thread = sync_scope("the result of a child", "its .result()")
@@ -162,7 +162,7 @@ class SyncChild(_Child[R]):
         return cast("R", waiter.take())
 
     def send(self, signal: Signal[T], value: T) -> Delivery:
-        """Sends a signal to the child; see :func:`pgflow.send`."""
+        """Send a signal to the child; see :func:`pgflow.send`."""
         return send_sync(self.key, signal, value)
 
 
@@ -174,7 +174,7 @@ def issue_child(
     *,
     waits_for_start: bool = False,
 ) -> ChildCall:
-    """Asks for a child run. What it has done is this run's to take back once it has completed."""
+    """Issue the start of a child run. This run compensates its effects once it has completed."""
     check_workflow(workflow, "start_child()" if waits_for_start else "run_child()")
     call = scope.execution.children.issue(
         child_request(scope, workflow, args, kwargs),

@@ -1,4 +1,4 @@
-"""The decorators that declare steps. Each says what a retry may do.
+"""The decorators that declare steps. Each defines what a retry may do.
 
 ``@read`` may be run again freely. ``@step`` is run again under the same idempotency key.
 ``@transaction`` writes the application's rows and its own result in one transaction. ``@effect`` is
@@ -45,17 +45,17 @@ class Connection(Protocol):
     """Type of the first parameter of a ``@transaction``: anything that commits and rolls back."""
 
     def commit(self) -> Any:
-        """Makes its writes durable."""
+        """Commit its writes."""
 
     def rollback(self) -> Any:
-        """Takes its writes back."""
+        """Roll its writes back."""
 
 
 C = TypeVar("C", bound=Connection)
 
 
 def _wear(made: Step[..., Any]) -> None:
-    """Has a step look like its function, of whose colour it is."""
+    """Give a step the look and the colour of its function."""
     look_like(made, made.fn)
     if made.is_async:
         tell_is_awaited(made)
@@ -130,8 +130,8 @@ def step(
     raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> Any:
-    """Declares an idempotent write to the outside:
-    after a crash the body runs again under the same key.
+    """Declare an idempotent write to the outside. After a crash, the body runs again under the same
+    key.
 
     It may be a method, of an instance or, under ``@classmethod``, of a class: its body gets that,
     and it is none of the recorded arguments. A worker calls the instance that the code of the
@@ -189,7 +189,7 @@ def read(
     raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> Any:
-    """Declares a pure read: it may run again freely, and its result needs no commit of its own.
+    """Declare a pure read. It may run again freely, and its result needs no commit of its own.
 
     Args:
         name: Its name in the journal, at most 255 bytes; the function's own if not given.
@@ -291,8 +291,8 @@ def transaction(
     raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> Any:
-    """Declares a transactional write:
-    the step's result and what the body writes commit together or not at all.
+    """Declare a transactional write. The step's result and the writes of its body commit together
+    or not at all.
 
     The first parameter is the connection; the class it is annotated with picks the provider
     (psycopg's connections are built in). The caller does not pass it.
@@ -449,8 +449,8 @@ def decision(
     timeout: Duration | None = None,
     aliases: Sequence[str] = (),
 ) -> Any:
-    """Declares a choice that is made once and recorded with its reasons:
-    a replay gets this choice again.
+    """Declare a choice that is made once and recorded with its reasons. A replay gets the same
+    choice.
 
     The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on
     which other calls may rest with ``.because(...)``.

@@ -47,14 +47,14 @@ def call(
     raises: Sequence[type[Exception]] = (),
 ) -> Coroutine[Any, Any, R]: ...
 def call(name: str, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy on TypeVarTuple
-    """Calls a function as a step that is named here: for adapters, whose steps are closures that no
-    decorator ever saw.
+    """Call a function as a step with a given name, for adapters whose steps are undecorated
+    closures.
 
     It is a ``@step`` in all else: recorded once, run again under the same idempotency key after a
     crash. Outside a workflow, and in the body of a step, the function is simply called.
 
-    A replay knows the call again by its place, its name and ``args``. What the function holds from
-    around it is not compared. So pass what must be the same, if it has a form as JSON.
+    A replay knows the call again by its place, its name and ``args``. Values that the function
+    captures are not compared. So pass what must be the same, if it has a form as JSON.
 
     Args:
         name: Its name in the journal, as with ``@step``. Calls of one name are numbered, so it may

@@ -92,7 +92,7 @@ known: dict[str, Entity[Any]] = {}
 
 
 def entity(name: str) -> Callable[[type[S]], type[S]]:
-    """Declares that instances of a class are the state of entities.
+    """Declare a class whose instances are the state of entities.
 
     The class is a dataclass that can be made without arguments: that is the
     state of an entity that nothing has changed yet. Its methods with :func:`pgflow.update` are
@@ -210,7 +210,7 @@ class Update(Generic[P, R]):
         return f"<Update {self.name}>"
 
     def __call__(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Updates an entity from the code of an async workflow: await it.
+        """Update an entity from the code of an async workflow. Await it.
 
         Args:
             key: Key of the entity.
@@ -229,7 +229,7 @@ class Update(Generic[P, R]):
         )
 
     def sync(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Updates an entity from the code of a sync workflow."""
+        """Update an entity from the code of a sync workflow."""
         return cast(
             "R",
             self.as_step.sync(
@@ -253,8 +253,8 @@ class Update(Generic[P, R]):
         return other
 
     def validator(self, fn: F) -> F:
-        """Declares what is called before the update, with the same arguments, and refuses it by
-        raising: nothing is changed or recorded of the entity then.
+        """Declare a validator, which is called with the same arguments before the update. An error
+        refuses the update and changes and records nothing of the entity.
         """
         self._check = fn
         return fn
@@ -408,7 +408,7 @@ class Update(Generic[P, R]):
 
 
 def update(fn: Callable[Concatenate[Any, P], R], /) -> Update[P, R]:
-    """Declares that a method changes an entity. What it returns is the verdict.
+    """Declare a method that changes an entity. Its return value is the verdict.
 
     It is called on the state, changes that in place, and must do nothing else: ``pgflow.now()`` in
     it is the time of the update. It may be called again if its transaction is. An exception refuses
@@ -482,7 +482,7 @@ def _snapshot(cls: type[S], answer: Any) -> Snapshot[S]:
 
 
 async def query(entity: type[S], key: str) -> Snapshot[S]:
-    """Reads an entity in the code of an async workflow, without a lock: what it finds is recorded.
+    """Read an entity in the code of an async workflow, without a lock. The result is recorded.
 
     Args:
         entity: Class of the entity's state.
@@ -493,5 +493,5 @@ async def query(entity: type[S], key: str) -> Snapshot[S]:
 
 
 def query_sync(entity: type[S], key: str) -> Snapshot[S]:
-    """Reads an entity in the code of a sync workflow; see :func:`query`."""
+    """Read an entity in the code of a sync workflow; see :func:`query`."""
     return _snapshot(entity, entity_of(entity).read_step.sync(check_entity_key(key)))

@@ -94,8 +94,8 @@ def _stored(topic: str, payload: Any, key: str | None) -> str:
 
 
 async def publish(topic: str, payload: Any, *, key: str | None = None) -> int:
-    """Publishes an event: in an async workflow exactly once, and in the body of an async
-    ``@transaction`` together with what that writes.
+    """Publish an event: exactly once in an async workflow, and as part of the transaction in the
+    body of an async ``@transaction``.
 
     Args:
         topic: Topic, to which relays listen.
@@ -146,11 +146,11 @@ def wait_for_event(
     after: Event | int | None = None,
     timeout: Duration | None = None,
 ) -> Coroutine[Any, Any, Event]:
-    """Waits durably for an event: the first one of a topic that fits, by number.
+    """Wait durably for an event: the first one of a topic that fits, by number.
 
     A wait sees what commits after it began, which the database decides in the commit that records
     what the code had done by then. Nothing that commits between that and the run's parking is
-    missed. What was committed before is not seen, unless ``after`` says so.
+    missed. Earlier commits are not seen, unless ``after`` is given.
 
     Args:
         topic: Topic of the event.

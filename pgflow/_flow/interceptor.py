@@ -69,8 +69,8 @@ class Interceptor:
 
 
 def replaying() -> bool:
-    """Return True while the calling workflow repeats what is on record; for interceptors, never for
-    a workflow to decide by.
+    """Return True while the calling workflow replays its journal; for interceptors, never for a
+    workflow to decide by.
 
     Returns:
         True until the code does something new, and all along where a recorded run is only checked.

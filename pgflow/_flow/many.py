@@ -28,7 +28,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
     tolerated_failures: int = 0,
     tolerated_percent: float | None = None,
 ) -> Coroutine[Any, Any, MapResult[T, R]]:
-    """Calls a step, or runs a child workflow, for every item.
+    """Call a step, or run a child workflow, for every item.
 
     Args:
         step: A step or workflow of one parameter.
@@ -54,7 +54,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
 
 
 def check_mapped(step: object) -> None:
-    """Makes sure that ``map`` was given a step or a workflow.
+    """Check that ``map`` was given a step or a workflow.
 
     Raises:
         DefinitionError: It is neither.
@@ -103,7 +103,7 @@ def parallel(
     tolerated_failures: int = 0,
     tolerated_percent: float | None = None,
 ) -> Coroutine[Any, Any, dict[str, R]]:
-    """Awaits different branches together, under one rule of when that is enough.
+    """Await different branches together, under one rule for when to return.
 
     Args:
         branches: Awaitables by name: calls of steps, children, coroutines of the workflow.
@@ -151,11 +151,11 @@ async def _parallel(branches: list[Awaitable[R]], tally: Tally[str, R]) -> dict[
 
 
 async def first_success(awaitables: Iterable[Awaitable[R]]) -> R:
-    """Awaits several at once, returns the first result, and cancels the others.
+    """Await several at once, return the first result, and cancel the others.
 
     Raises:
         TooManyFailures: All of them failed; the last error is the ``__cause__``.
-        InvalidArgument: There are none.
+        InvalidArgument: The list is empty.
     """
     branches = {str(n): awaitable for n, awaitable in enumerate(awaitables)}
     if not branches:
@@ -206,7 +206,7 @@ class Tally(Generic[T, R]):
         return self._min_successful is not None and len(self._values) >= self._min_successful
 
     def count(self, index: int, error: BaseException | None, value: Any) -> None:
-        """Takes one outcome; raises when too many have failed."""
+        """Count one outcome. Raise if too many have failed."""
         if error is None:
             self._values[index] = value
             return
@@ -245,7 +245,7 @@ class Tally(Generic[T, R]):
 
 
 async def as_completed(awaitables: Iterable[Awaitable[T]]) -> AsyncIterator[Awaitable[T]]:
-    """Yields awaitables in the order in which they finish - the same order on every replay.
+    """Yield awaitables in the order in which they finish, which is the same on every replay.
 
     Example::
 

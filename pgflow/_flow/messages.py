@@ -108,8 +108,8 @@ def _in_body(key: str, signal: Signal[T], value: T) -> tuple[StepScope, Query[ma
 
 
 async def send(key: str, signal: Signal[T], value: T) -> Delivery:
-    """Sends a signal to another run: in an async workflow exactly once, and in the body of an async
-    ``@transaction`` together with what that writes. The other run is of this run's tenant.
+    """Send a signal to another run of the same tenant: exactly once in an async workflow, and as
+    part of the transaction in the body of an async ``@transaction``.
 
     Args:
         key: Key of the run.

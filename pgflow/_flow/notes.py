@@ -66,8 +66,8 @@ def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
 
 
 def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
-    """Takes the place of ``patched(id)`` once no open run can take its old side: the new side is
-    taken without a branch.
+    """Replace ``patched(id)`` once no open run can take its old side: the new side runs without a
+    branch.
 
     Runs that hold the marker of ``patched`` fit. New runs get one that code without this call
     passes over, and code that still calls ``patched`` - workers not yet deployed, or a step back -
@@ -80,8 +80,8 @@ def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
 
 
 def set_state(**state: Any) -> None:
-    """Publishes values by name, readable with ``run.state()`` once durable; a later value replaces
-    an earlier one.
+    """Publish values by name, readable with ``run.state()`` once durable. A later value replaces an
+    earlier one.
     """
     scope = workflow_scope("pgflow.set_state()")
     text = encode_by_class(state, "the state of a run")
@@ -123,12 +123,12 @@ def set_labels(**labels: str | None) -> None:
 
 
 def emit(stream: str, value: Any, *, durable: bool = True) -> None:
-    """Appends a value to an output stream of this run,
-    readable with ``run.stream(name)`` once durable.
+    """Append a value to an output stream of this run, readable with ``run.stream(name)`` once
+    durable.
 
     In the body of a step it counts if the step's try succeeds, and is durable together with its
-    result. Readers who ask for ``run.stream(name, live=True)`` get it while the body runs. What a
-    try that fails has emitted is void.
+    result. Readers who ask for ``run.stream(name, live=True)`` get it while the body runs. Values
+    emitted by a failed attempt are void.
 
     Args:
         stream: Name of the stream.
@@ -187,12 +187,13 @@ def close_stream(stream: str) -> None:
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> Never:
-    """Ends this run as a new one of the same key with a fresh journal: for loops that never end.
+    """End this run and start a new one of the same key with a fresh journal, for loops that never
+    end.
 
-    What the run would take back if it failed now is carried along: the effects of the ``saga()``
-    blocks that this call leaves, and those outside of blocks that have a ``compensate``. The next
-    generation takes them back, the last first, if it fails or is cancelled, after what it has done
-    itself; once the run completes they stand.
+    Effects that the run would compensate if it failed now are carried along: the effects of the
+    ``saga()`` blocks that this call leaves, and those outside of blocks that have a ``compensate``.
+    The next generation takes them back, the last first, if it fails or is cancelled, after what it
+    has done itself; once the run completes they stand.
 
     Args:
         *args: Arguments of the workflow for its next generation.

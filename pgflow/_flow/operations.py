@@ -125,12 +125,12 @@ def tell(made: Operation, error: BaseException | None = None) -> None:
 
 
 def is_heard() -> bool:
-    """Return True if anybody hears of operations of the calling code."""
+    """Return True if an interceptor hears of operations of the calling code."""
     return bool(_listening("execute_tool"))
 
 
 def _listening(kind: OperationKind) -> Sequence[Interceptor]:
-    """Return the interceptors that hear what the calling code says."""
+    """Return the interceptors that the calling code reports to."""
     scope = current.get()
     if scope is None:
         return ()

@@ -80,7 +80,7 @@ class Sink(Protocol):
         """
 
     async def close(self) -> None:
-        """Closes its connections; it may be asked again afterwards."""
+        """Close its connections. It may be used again afterwards."""
 
 
 @runtime_checkable
@@ -107,7 +107,7 @@ class Relay:
             the relay's progress; or a sink.
         start: Beginning of a new relay: with the ``oldest`` event that is kept, or behind the
             ``newest``.
-        parallel: Most events that are under way at once, each of another key.
+        parallel: Maximum events delivered at once, each of another key.
         retries: Tries of an event, and the waits between them. One that has failed so often is
             dead until `pgflow outbox redeliver`, and the events of its key go on.
         timeout: Longest time for one try.

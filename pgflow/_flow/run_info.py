@@ -110,9 +110,7 @@ def in_workflow() -> bool:
 
 
 class _RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs with run, step and attempt;
-    silent while a workflow replays what it has logged before.
-    """
+    """Logs with run, step and attempt; silent while a workflow replays."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library
         scope = current.get()

@@ -63,7 +63,7 @@ def schedule(
     start_at: datetime | None = None,
     end_at: datetime | None = None,
 ) -> Schedule:
-    """Declares when runs of a workflow start by themselves.
+    """Declare a schedule that starts runs of a workflow.
 
     A slot is a time for which a run is to start. Each slot has one run at most, with the name of
     the schedule and the slot as its key, however many workers there are. A workflow may have one

@@ -60,7 +60,7 @@ class WorkflowScope:
 
 
 class Reporter(Protocol):
-    """Takes what the body of a step reports while it runs."""
+    """Receiver of the reports of a running step's body."""
 
     def beat(self, scope: StepScope, details: Any) -> None:
         """The body is alive, and has come so far."""
@@ -109,11 +109,11 @@ class StepScope:
         self._reporter = reporter
 
     def beat(self, details: Any) -> None:
-        """Reports that the body is alive, and how far it has come."""
+        """Report that the body is alive, with its progress."""
         self._reporter.beat(self, details)
 
     def emit(self, stream: str, text: str, *, durable: bool = True) -> None:
-        """Takes what the body emits: a stream, and a value as JSON text."""
+        """Add a value that the body emits: a stream, and the value as JSON text."""
         if not self.try_id:
             self.try_id = uuid.uuid4().hex[:16]
         self.emitted.append((stream, text, durable))
@@ -147,9 +147,7 @@ class StepScope:
 resting: contextvars.ContextVar[tuple[str, str | int | None] | None] = contextvars.ContextVar(
     "pgflow_because", default=None
 )
-"""The decision, and the item of it, on which what is called now rests: ``with
-pgflow.because(...)``.
-"""
+"""The decision, and its item, that the next calls rest on: ``with pgflow.because(...)``."""
 
 
 class Held(NamedTuple):

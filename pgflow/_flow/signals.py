@@ -31,7 +31,7 @@ class SyncSignal(Generic[T]):
         self._signal = signal
 
     def wait(self, *, timeout: Duration | None = None) -> T:
-        """Waits for the next message of this name; TimeoutError if none comes in time."""
+        """Wait for the next message of this name. TimeoutError if none comes in time."""
         scope, thread = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
         call = scope.execution.signals.issue(
             self._signal.name, self._signal.codec, _patience(self._signal.name, timeout)

@@ -2,7 +2,7 @@
 They are made by the decorators.
 
 Outside a workflow ``@read`` and ``@step`` are plain functions. ``@transaction``, ``@effect`` and
-``@decision`` refuse to run there: a forgotten ``start`` must not charge anybody undurably.
+``@decision`` refuse to run there: a forgotten ``start`` must not act without durability.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ error, and the last word is the outcome of all.
 
 
 async def follow(scope: WorkflowScope, calls: Calls) -> Any:
-    """Waits for each of these calls."""
+    """Wait for each of these calls."""
     try:
         call = next(calls)
         while True:
@@ -91,7 +91,7 @@ def is_method_of(fn: Any, instance: Any) -> bool:
 
 
 def check_callable(fn: Any, what: str) -> None:
-    """Makes sure that a decorator was given a function.
+    """Check that a decorator was given a function.
 
     Raises:
         DefinitionError: It is something that only looks like one.
@@ -109,7 +109,7 @@ def check_callable(fn: Any, what: str) -> None:
 
 
 def check_no_method(fn: Callable[..., Any], what: str, why: str) -> None:
-    """Refuses a method.
+    """Refuse a method.
 
     Raises:
         DefinitionError: It is one.
@@ -124,16 +124,15 @@ def check_no_method(fn: Callable[..., Any], what: str, why: str) -> None:
 
 
 def look_like(made: Any, fn: Callable[..., Any]) -> None:
-    """Gives what a decorator made the name, the text and the annotations of its function, which
-    libraries read that get it as a tool or a handler. A step that is made for one call needs none
-    of that.
+    """Copy the name, the docstring and the annotations of a function to a decorated object, for
+    libraries that read them from tools or handlers. A step made for one call does not need it.
     """
     functools.update_wrapper(made, fn, updated=())
 
 
 def tell_is_awaited(call: Any) -> None:
-    """Marks something that is no ``async def`` as one to await: Python 3.11 knows of asyncio's mark
-    alone.
+    """Mark an object that is not an ``async def`` as awaitable. Python 3.11 knows only asyncio's
+    mark.
     """
     if sys.version_info >= (3, 12):
         inspect.markcoroutinefunction(call)
@@ -187,7 +186,7 @@ class Step(Generic[P, R_co]):
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """The step of an instance, where it was declared as a method: its body gets the instance,
-        which is none of the arguments that are recorded.
+        which is not recorded as an argument.
         """
         if instance is None or not is_method_of(self.fn, instance):
             return self
@@ -237,7 +236,7 @@ class Step(Generic[P, R_co]):
         timeout: Duration | None = None,
         admit: Admit | None = None,
     ) -> Self:
-        """The same step with other options for the calls made through what is returned.
+        """Return a copy of the step with options.
 
         Args:
             retries: Tries in all, or how to space them.
@@ -276,7 +275,7 @@ class Step(Generic[P, R_co]):
         return self._rests_on or resting.get()
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
-        """Calls the step from async code, whatever its own colour."""
+        """Call the step from async code, whatever its colour."""
         scope = current.get()
         if not isinstance(scope, WorkflowScope):
             self._check_outside(scope)
@@ -289,7 +288,7 @@ class Step(Generic[P, R_co]):
         return self._call_async(scope, args, kwargs)
 
     def sync(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Calls the step from sync code, whatever its own colour."""
+        """Call the step from sync code, whatever its colour."""
         scope = current.get()
         if not isinstance(scope, WorkflowScope):
             self._check_outside(scope)
@@ -329,7 +328,7 @@ class Step(Generic[P, R_co]):
     def issue(
         self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> StepCall:
-        """Asks the engine to run the body."""
+        """Ask the engine to run the body."""
         errors = scope.app_errors
         steps = scope.steps
         if steps is None:
@@ -346,7 +345,7 @@ class Step(Generic[P, R_co]):
         return call
 
     def calls(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calls:
-        """Yields every call that is made for one of these."""
+        """Yield every call that one call of the step makes."""
         return (yield self.issue(scope, args, kwargs))
 
     async def _call_async(
@@ -378,7 +377,7 @@ class AsyncStep(Step[P, R_co], Generic[P, R_co, F]):
     fn: F
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
-        """Calls the step: await it."""
+        """Call the step. Await it."""
         return self.aio(*args, **kwargs)
 
     tell_is_awaited(__call__)
@@ -390,7 +389,7 @@ class SyncStep(Step[P, R_co], Generic[P, R_co, F]):
     fn: F
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Calls the step from sync code."""
+        """Call the step from sync code."""
         scope = current.get()
         if isinstance(scope, WorkflowScope) and scope.thread is None:
             raise WrongColourError(

@@ -14,7 +14,7 @@ from pgflow._model.durations import Duration, duration
 
 
 def sleep(delay: Duration) -> Coroutine[Any, Any, None]:
-    """Sleeps durably: the wait goes on over crashes and deploys, and holds nothing while it lasts.
+    """Sleep durably. The wait survives crashes and deploys, and holds nothing meanwhile.
 
     Args:
         delay: Time to sleep; a number means seconds.

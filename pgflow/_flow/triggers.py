@@ -250,8 +250,8 @@ def on(
     always: bool = False,
     name: str | None = None,
 ) -> Callable[[W], W]:
-    """Declares that a workflow is started by each change of a row, in the transaction that changes
-    it: above ``@workflow``.
+    """Start a workflow at each change of a row, in the transaction of the change. Put it above
+    ``@workflow``.
 
     The trigger that does so is installed by the statements that ``pgflow triggers --sql`` prints.
     The workflow has one parameter: the row after the change (before a delete), or a

@@ -3,8 +3,8 @@ serves them.
 
 A workflow is a function, so the state that its handlers see is an object that its code hands over
 where it is ready for them. From there on it takes updates one at a time, each at a place of its
-journal: no handler meets a state that is half made, nor another handler on the way. What the
-handlers do is the workflow's own code, and waits and calls steps as that does.
+journal: no handler meets a state that is half made, nor another handler on the way. Handlers are
+workflow code, and may wait and call steps.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class UpdateHandler(Generic[P, R]):
         return BoundUpdate(self, args, kwargs, self.update_id or str(uuid.uuid4()))
 
     def validator(self, fn: F) -> F:
-        """Declares what is called before an update is taken, with the same arguments. By raising it
-        rejects the update, which leaves nothing in the journal of the run then.
+        """Declare a validator, which is called with the same arguments before an update is taken.
+        An error rejects the update and leaves nothing in the journal of the run.
 
         It is a plain def, reads the state and changes nothing, and calls nothing of the workflow's.
         """
@@ -180,7 +180,7 @@ class UpdateHandler(Generic[P, R]):
         return self._defaults.fill(self.args_codec.decode(text, what))
 
     def check(self, state: Any, given: dict[str, Any]) -> None:
-        """Has the validator look."""
+        """Call the validator."""
         if self._origin._check is not None:
             self._origin._check(state, **given)
 
@@ -264,7 +264,7 @@ class _Desk:
         return handler.fn(self._state, **handler.decode_args(taken, self._scope.claim.envelopes))
 
     def reply(self, taken: Taken, value: Any) -> None:
-        """Answers with the handler's value."""
+        """Answer with the handler's value."""
         what = f"the answer to update {taken.name}"
         codec = self._find(taken).result_codec
         try:
@@ -276,7 +276,7 @@ class _Desk:
             self._updates.reply(taken, text)
 
     def fail(self, taken: Taken, error: Exception) -> None:
-        """Answers with what the handler raised."""
+        """Answer with the handler's error."""
         self._updates.fail(taken, error)
 
     def give_up(self, taken: Taken) -> None:
@@ -332,7 +332,7 @@ async def serve(
 def serve_sync(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
-    """Takes updates of the running workflow; see :func:`serve`."""
+    """Serve updates of the running workflow; see :func:`serve`."""
     scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.serve()")
     desk = _Desk(scope, state, until, timeout)
     while (call := desk.next()) is not None:

@@ -164,7 +164,7 @@ class Workflow(Generic[P, R_co]):
         max_wait: Duration | None = None,
         collect: int | None = None,
     ) -> Self:
-        """The same workflow with options for the runs started through what is returned.
+        """Return a copy of the workflow with options for the runs started through it.
 
         Args:
             key: Idempotency key, at most 128 characters: a second start with it is the same run.
@@ -231,7 +231,7 @@ class Workflow(Generic[P, R_co]):
     @overload
     def update(self, fn: Callable[Concatenate[Any, Q], V], /) -> UpdateHandler[Q, V]: ...
     def update(self, fn: Callable[..., Any], /) -> Any:
-        """Declares a handler of updates: what a client asks a run to do, and gets an answer to.
+        """Declare a handler of updates: requests of clients to a run that get an answer.
 
         The code of the workflow takes updates where it calls :func:`pgflow.serve`. The handler gets
         the state from there, and the arguments. It is async or not; in a sync workflow it is not.
@@ -280,8 +280,7 @@ class Workflow(Generic[P, R_co]):
         return self._result
 
     def check_definition(self) -> None:
-        """Makes sure that parameters and result can be stored,
-        before a run is started that could never end.
+        """Check that parameters and result can be stored, before a run starts that could never end.
 
         Raises:
             DefinitionError: They cannot.
@@ -361,7 +360,7 @@ class _Workflow:
 
 
 def check_workflow(thing: object, call: str) -> None:
-    """Makes sure that a call was given a workflow.
+    """Check that a call was given a workflow.
 
     Raises:
         DefinitionError: It is something else.
@@ -420,8 +419,8 @@ def workflow(
     aliases: Sequence[str] = (),
     signals: Sequence[Awaited] = (),
 ) -> Any:
-    """Declares a workflow: a function, async or not,
-    that orchestrates steps and survives its process.
+    """Declare a workflow: a function, async or not, that orchestrates steps and survives its
+    process.
 
     Its code must do the same again when it is replayed:
     everything that touches the world belongs into a step.

@@ -1,4 +1,4 @@
-"""Budgets: amounts by unit, pools that have them, and what a call asks of a pool."""
+"""Budgets: amounts by unit, pools, and the request of a call."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def refusal(step: str, said: dict[str, Any]) -> BudgetExceeded:
             f"call asks for {said.get('asked')}"
         )
     elif pool is not None:
-        told = f"pool {pool!r} does not exist"
+        told = f"no pool is named {pool!r}"
     else:
         told = (
             "the run has no pool: start it with options(pool=...), or name one in Admit(pool=...)"

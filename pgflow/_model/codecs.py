@@ -62,8 +62,7 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def check_text(text: str, what: str) -> str:
-    """Returns the JSON text if it can be stored and read back by everybody,
-    else raises NotStorable.
+    """Return a JSON text, or raise NotStorable if Postgres or a reader could not take it.
 
     The common case costs a few scans at C speed: each limit is tested exactly only where a bound on
     it has been crossed.
@@ -289,7 +288,7 @@ class Codec(Generic[T]):
         return partial(self._writer.to_json, by_alias=False, round_trip=True, warnings=False)
 
     def encode(self, value: T, what: str) -> str:
-        """Returns the JSON text of a value, which is read as that value again.
+        """Return the JSON text of a value, which reads back as the same value.
 
         Args:
             value: The value.

@@ -57,7 +57,7 @@ class PayloadCodec(Protocol):
     @property
     def key_id(self) -> str | None:
         """Name of the key that values are encoded with from now on; None to write in clear and
-        still read what is encoded.
+        still read encoded values.
         """
 
     @property
@@ -67,7 +67,7 @@ class PayloadCodec(Protocol):
         """
 
     def encode(self, data: bytes) -> bytes:
-        """Return what is stored in place of the bytes."""
+        """Return the encoded bytes, which are stored."""
 
     def decode(self, key_id: str, data: bytes) -> bytes:
         """Return the bytes that :meth:`encode` was given under this key, or raise anything if they

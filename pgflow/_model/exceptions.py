@@ -147,7 +147,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def encode_error(error: BaseException, *, with_traceback: bool = True) -> ErrorData:
-    """Returns an exception, with what it was raised from, as JSON-able data; never raises.
+    """Return an exception with its causes as JSON-able data. Never raises.
 
     Local variables are never part of it: a traceback here is file, line and source only.
 
@@ -204,7 +204,7 @@ def _encode_one(error: BaseException, *, with_traceback: bool) -> ErrorData:
 def _telling(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
     """Frames without those of the engine, which say nothing of an error in code that it runs.
 
-    Those below the last line of that code are kept, save for a single one: more of them are of an
+    Those below the last line of that code are kept, except for a single one: more of them are of an
     error that the engine itself has come to.
     """
     others = [n for n, frame in enumerate(frames) if not is_own(frame.filename)]

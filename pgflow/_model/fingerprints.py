@@ -1,4 +1,4 @@
-"""Fingerprints of values: what an effect can be called to expect, and what it finds.
+"""Fingerprints of values: the expected and the observed state of an effect's target.
 
 They are compared between processes, languages and versions, so nothing may be in them but JSON.
 """

@@ -12,7 +12,7 @@ OnTimeout = Literal["expire", "reject", "escalate", "approve"]
 
 
 class Said:
-    """Answers of people, and what the time says, as codes; ``sql/ledgers/gates.sql``."""
+    """Answers of people, and the timeout, as codes; ``sql/ledgers/gates.sql``."""
 
     APPROVE: Final = "approve"
     REJECT: Final = "reject"
@@ -182,7 +182,7 @@ class OpenGate:
         key: Key of the run.
         workflow: Name of its workflow.
         name: Name of the gate.
-        approvers: Names or roles that it asks now; none = anybody.
+        approvers: Names or roles that it asks now; empty = anybody.
         request: The request.
         payload_hash: Its hash.
     """

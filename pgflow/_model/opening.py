@@ -36,8 +36,7 @@ what a replay does not look at.
 
 
 def open_claim(claim: Claim, envelopes: Envelopes | None) -> None:
-    """Opens all that a claim brings, in place.
-    An offered signal stays as it is until the code takes it.
+    """Open all values of a claim, in place. An offered signal stays sealed until the code takes it.
 
     Args:
         claim: The claim, with its whole journal.
@@ -68,7 +67,7 @@ def open_units(units: list[Unit], envelopes: Envelopes | None, key: str) -> list
 
 
 def open_answer(answer: dict[str, Any], envelopes: Envelopes | None, key: str) -> None:
-    """Opens the units that the database has decided, in place: [[seq, call, kind, name, payload,
+    """Open the units that the database has decided, in place: [[seq, call, kind, name, payload,
     ...], ...]; see :func:`open_claim`.
     """
     for row in answer["units"]:

@@ -54,7 +54,7 @@ class Retries:
 
 
 def retries_of(given: Retries | int, what: str) -> Retries:
-    """Return what a parameter ``retries`` says, which may be a number of tries.
+    """Return the value of a parameter ``retries``, which may be a number of attempts.
 
     Raises:
         InvalidArgument: It is less than 1.

@@ -225,7 +225,7 @@ def zone_of(name: str) -> ZoneInfo:
     """Return a time zone of the IANA database.
 
     Raises:
-        InvalidArgument: There is none with this name.
+        InvalidArgument: No time zone has this name.
     """
     try:
         return ZoneInfo(name)
@@ -354,7 +354,7 @@ class Refill(NamedTuple):
 
     Attributes:
         slots: The newest of those up to now, and the next ones.
-        is_over: True if there are no more behind these.
+        is_over: True if these are the last ones.
     """
 
     slots: list[datetime]
@@ -433,7 +433,7 @@ class Declared:
     jitter: timedelta = field(default=timedelta(0))
 
     def __post_init__(self) -> None:
-        """Refuse what the database would.
+        """Refuse settings that the database would refuse.
 
         Raises:
             InvalidArgument: It would.

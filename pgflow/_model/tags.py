@@ -55,7 +55,7 @@ C = TypeVar("C", bound=type)
 
 
 def known(cls: C) -> C:
-    """Declares a class of the library's own: a tag of it says enough, whatever the annotation."""
+    """Declare a class of the library, whose tag is enough under any annotation."""
     _known[cls.__qualname__] = cls
     return cls
 

@@ -28,7 +28,7 @@ _declared = [0]
 
 
 def upcaster(target: Any, /) -> Callable[[U], U]:
-    """Declares how an older recorded form of a class, or of a workflow's input, is read.
+    """Declare how to read an older recorded form of a class, or of a workflow's input.
 
     Tried where an input, a result of a step or child, a result of a run or the payload of a signal
     does not fit the class any more. A form that still fits is taken as it is: let what has changed

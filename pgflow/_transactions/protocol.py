@@ -81,10 +81,10 @@ class Fencing(Protocol):
         """The turn is over."""
 
     def ask_elsewhere(self, query: Query[Any]) -> Any:
-        """Runs a query on another connection, however long it takes to get one."""
+        """Run a query on another connection, however long it takes to get one."""
 
     def pause(self, tries: int) -> None:
-        """Waits a little before asking again."""
+        """Wait a little before asking again."""
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,8 @@ def drive(
     turns: Fencing,
     cord: Callable[[], Cord | None] = lambda: None,
 ) -> bool:
-    """Drives the protocol in sync code. By the cord, the engine's own statements have a deadline;
-    those of the body have none.
+    """Drive the protocol in sync code. The cord gives the engine's own statements a deadline; those
+    of the body have none.
     """
 
     def do(op: Op) -> Any:
@@ -308,7 +308,7 @@ def drive(
 async def drive_async(
     protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any
 ) -> bool:
-    """Drives the protocol in async code; ``turns`` is a :class:`Fencing` of coroutines."""
+    """Drive the protocol in async code; ``turns`` is a :class:`Fencing` of coroutines."""
 
     async def do(op: Op) -> Any:
         match op.what:

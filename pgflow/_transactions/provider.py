@@ -45,10 +45,10 @@ class Transaction(Protocol):
     """Connection for the body of the step, once a first statement was executed."""
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        """Runs a statement (psycopg's placeholders) inside it."""
+        """Run a statement (psycopg's placeholders) in it."""
 
     def flush(self) -> None:
-        """Sends what the library still holds back."""
+        """Send statements that the library still holds back."""
 
     def commit(self) -> None:
         """Commits."""
@@ -67,10 +67,10 @@ class AsyncTransaction(Protocol):
     """Connection for the body of the step, once a first statement was executed."""
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        """Runs a statement (psycopg's placeholders) inside it."""
+        """Run a statement (psycopg's placeholders) in it."""
 
     async def flush(self) -> None:
-        """Sends what the library still holds back."""
+        """Send statements that the library still holds back."""
 
     async def commit(self) -> None:
         """Commits."""
@@ -84,7 +84,7 @@ class TransactionProvider(Protocol):
         """Return True if this provider hands out connections of this annotation."""
 
     def begin(self, isolation: str | None) -> AbstractContextManager[Transaction]:
-        """Opens a transaction."""
+        """Open a transaction."""
 
 
 @runtime_checkable
@@ -95,7 +95,7 @@ class AsyncTransactionProvider(Protocol):
         """Return True if this provider hands out connections of this annotation."""
 
     def begin_async(self, isolation: str | None) -> AbstractAsyncContextManager[AsyncTransaction]:
-        """Opens a transaction."""
+        """Open a transaction."""
 
 
 def is_class(annotation: Any, *classes: type) -> bool:

@@ -110,9 +110,7 @@ class _PsycopgTransaction:
         return self.connection.fileno()
 
     def close(self) -> None:
-        """Rolls back what is still open, and gives the connection back,
-        whatever happens meanwhile.
-        """
+        """Roll back an open transaction, and return the connection in any case."""
         if not self._is_ours:
             return
         self._is_ours = False
@@ -229,7 +227,7 @@ class PsycopgProvider(_Preparing):
 
     @contextmanager
     def begin(self, isolation: str | None) -> Iterator[Transaction]:
-        """Opens a transaction on a connection of the pool."""
+        """Open a transaction on a connection of the pool."""
         transaction = _PsycopgTransaction(self, self.pool.getconn(), _BEGIN[isolation])
         try:
             yield transaction
@@ -265,9 +263,7 @@ class _AsyncPsycopgTransaction:
         return self.connection.fileno()
 
     async def close(self) -> None:
-        """Rolls back what is still open, and gives the connection back,
-        whatever happens meanwhile.
-        """
+        """Roll back an open transaction, and return the connection in any case."""
         if not self._is_ours:
             return
         self._is_ours = False
@@ -373,7 +369,7 @@ class AsyncPsycopgProvider(_Preparing):
 
     @asynccontextmanager
     async def begin_async(self, isolation: str | None) -> AsyncIterator[AsyncTransaction]:
-        """Opens a transaction on a connection of the pool."""
+        """Open a transaction on a connection of the pool."""
         transaction = _AsyncPsycopgTransaction(self, await self.pool.getconn(), _BEGIN[isolation])
         try:
             yield transaction

@@ -46,7 +46,7 @@ class AsyncApp(AsyncPoolClient):
     """An app for async code; see :class:`AppBase` for its arguments.
 
     One app may be used on several event loops, one after the other or in threads beside each other:
-    each has connections of its own.
+    each has its own connections.
 
     Example::
 
@@ -91,7 +91,7 @@ class AsyncApp(AsyncPoolClient):
     async def __aexit__(
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         await self.close()
 
     async def _open(self) -> AsyncConnectionPool[Any]:
@@ -126,7 +126,7 @@ class AsyncApp(AsyncPoolClient):
             forgive(error, missing)
 
     async def close(self) -> None:
-        """Closes every connection of this event loop, and of those that have ended; the app can be
+        """Close every connection of this event loop, and of loops that have ended. The app can be
         opened again.
         """
         await self._disconnect()
@@ -196,7 +196,7 @@ class AsyncApp(AsyncPoolClient):
             here.nudging = asyncio.get_running_loop().create_task(self._nudge_in_turn(here))
 
     async def _nudge_in_turn(self, here: OnLoop) -> None:
-        """Wakes for all that is noted: at once for one start, once in a while for many in turn."""
+        """Wake all noted runs: at once for one start, in batches for many in turn."""
         now = asyncio.get_running_loop().time
         await asyncio.sleep(0)
         while self._has_notes():
@@ -206,8 +206,8 @@ class AsyncApp(AsyncPoolClient):
             here.next_nudge_at = now() + NUDGE_SECONDS
 
     async def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`,
-        where the library has no hook after its commit.
+        """Wake the runs that were sent to or started through :meth:`using`, if the library has no
+        hook after its commit.
         """
         await asyncio.sleep(0)
         await self._wake_noted()
@@ -229,8 +229,8 @@ class AsyncApp(AsyncPoolClient):
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
     async def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Starts a run and waits for its result; works on it in this process if no worker of this
-        app is running.
+        """Start a run and wait for its result. Work on it in this process if no worker of this app
+        is running.
         """
         handle = await self.start(workflow, *args, **kwargs)
         if self._here.workers:
@@ -310,7 +310,7 @@ class AsyncApp(AsyncPoolClient):
     async def worker(
         self, *, concurrency: int = 100, queues: Sequence[str] | None = None, **options: Any
     ) -> AsyncIterator[None]:
-        """Works on runs of the app's workflows, on this event loop, while the context is open.
+        """Work on runs of the app's workflows, on this event loop, while the context is open.
 
         Args:
             concurrency: Most runs at once; waiting runs do not count.
@@ -325,8 +325,8 @@ class AsyncApp(AsyncPoolClient):
 
     @asynccontextmanager
     async def _told_if_failed(self, worker: Worker) -> AsyncIterator[None]:
-        """Cancels the task that entered the context if the worker fails, as a task group does, and
-        raises why at its end.
+        """Cancel the task in the context if the worker fails, like a task group, and raise the
+        failure at its end.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -359,7 +359,7 @@ class AsyncApp(AsyncPoolClient):
 
 
 async def _ended(watching: asyncio.Task[None], worker: Worker) -> None:
-    """Lets a worker that has failed hand its runs back, which it has perhaps only begun to."""
+    """Let a failed worker finish handing its runs back."""
     if not worker.failed.is_set():
         watching.cancel()
     await asyncio.wait([watching])

@@ -164,7 +164,7 @@ class AppBase:
         return self._listen and not self._is_pooled
 
     def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
-        """Adds workflows and relays, or modules of them."""
+        """Add workflows and relays, or modules of them."""
         self.definitions.workflows.update(
             collect_workflows([*self.definitions.workflows.values(), *things])
         )
@@ -182,8 +182,7 @@ class AppBase:
                 )
 
     def ref_checker(self, kind: str, *, timeout: Duration = CHECK_TIMEOUT) -> Callable[[C], C]:
-        """Declares how it is found out whether what a :class:`pgflow.Ref`
-        of this kind names still exists.
+        """Declare the check that the target of a :class:`pgflow.Ref` of this kind still exists.
 
         The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It
         is asked whenever a run goes on from its journal, outside any transaction; if it raises or
@@ -225,8 +224,8 @@ class AppBase:
         again_after: Duration | None = None,
         timeout: Duration = PAGE_TIMEOUT,
     ) -> Any:
-        """Declares what is called when only a person can bring something on: a stuck run, an effect
-        that must be settled.
+        """Declare a function that is called when a person is needed: for a stuck run, or an effect
+        to settle.
 
         Workers of the app call the function, ``async def`` or ``def``, with a :class:`pgflow.Page`,
         once for each need and at least once: if the worker is lost meanwhile, again. If it raises,
@@ -234,8 +233,8 @@ class AppBase:
 
         Args:
             fn: The function.
-            again_after: After how long it is called again while nothing has been done;
-                never if not given.
+            again_after: Time after which it is called again if the need persists; never if not
+                given.
             timeout: Longest time for one call.
 
         Example::
@@ -277,7 +276,7 @@ class AppBase:
         return fn
 
     def on_start(self, fn: F) -> F:
-        """Declares a function that is called before a worker of the app claims anything.
+        """Declare a function that is called before a worker of the app claims anything.
 
         Open there what your steps need: an engine of SQLAlchemy, an HTTP client, a model. ``pgflow
         workers`` and ``pgflow tick`` call it as ``app.worker()`` does, so a worker in a process of
@@ -302,8 +301,8 @@ class AppBase:
         return fn
 
     def on_stop(self, fn: F) -> F:
-        """Declares a function that is called when the last worker
-        of the app on an event loop has ended.
+        """Declare a function that is called when the last worker of the app on an event loop has
+        ended.
 
         No step of the worker is under way then, save for ``def`` bodies that went on beyond the
         grace. Those that are declared last are called first. One that raises keeps none of the
@@ -346,8 +345,8 @@ class AppBase:
         return fn
 
     def _resolve(self) -> ConnectOptions:
-        """Finds the database and makes sure that our schema is there; starts the embedded server if
-        none is named.
+        """Find the database and check that the schema is there. Start the embedded server if no
+        database is given.
         """
         with self._resolving:
             return self._connect or self._resolved()
@@ -387,7 +386,7 @@ class AppBase:
         return WorkerOptions(queues=served, concurrency=concurrency, listen=self.listens, **options)
 
     def _note(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
-        """Remembers whom to wake once the caller has committed."""
+        """Remember the runs to wake once the caller has committed."""
         with self._pending_lock:
             self._pending_chains.update(chains)
             self._pending_lanes.update(lanes)
@@ -410,8 +409,8 @@ def tell_of_pooler(dsn: str) -> None:
     if dsn not in _pooled:
         _pooled.add(dsn)
         log.warning(
-            "the connection goes through a pooler in transaction mode: preparing nothing, and "
-            "polling"
+            "the connection uses a pooler in transaction mode: nothing is prepared, and work is "
+            "found by polling"
         )
 
 

@@ -45,8 +45,8 @@ def declarations(definitions: Definitions) -> str | None:
 
 
 def forgive(error: Exception, missing: list[str]) -> None:
-    """Goes on without declaring where that is not for this process: its role lacks the right, or
-    the server only reads. Anything else is raised again.
+    """Continue without declaring if this process may not: its role lacks the right, or the server
+    is read-only. Raise any other error.
     """
     cause = database_error(error)
     if isinstance(error, MissingGrant):

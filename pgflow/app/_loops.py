@@ -63,8 +63,9 @@ class OnLoop:
 
 
 def end_with_its_loop(pool: AsyncConnectionPool[Any]) -> None:
-    """Has the tasks of a pool end when they are cancelled. Its own take a cancel for trouble with a
-    connection and go on, so a loop that ends without a close would wait for them for ever.
+    """Make the tasks of a pool end when they are cancelled. By themselves they take a cancel for
+    trouble with a connection and continue, so a loop that ends without a close would wait for them
+    forever.
     """
     pool.worker = _work  # type: ignore[method-assign]
 

@@ -81,15 +81,15 @@ class Portal:
                 )
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and waits for it here."""
+        """Run a coroutine there and wait for it here."""
         return self.spawn(coroutine).result()
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begins a coroutine there."""
+        """Start a coroutine there."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._ending = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -130,7 +130,7 @@ class App(PoolClient):
     def __exit__(
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         self.close()
 
     def _open(self) -> ConnectionPool[Any]:
@@ -168,7 +168,7 @@ class App(PoolClient):
             return self._portal, self._background
 
     def close(self) -> None:
-        """Closes every connection; the app can be opened again."""
+        """Close every connection. The app can be opened again."""
         with self._opening:
             if self._portal is not None and self._background is not None:
                 self._portal.call(self._background.close())
@@ -198,8 +198,8 @@ class App(PoolClient):
         return portal.call(waiting)
 
     def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`,
-        where the library has no hook after its commit.
+        """Wake the runs that were sent to or started through :meth:`using`, if the library has no
+        hook after its commit.
         """
         self._wake_noted()
 
@@ -214,8 +214,8 @@ class App(PoolClient):
             wake_and_tell(connection, chains, lanes)
 
     def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Starts a run and waits for its result; works on it in this process if no worker of this
-        app is running.
+        """Start a run and wait for its result. Work on it in this process if no worker of this app
+        is running.
         """
         handle = self.start(workflow, *args, **kwargs)
         if self._background is not None and self._background._has_workers:
@@ -243,7 +243,7 @@ class App(PoolClient):
     def worker(
         self, *, concurrency: int = 100, queues: Sequence[str] | None = None, **options: Any
     ) -> Iterator[None]:
-        """Works on runs of the app's workflows, in the background, while the context is open; see
+        """Work on runs of the app's workflows, in the background, while the context is open; see
         :meth:`AsyncApp.worker`.
         """
         portal, background = self._async_app()

@@ -82,8 +82,8 @@ class PoolClient(AppBase, Client):
         raise NotImplementedError
 
     def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`,
-        where the library has no hook after its commit.
+        """Wake the runs that were sent to or started through :meth:`using`, if the library has no
+        hook after its commit.
         """
         raise NotImplementedError
 
@@ -114,8 +114,8 @@ class PoolClient(AppBase, Client):
         *,
         once: bool = False,
     ) -> T:
-        """Sends something on a connection, and if that met trouble, again (then with True) on
-        another; but not what must be sent once, and may have been.
+        """Send something on a connection; after trouble, again (then with True) on another, unless
+        it must be sent once and may have been.
         """
         with ours():
             pool = self._open()
@@ -170,7 +170,7 @@ class PoolClient(AppBase, Client):
         *,
         keys: Sequence[str] | None = None,
     ) -> list[Run[R]]:
-        """Starts many runs of one workflow in one transaction: all of them, or none.
+        """Start many runs of one workflow in one transaction, all or none.
 
         Args:
             workflow: The workflow; a key among its options is refused.
@@ -203,11 +203,11 @@ class PoolClient(AppBase, Client):
         """A block of plain code that at most one holder at a time is in: runs and other processes
         that name the same key wait. The workflow's own is :func:`pgflow.lock`.
 
-        It yields the fence, a number that is greater each time the lock is won, for what the lock
-        protects to check.
+        It yields the fence, a number that grows each time the lock is won, for the protected system
+        to check.
 
         Args:
-            key: Name of what is locked.
+            key: Name of the lock.
             ttl: Time for which it is held at once. It is renewed while the block goes on, and over
                 so long after the process has died or was frozen.
             shared: True if others may be in the block too that say the same.
@@ -220,11 +220,11 @@ class PoolClient(AppBase, Client):
         return HeldLock(self.ask, key, ttl, timeout, shared=shared)
 
     def pause(self, key: str, *, why: str = "paused", by: str | None = None) -> None:
-        """Holds a run until :meth:`resume`."""
+        """Pause a run until :meth:`resume`."""
         self._ask(mail.pause_run(key, why, sent_by=by), wakes=True)
 
     def resume(self, key: str, *, why: str = "resumed", by: str | None = None) -> None:
-        """Lets a paused or stuck run go on."""
+        """Resume a paused or stuck run."""
         self._ask(mail.resume_run(key, why, sent_by=by), wakes=True)
 
 

@@ -71,9 +71,7 @@ class _DjangoTransaction(_Executor):
         """Django holds nothing back."""
 
     def commit(self) -> None:
-        """Leaves ``atomic``, which commits;
-        what was registered with ``on_commit`` runs after it.
-        """
+        """Leave ``atomic``, which commits. Functions registered with ``on_commit`` run after it."""
         self._is_open = (
             False  # whatever comes of it: an ``atomic`` block that fails to commit has ended too
         )
@@ -142,7 +140,7 @@ def _open_socket(transaction: _DjangoTransaction) -> int | None:
 
 
 def transaction(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]:
-    """Declares a transactional step on Django's database: the ORM calls of its body and its result
+    """Declare a transactional step on Django's database. The ORM calls of its body and its result
     commit together.
     """
     made: SyncStep[P, R, Callable[P, R]] = make_transaction(

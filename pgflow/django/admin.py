@@ -19,7 +19,7 @@ from pgflow.django.models import Run
 from pgflow.inspect import STATUSES
 
 MOST_COUNTED = 10_000
-"""A history may be long: the list counts no further, and filters find what is older."""
+"""A history may be long: the list counts no further; filters find older runs."""
 
 
 if TYPE_CHECKING:

@@ -24,14 +24,12 @@ class PgflowConfig(AppConfig):
     verbose_name = "pgflow"
 
     def ready(self) -> None:
-        """Has ``manage.py migrate`` install pgflow's schema,
-        in databases that Django makes for tests too.
-        """
+        """Make ``manage.py migrate`` install pgflow's schema, in test databases too."""
         post_migrate.connect(_install, sender=self)
 
 
 def _install(using: str, verbosity: int = 1, stdout: TextIO = sys.stdout, **_: Any) -> None:
-    """Installs the schema, or brings it up to date; where that cannot be, says how to."""
+    """Install or upgrade the schema. If that is not possible, print how to do it."""
     if using != database_alias() or not migrates():
         return
     try:

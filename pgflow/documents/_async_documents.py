@@ -66,7 +66,7 @@ class AsyncDocuments:
     async def get(
         self, collection: str, paths: Iterable[Sequence[str]], *, refresh: bool = False
     ) -> dict[Path, Document]:
-        """Returns the documents of these paths that are there, by their paths.
+        """Return the existing documents among these paths, by path.
 
         Args:
             collection: Name of the collection.
@@ -88,7 +88,7 @@ class AsyncDocuments:
         descending: bool = False,
         most: int = PAGE,
     ) -> builtins.list[Document]:
-        """Returns a page of the documents in a folder and in those below, by their paths.
+        """Return a page of the documents in a folder and below, by path.
 
         Args:
             collection: Name of the collection.
@@ -115,7 +115,7 @@ class AsyncDocuments:
         after: Sequence[str] | None = None,
         descending: bool = False,
     ) -> AsyncIterator[Document]:
-        """Yields all documents that :meth:`list` has, page by page."""
+        """Yield all documents of :meth:`list`, page by page."""
         while True:
             page = await self.list(collection, folder, after=after, descending=descending)
             for document in page:
@@ -125,16 +125,16 @@ class AsyncDocuments:
                 return
 
     async def folders(self, collection: str) -> builtins.list[Path]:
-        """Returns the folders of a collection that have documents."""
+        """Return the folders of a collection that have documents."""
         return await self._ask(list_folders(collection))
 
     async def delete(self, collection: str, paths: Iterable[Sequence[str]]) -> int:
-        """Deletes the documents of these paths, and returns how many there were."""
+        """Delete the documents of these paths, and return their number."""
         text = paths_text(paths)
         return 0 if text == "[]" else await self._ask(delete_documents(collection, text))
 
     async def delete_folder(self, collection: str, folder: Sequence[str]) -> int:
-        """Deletes the documents in a folder and in those below, and returns how many there were."""
+        """Delete the documents in a folder and below, and return their number."""
         return await self._ask(delete_folder(collection, names(folder)))
 
     async def sweep(self, most: int = 1000) -> int:

@@ -67,7 +67,7 @@ class Documents:
     def get(
         self, collection: str, paths: Iterable[Sequence[str]], *, refresh: bool = False
     ) -> dict[Path, Document]:
-        """Returns the documents of these paths that are there, by their paths.
+        """Return the existing documents among these paths, by path.
 
         Args:
             collection: Name of the collection.
@@ -89,7 +89,7 @@ class Documents:
         descending: bool = False,
         most: int = PAGE,
     ) -> builtins.list[Document]:
-        """Returns a page of the documents in a folder and in those below, by their paths.
+        """Return a page of the documents in a folder and below, by path.
 
         Args:
             collection: Name of the collection.
@@ -116,7 +116,7 @@ class Documents:
         after: Sequence[str] | None = None,
         descending: bool = False,
     ) -> Iterator[Document]:
-        """Yields all documents that :meth:`list` has, page by page."""
+        """Yield all documents of :meth:`list`, page by page."""
         while True:
             page = self.list(collection, folder, after=after, descending=descending)
             for document in page:
@@ -126,16 +126,16 @@ class Documents:
                 return
 
     def folders(self, collection: str) -> builtins.list[Path]:
-        """Returns the folders of a collection that have documents."""
+        """Return the folders of a collection that have documents."""
         return self._ask(list_folders(collection))
 
     def delete(self, collection: str, paths: Iterable[Sequence[str]]) -> int:
-        """Deletes the documents of these paths, and returns how many there were."""
+        """Delete the documents of these paths, and return their number."""
         text = paths_text(paths)
         return 0 if text == "[]" else self._ask(delete_documents(collection, text))
 
     def delete_folder(self, collection: str, folder: Sequence[str]) -> int:
-        """Deletes the documents in a folder and in those below, and returns how many there were."""
+        """Delete the documents in a folder and below, and return their number."""
         return self._ask(delete_folder(collection, names(folder)))
 
     def sweep(self, most: int = 1000) -> int:

@@ -71,7 +71,7 @@ def document_of(stored: Stored, envelopes: Envelopes | None) -> Document:
 
 
 def puts_text(documents: Iterable[Put], envelopes: Envelopes | None) -> str:
-    """Return what the database is sent of documents to be written."""
+    """Return the JSON that writes documents."""
     return f"[{','.join(_put_text(document, envelopes) for document in documents)}]"
 
 

@@ -142,7 +142,7 @@ class ChargeRow:
 def list_charges(
     run_id: int, *, after: After = None, limit: int | None = 50
 ) -> Question[Listing[ChargeRow]]:
-    """Ask for a page of what a run has spent, in the order of its journal.
+    """Ask for a page of the charges of a run, in the order of its journal.
 
     Args:
         run_id: The number of the run.
@@ -198,13 +198,13 @@ def sum_charges(
     since: datetime | timedelta | None = None,
     newest: int | None = None,
 ) -> Question[list[SpentRow]]:
-    """Ask for what was spent, added up by run, step, decision, model, pool, workflow or day.
+    """Ask for sums of charges by run, step, decision, model, pool, workflow or day.
 
     Args:
         by: Name to add up by.
         run_id: Number of the only run to ask for; None for all.
-        pool: Only what was drawn on this pool, directly or by way of those below it.
-        since: Only what was spent since then, or since so long ago by the database's clock.
+        pool: Only charges to this pool or a pool below it.
+        since: Only charges since this time, or since this long ago by the database's clock.
         newest: Only among so many charges, the newest of all; None for all. There may be millions.
 
     Raises:
@@ -228,13 +228,13 @@ def sum_charges_by(
     newest: int | None = None,
     tenant: str | None = None,
 ) -> Question[dict[ChargesBy, list[SpentRow]]]:
-    """Ask for what was spent, added up in several ways at once: each charge is read once.
+    """Ask for several sums of charges at once: each charge is read once.
 
     Args:
         names: Names to add up by, as for :func:`sum_charges`.
         run_id: Number of the only run to ask for; None for all.
-        pool: Only what was drawn on this pool, directly or by way of those below it.
-        since: Only what was spent since then, or since so long ago by the database's clock.
+        pool: Only charges to this pool or a pool below it.
+        since: Only charges since this time, or since this long ago by the database's clock.
         newest: Only among so many charges, the newest of all; None for all. There may be millions.
         tenant: Only what runs of this tenant spent; None for all.
 

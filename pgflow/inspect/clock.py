@@ -16,7 +16,7 @@ def database_now() -> Question[datetime]:
 
 
 def has_passed(at: datetime) -> Question[bool]:
-    """Ask if a time is over, by the clock that decides what is due.
+    """Ask if a time has passed, by the database's clock.
 
     Args:
         at: The time.

@@ -1,4 +1,4 @@
-"""Decisions of many runs, each with what became of it: what an evaluation of a model or a policy
+"""Decisions of many runs, each with its consequences: what an evaluation of a model or a policy
 reads.
 
 The outcome of a decision is elsewhere in the ledgers: in the acts that rest on it, in the gates

@@ -155,7 +155,7 @@ def find_gate(gate: str, *, tenant: str | None = None) -> Question[GateRow | Non
 
 
 def read_shape(gate: str) -> Question[Any]:
-    """Ask what a value looks like that an approval of an open gate may bring. It is a shape, as
+    """Ask for the shape of a value that an approval of an open gate may bring. It is a shape, as
     ``sql/core/shape.sql`` describes it; True if anything fits, or if no open gate has the key.
 
     Args:

@@ -232,7 +232,7 @@ class Deadlock:
 
 
 def list_deadlocks(*, limit: int | None = 100) -> Question[list[Deadlock]]:
-    """Ask for runs that wait for each other, and go on no more until one of them is ended.
+    """Ask for deadlocks: runs that wait for each other until one of them is ended.
 
     Args:
         limit: Most rows; None for all.

@@ -20,7 +20,7 @@ from pgflow.inspect.runs import RunDetail, find_detail
 DebtState = Literal[
     "intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached"
 ]
-"""State of what is owed: the last two are of an obligation, the others of an effect."""
+"""State of a debt: the last two are of an obligation, the others of an effect."""
 
 DEBT_STATES: tuple[str, ...] = get_args(DebtState)
 
@@ -301,7 +301,7 @@ def list_obligations(
 
 
 def find_obligation(key: str, *, tenant: str = "") -> Question[ObligationRow | None]:
-    """Ask for what is owed under a key; None if nothing is.
+    """Ask for the debt under a key; None if nothing is.
 
     Args:
         key: Key of the effect, gate or obligation.

@@ -16,12 +16,12 @@ class LockRow:
     """A holder of a lock. A row of the view ``pgflow.locks``.
 
     Attributes:
-        key: Name of what is locked.
+        key: Name of the lock.
         fence: The number of this time that it was won: greater than that of every holder before.
         holder: Key of the run that holds it, or the name that plain code gave.
         is_shared: True if others may hold it too that share it.
         since: Time at which it was won.
-        expires_at: Time from which it counts no more; None as long as its run holds it.
+        expires_at: Time at which it expires; None as long as its run holds it.
         waiters: Number of runs and of plain code that wait for it.
         run_id: The number of the run; None for plain code.
     """
@@ -48,7 +48,7 @@ def list_locks(
     """Ask for a page of the holders of locks, in the order in which they won them.
 
     Args:
-        key: Name of what is locked; None for all.
+        key: Name of the lock; None for all.
         after: ``next`` of the previous page; None for the first.
         limit: Maximum rows of a page; None for all.
 

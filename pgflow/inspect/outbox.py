@@ -21,7 +21,7 @@ class RelayRow:
         topics: Topics that it listens to.
         target: Target of its events, in words.
         event_id: Its cursor: every event up to this number was delivered, or is a delivery.
-        horizon: No event up to this number can appear any more; slow transactions hold it.
+        horizon: No further event up to this number can appear; slow transactions hold it.
         lag: Events behind the cursor; 10000 for so many or more.
         oldest_at: Time of the oldest of them; None if there is none.
         retrying: Events that wait for another attempt, or behind an event that does.

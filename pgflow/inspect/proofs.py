@@ -78,7 +78,7 @@ def _check_run(run: Mapping[str, Any], anchor: Mapping[str, Any]) -> list[str]:
 
 
 def _check_seal(head: bytes, seal: Mapping[str, Any], anchor: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the way from a seal to its day."""
+    """Return the problems of the path from a seal to its day."""
     numbers = seal["round"].to_bytes(8, "big") + seal["sealed_us"].to_bytes(8, "big", signed=True)
     round_hash = _hash(b"\4", numbers, _climb(head, seal["path"]))
     root = _climb(round_hash, seal["day_path"]).hex()

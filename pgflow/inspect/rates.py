@@ -76,7 +76,7 @@ from events group by grouping sets ((ago), ()) order by ago nulls first
 
 
 def read_rates(minutes: int = 60, *, newest: int = NEWEST_RUNS) -> Question[Rates]:
-    """Ask how many runs began and ended in each of the last minutes, and how long they took.
+    """Ask for the runs started and ended in each of the last minutes, and their durations.
 
     Args:
         minutes: Number of the minutes.

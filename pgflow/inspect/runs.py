@@ -90,7 +90,7 @@ class RunDetail(RunRow):
             of the waits, and so on.
         input: Arguments of the workflow by name.
         output: Value that the workflow returned; None until it has completed.
-        error: The exception that it raised, or what is known of why it is stuck.
+        error: The exception that it raised, or the reason why it is stuck.
         origin_key: Key of the run whose journal this one begins with; None if it began empty, or
             that history is gone.
         origin_generation: Generation of that run.

@@ -135,7 +135,7 @@ class Verification:
         rounds: Number of rounds that were compared with their seals.
         days: Number of days that were compared with their rounds.
         anchored_rounds: Number of rounds that the anchor covers; None without one.
-        findings: Differences from what was sealed; empty for none.
+        findings: Differences from the sealed journal; empty for none.
     """
 
     runs: int
@@ -165,7 +165,7 @@ def list_seals(run_id: int) -> Question[list[SealRow]]:
 
 
 def read_seal_lag() -> Question[SealLag]:
-    """Ask how far the sealer is. It counts the runs that are pending."""
+    """Ask for the progress of the sealer. It counts the runs that are pending."""
     return once(Query(_LAG, (), lambda rows: SealLag(*rows[0])))
 
 
@@ -190,7 +190,7 @@ def read_proof(
     Raises:
         RunNotFound: No run has the key.
         WrongState: The run was not sealed yet, now or when the anchor was taken.
-        InvalidArgument: The anchor is none.
+        InvalidArgument: The anchor is not valid.
     """
     return once(calls.proof(key, tenant, anchor))
 
@@ -203,8 +203,8 @@ def verify_seals(
     anchor: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Steps[Verification]:
-    """Ask whether the journal is what was sealed: every run, or one, every round and every day. It
-    reads the whole journal, page by page.
+    """Compare the journal with its seals: every run, or one, every round and every day. It reads
+    the whole journal, page by page.
 
     Args:
         key: Key of the only run to compare; None for all.
@@ -216,7 +216,7 @@ def verify_seals(
     Raises:
         RunNotFound: No run has the key.
         WrongState: The run is not sealed yet.
-        InvalidArgument: The anchor is none.
+        InvalidArgument: The anchor is not valid.
     """
     findings: list[SealFinding] = []
     anchored: int | None = None

@@ -98,7 +98,7 @@ def list_workflow_rows(newest: int = NEWEST_RUNS) -> Question[list[WorkflowRow]]
 
 
 def list_step_times(workflow: str, newest: int = NEWEST_OF_ONE) -> Question[list[StepTimes]]:
-    """Ask how long the steps of a workflow take, by their names. Of each run the first 200 steps
+    """Ask for the durations of the steps of a workflow, by name. Of each run the first 200 steps
     are looked at.
 
     Args:

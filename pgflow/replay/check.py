@@ -94,7 +94,7 @@ def replay(
     interceptors: Sequence[Interceptor] = (),
     envelopes: Envelopes | None = None,
 ) -> NonDeterminismError | None:
-    """Replays one recorded run; see :func:`find_divergence`.
+    """Replay one recorded run; see :func:`find_divergence`.
 
     Returns:
         How the code diverges from the record; None if it repeats it.
@@ -110,7 +110,7 @@ def find_divergence(
     interceptors: Sequence[Interceptor] = (),
     envelopes: Envelopes | None = None,
 ) -> Divergence | None:
-    """Replays one recorded run.
+    """Replay one recorded run.
 
     Args:
         recorded: The run with its whole journal.

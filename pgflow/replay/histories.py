@@ -140,7 +140,7 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
 
 
 def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str]) -> list[int]:
-    """Writes a run with all its generations, each on a line.
+    """Write a run with all its generations, each on a line.
 
     Args:
         connection: Connection to its database;
@@ -295,7 +295,7 @@ class Replayed:
     redacted: int = 0
 
     def count(self, verdict: Verdict) -> None:
-        """Counts one more."""
+        """Count one more."""
         if not verdict.is_known:
             self.unknown[verdict.workflow] = self.unknown.get(verdict.workflow, 0) + 1
         elif verdict.is_redacted:
@@ -309,7 +309,7 @@ class Replayed:
 def replay_histories(
     histories: Iterable[RecordedRun], definitions: Definitions
 ) -> Iterator[Verdict]:
-    """Replays recorded runs against the code at hand. No body runs, and nothing is written.
+    """Replay recorded runs against the present code. No body runs, and nothing is written.
 
     Args:
         histories: Recorded runs.

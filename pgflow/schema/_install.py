@@ -177,7 +177,7 @@ class MigrationReport:
 
 
 def migrate_dsn(dsn: str, *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> MigrationReport:
-    """`migrate` on a connection of its own.
+    """Run `migrate` on a new connection.
 
     Args:
         dsn: Connection string or URL.
@@ -418,7 +418,7 @@ def _become(found: Installed) -> sql.Composed:
 def _find_pending(
     cursor: psycopg.Cursor[tuple[Any, ...]], found: Installed, assets: Assets
 ) -> Pending:
-    """Compares the files with what the database says was applied; the owner must ask."""
+    """Compare the files with those that the database has applied. Only the owner may ask."""
     if not found.has_schema:
         return Pending(assets.migrations, assets.sources)
     migrations = dict(cursor.execute("select name, sha256 from pgflow.migration").fetchall())

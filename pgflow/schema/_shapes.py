@@ -95,8 +95,8 @@ def names_gone(text: str) -> list[str]:
 
 
 def make_way(file: SqlFile, assets: Assets) -> str:
-    """Renames each function of the names in a file that none of the shapes to come can replace;
-    between MAKE_WAY and MADE_WAY.
+    """Rename each function of a file that none of the new shapes can replace; between MAKE_WAY and
+    MADE_WAY.
     """
     names = {name for name, _ in headers(file.text)} | set(names_gone(file.text))
     shapes: dict[str, list[str]] = {name: [] for name in sorted(names)}

@@ -104,7 +104,7 @@ class Installed:
 
 
 def require_schema(conn: psycopg.Connection[Any]) -> None:
-    """Makes sure, with one query, that this version can work with the database of ``conn``.
+    """Check, with one query, that this version can work with the database of ``conn``.
 
     Raises:
         ServerUnsupported, SchemaMissing, SchemaForeign, SchemaOutdated, SchemaNewer: Why it cannot.
@@ -114,7 +114,7 @@ def require_schema(conn: psycopg.Connection[Any]) -> None:
 
 
 def judge_schema(row: Sequence[Any] | None) -> None:
-    """Judges the row that `SCHEMA_QUERY` returned, fetched by either colour.
+    """Judge the row of `SCHEMA_QUERY`, fetched by either colour.
 
     Args:
         row: The row as a tuple (``row_factory=tuple_row``).
@@ -192,7 +192,7 @@ def place_of(found: Installed) -> str:
 
 
 def check_ground(found: Installed) -> None:
-    """Raises where nothing may be done at all, neither work nor an upgrade."""
+    """Raise if neither work nor an upgrade is possible."""
     if found.server_version < OLDEST_SERVER:
         raise ServerUnsupported(
             f"the server is Postgres {found.server_version // 10000}: pgflow needs 15 or newer"

@@ -203,8 +203,8 @@ DRIVERS = ("psycopg", "psycopg_async", "asyncpg", "psycopg2")
 
 
 def check_connection(target: Any, connection: Connection) -> None:
-    """Refuses one in autocommit mode, which has no transaction to join, whether it, its session or
-    its engine says so.
+    """Refuse a connection in autocommit mode, set on itself, its session or its engine: it has no
+    transaction to join.
 
     And one of a driver whose errors the engine cannot read.
     """
@@ -220,7 +220,7 @@ def check_connection(target: Any, connection: Connection) -> None:
 
 
 def after_commit(session: Session) -> Callable[[Callable[[], None]], None]:
-    """Registers what to do after the outermost commit of a session."""
+    """Register a function to call after the outermost commit of a session."""
 
     def register(action: Callable[[], None]) -> None:
         if _ACTIONS not in session.info:

@@ -28,8 +28,8 @@ MESSAGE_HEADERS: Final = {
 async def message(
     tails: Tails, run: str, stream: str, *, live: bool = True
 ) -> AsyncGenerator[str, None]:
-    """Yields a stream as server-sent events of one message, for an answer with
-    ``MESSAGE_HEADERS``. Ask first whether the reader may see the run.
+    """Yield a stream as server-sent events of one message, for an answer with ``MESSAGE_HEADERS``.
+    First check that the reader may see the run.
 
     A text is words, which follow each other. ``{"type": "text", "text": ...}`` is the whole text,
     in place of the words that were not durable. Any other object with a ``type`` is a chunk of the

@@ -28,7 +28,7 @@ log = logging.getLogger("pgflow")
 Cursor = tuple[int, int]
 
 KEPT = 1_000
-"""Events that a tail keeps for its readers. Who is further behind reads for itself."""
+"""Events that a tail keeps for its readers. Slower readers query the database."""
 FIRST_LOOK_SECONDS = 0.02
 LONGEST_LOOK_SECONDS = 1.0
 UNTOLD_LOOK_SECONDS = 0.1
@@ -64,7 +64,7 @@ def cursor_of(event_id: str) -> Cursor:
     """Return the place that an id names.
 
     Raises:
-        InvalidArgument: It is none of ours.
+        InvalidArgument: The id is not valid.
     """
     found = re.fullmatch(r"([0-9]{1,19})-([0-9]{1,10})", event_id)
     run_id, seq = (int(found[1]), int(found[2])) if found else (-1, -1)
@@ -77,7 +77,7 @@ class Tails:
     """The streams that are followed in this process, each read once. Belongs to one event loop.
 
     Args:
-        app: The app. What is read is decoded with its codec.
+        app: The app. Values are decoded with its codec.
     """
 
     def __init__(self, app: App | AsyncApp) -> None:
@@ -284,7 +284,7 @@ class _Tail:
         changed.set()
 
     async def stop(self) -> None:
-        """Ends it."""
+        """Stop the tail."""
         await cancel([self._task])
 
     async def _follow(self) -> None:
@@ -304,7 +304,7 @@ class _Tail:
             self._tell()
 
     async def _look_until(self, ending: asyncio.Task[result.Ended]) -> None:
-        """Looks until the stream is closed, or its run has ended, and nothing has come since."""
+        """Poll until the stream is closed, or its run has ended, and nothing has arrived since."""
         delay = FIRST_LOOK_SECONDS
         while True:
             self._hint.clear()
@@ -352,7 +352,7 @@ class _Tail:
         return bool(found)
 
     async def _insist(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Asks until there is an answer: over a fail-over, say."""
+        """Ask until there is an answer, even across a failover."""
         delay = FIRST_LOOK_SECONDS
         while True:
             try:

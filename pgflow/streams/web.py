@@ -231,7 +231,7 @@ class _Response:
             )
 
     async def event(self, event: Event) -> None:
-        """Sends an event."""
+        """Send an event."""
         said = json.dumps({"value": event.value, "draft": event.draft}, ensure_ascii=False)
         if event.is_durable:
             await self._write(f"event: unit\nid: {event.id}\ndata: {said}\n\n")
@@ -239,11 +239,11 @@ class _Response:
             await self._write(f"event: draft\ndata: {said}\n\n")
 
     async def beat(self) -> None:
-        """Says that the line is alive."""
+        """Send a sign of life."""
         await self._write(": still here\n\n")
 
     async def stuck(self, why: str) -> None:
-        """Says that a person is needed; who asks again may find that the run goes on."""
+        """Send that a person is needed. A later request may find that the run continues."""
         await self._write(f"event: stuck\ndata: {json.dumps(why)}\n\n")
         await self.close()
 
@@ -256,14 +256,14 @@ class _Response:
         await self.close()
 
     async def refuse(self, status: int, why: str) -> None:
-        """Answers that there is nothing to be read."""
+        """Answer that there is nothing to read."""
         if self.has_begun:
             await self.close()
         else:
             await _refuse(self._send, status, why)
 
     async def close(self) -> None:
-        """Ends the answer."""
+        """End the answer."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -281,29 +281,29 @@ class _Socket:
         await self._send({"type": "websocket.send", "text": text})
 
     async def event(self, event: Event) -> None:
-        """Sends an event."""
+        """Send an event."""
         kind = "unit" if event.is_durable else "draft"
         await self._write(kind, id=event.id, value=event.value, draft=event.draft)
 
     async def beat(self) -> None:
-        """Says nothing: the server asks by itself whether the line is alive."""
+        """Do nothing: the server checks the connection itself."""
 
     async def stuck(self, why: str) -> None:
-        """Says that a person is needed; who asks again may find that the run goes on."""
+        """Send that a person is needed. A later request may find that the run continues."""
         await self._write("stuck", value=why)
         await self.close(TRY_AGAIN_LATER)
 
     async def end(self, *, knew_all: bool) -> None:
-        """Says that nothing more comes."""
+        """End the stream."""
         del knew_all
         await self._write("end")
         await self.close()
 
     async def refuse(self, status: int, why: str) -> None:
-        """Answers that there is nothing to be read."""
+        """Answer that there is nothing to read."""
         reason = why.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
         await self.close(OUR_OWN + status, reason)
 
     async def close(self, code: int = OVER, reason: str = "") -> None:
-        """Ends the answer."""
+        """End the answer."""
         await self._send({"type": "websocket.close", "code": code, "reason": reason})

@@ -1,11 +1,10 @@
--- Documents: values under paths, for whatever an integration keeps that is no run's: the checkpoints and the memory of
--- agents, the items of a conversation.
+-- Documents: values under paths, for data of integrations outside of runs: the checkpoints and the memory of agents,
+-- the items of a conversation.
 --
 -- A path is a list of names. So a folder is a range of the primary key, and reading one is a walk along the index, in
--- either direction. A path and what follows it come before the path whose last name has one character more, since no
--- text holds a character below chr(1). Who writes several at once writes them in the order of their paths: two such
--- writers wait for each other in a row, and never in a circle. A document that has expired is seen by nobody, and each
--- write removes a few of them.
+-- either direction. A path and those below it come before the path whose last name has one character more, since no
+-- text has a character below chr(1). Several documents are written in the order of their paths: two such writers may
+-- wait for each other, but never deadlock. Expired documents are invisible, and each write removes a few of them.
 
 create or replace function pgflow.check_path_(path text[])
 returns text[]
@@ -43,7 +42,8 @@ begin
 end
 $$;
 comment on function pgflow.check_collection_(text)
-  is 'Refuses (PF003) a collection that nobody may write: one with such a name, or the record of orders to relays';
+  is 'Raises PF003 for a collection that may not be written: one with a reserved name, or the record of commands to '
+     'relays';
 
 create or replace function pgflow.names_of_(path json)
 returns text[]
@@ -120,7 +120,7 @@ declare
 begin
   for wanted in select pgflow.names_of_(p.value) from json_array_elements(paths) p loop
     if refresh then
-      -- Whoever writes it at this moment gives it a time of its own.
+      -- A concurrent writer gives it a time of its own.
       update pgflow.document d set expires_at = t + d.ttl_ms * interval '1 ms'
       where (d.collection, d.path) in (
         select o.collection, o.path from pgflow.document o
@@ -290,7 +290,7 @@ comment on column pgflow.documents.path is 'Names of folders, the outermost firs
 comment on column pgflow.documents.value is 'Value, as it is stored';
 comment on column pgflow.documents.created_at is 'Time at which the path was written first';
 comment on column pgflow.documents.updated_at is 'Time of the last write';
-comment on column pgflow.documents.expires_at is 'Time from which nobody sees it any more; null = never';
+comment on column pgflow.documents.expires_at is 'Time at which it expires; null = never';
 
 create or replace function pgflow.check_documents_()
 returns table (invariant text, detail text)

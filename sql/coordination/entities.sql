@@ -1,12 +1,13 @@
--- Entities: state under a name and a key, changed by updates, one after the other.
+-- Entities: state under a name and a key, changed by one update at a time.
 --
--- The code of an update is Python; what makes it atomic is here. `open_entity` locks the row of the entity and answers
--- its state, the code decides, and `update_entity` writes the new state with a row of the history that has the verdict.
--- All of it is one transaction: that of a run's step, which the fence of the run ends, or somebody else's. Whoever
--- reads takes no lock. The row is like one of the application's own: it is locked before anything of the engine's.
+-- The code of an update is Python; this file makes it atomic. `open_entity` locks the row of the entity and returns
+-- its state, the code decides, and `update_entity` writes the new state with a row of the history that has the
+-- verdict. All of it is one transaction: that of a run's step, which the fence of the run ends, or one of the
+-- application. Reads take no lock. The row is like one of the application's own: it is locked before any row of the
+-- engine.
 --
--- From SQL, an update is mail: `post_update` inserts it, and a worker whose code has the entity takes the oldest update
--- of an entity, makes it, and removes it in the same transaction. What became of it stands in the history.
+-- From SQL, an update is mail: `post_update` inserts it, and a worker whose code has the entity takes the oldest
+-- update of an entity, makes it, and removes it in the same transaction. The history has its outcome.
 
 create or replace function pgflow.open_entity(
   name text, key text, expect bigint default null, update text default null, idempotency_key text default null,
@@ -100,7 +101,7 @@ begin
         from_version),
       hint = 'Open it in the same transaction.';
   end if;
-  -- A run, and whoever sent the mail, are on record: nobody else is named for them.
+  -- The record has the run or the sender of the mail, so no other name is kept.
   delete from pgflow.entity_mail m where m.mail_id = mail_id returning m.sent_by into who;
   who := coalesce(who, (select left(r.key, 255) from pgflow.run r where r.run_id = run_id), pgflow.sender_(said_by));
   insert into pgflow.entity_history (version, at, run_id, mail_id, call, name, key, update, said_by, idempotency_key,
@@ -200,9 +201,9 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  -- Whoever holds the entity for long keeps the others' mail waiting no longer than this.
+  -- A long lock on the entity delays the mail of others no longer than this.
   select set_config('lock_timeout', '1000', true);
-  -- Of each entity the oldest comes first: while somebody else makes that, the others wait.
+  -- The oldest update of an entity comes first: while another worker makes it, the others wait.
   select m.mail_id, m.name, m.key, m.update, m.args::text, m.expect, m.sent_by, m.idempotency_key
   from pgflow.entity_mail m
   where m.name = any(names) and m.mail_id <> all(passed_over) and not exists (
@@ -224,8 +225,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select exists (select from pgflow.entity_mail m where m.name = any(names))
 $$;
-comment on function pgflow.has_updates(text[])
-  is 'True if somebody has asked by SQL for an update of entities of these names';
+comment on function pgflow.has_updates(text[]) is 'True if an update of entities of these names was requested by SQL';
 --! grant has_updates to pgflow_worker
 
 create or replace function pgflow.refuse_update(mail_id bigint, error json)
@@ -279,12 +279,12 @@ comment on column pgflow.entity_updates.version is 'Version of the entity after 
 comment on column pgflow.entity_updates.at is 'Time of the update';
 comment on column pgflow.entity_updates.update is 'Name of the update';
 comment on column pgflow.entity_updates.said_by
-  is 'Key of the run, or the name of whoever made it, with the role of the session in brackets';
+  is 'Author of the update: key of a run, or a name, with the role of the session in brackets';
 comment on column pgflow.entity_updates.args is 'Its arguments by their names';
 comment on column pgflow.entity_updates.verdict is 'Value that it returned; null = it was refused';
 comment on column pgflow.entity_updates.error is 'Reason for which it was refused; null = it was not';
 comment on column pgflow.entity_updates.state is 'The state after it; null = it changed nothing';
-comment on column pgflow.entity_updates.run_id is 'The number of the run whose update it is; null = of somebody else';
+comment on column pgflow.entity_updates.run_id is 'Number of the run that made the update; null = no run';
 comment on column pgflow.entity_updates.call is 'Number of the call of that run';
 
 create or replace function pgflow.check_entities_()

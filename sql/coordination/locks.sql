@@ -1,28 +1,29 @@
 -- Locks: mutual exclusion among runs and plain code, for as long as a block of code lasts.
 --
--- A run that waits is parked, with a row in `lock_wait`; who has won has a row in `lock`. Winning is a commit, and the
--- death of a worker is none: the run goes on holding, and ends or gives back in a commit of its own. Plain code holds
--- for a limited time, which it renews. Each time that a lock is won has a number, the fence. What the lock protects may
--- refuse a smaller one than it has seen: that makes a holder harmless who was frozen past its time.
+-- A waiting run is parked, with a row in `lock_wait`; a holder has a row in `lock`. A lock is won by a commit, and
+-- the death of a worker changes nothing: the run still holds it, and ends or releases it in a commit of its own.
+-- Plain code holds a lock for a limited time, which it renews. Each win of a lock has a number, the fence. The
+-- protected system may refuse a smaller fence than the largest it has seen: that makes a holder harmless that was
+-- frozen past its time.
 --
--- Whoever decides about a key has the key to itself: an advisory lock, that is tried and never waited for, and only in
--- READ COMMITTED, so that each later statement sees what was decided before. Whoever cannot have it leaves a row in
--- `lock_nudge` beside what it has changed, and a sweep decides instead. So nobody is overlooked: two who change a key
--- at once either come one after the other, or one of them leaves a nudge that is found after its commit. And no commit
--- waits for the transaction of somebody else who takes or gives back a lock.
+-- Decisions about a key are exclusive: an advisory lock, that is tried and never waited for, and only in READ
+-- COMMITTED, so that each later statement sees earlier decisions. A session that does not get it leaves a row in
+-- `lock_nudge` beside its change, and a sweep decides instead. So no waiter is missed: of two sessions that change a
+-- key at once, either one comes after the other, or one leaves a nudge that is found after its commit. And no commit
+-- waits for the transaction of another that takes or releases a lock.
 --
--- The queue of a key is served in the order of its tickets. Those who would share it are served together, as far as
--- nobody stands between them who would not. A holder whose time is over, or whose run has ended, is no holder: the next
--- one who looks at the key removes the row. A wait inside the block of another lock could close a circle of runs that
--- wait for each other. The fences around it are in its row, so the circle is found by walking from keys to holders, and
--- from them to the waits inside their blocks. Whoever walks has all circles to itself (another advisory lock), since of
--- two that close one at the same time neither would see the other.
+-- The queue of a key is served in the order of its tickets. Adjacent waiters that share it are served together. A
+-- holder whose time is over, or whose run has ended, does not count: the next look at the key removes the row. A wait
+-- inside the block of another lock could deadlock with other runs. The fences around it are in its row, so the circle
+-- is found by walking from keys to holders, and from them to the waits inside their blocks. The walk excludes other
+-- walks (another advisory lock), since two waits that close a circle at the same time would not see each other.
 --
--- The name of a holder stands in a view, so it proves nothing. Plain code shows a secret when it takes a lock, renews it
--- or gives it back; only a hash of that is kept, and no view has it. Whoever gives none is known by its session. A
--- holder that asks again, since the answer was lost, gets a new fence: no two answers ever have the same.
+-- The name of a holder is in a view, so it proves nothing. Plain code presents a secret when it takes, renews or
+-- releases a lock; only a hash of the secret is kept, and no view has it. Without a secret, the session identifies
+-- the holder. A holder that asks again, since the answer was lost, gets a new fence: no two answers ever have the
+-- same.
 --
--- What a question says of locks (`answer_all_`):
+-- Locks in a question (`answer_all_`):
 --   locks      [[call, key, is shared, seconds, seq of its time-out, [fence, ...]], ...]   waits; there, perhaps empty,
 --              if any of the three is
 --   holds      [[call, key, fence, is given back], ...]   blocks that are open, each the call that ends with it
@@ -109,7 +110,7 @@ begin
 end
 $$;
 comment on function pgflow.is_open_to_(text, boolean)
-  is 'True if nobody holds a key, or all of them share it with one who would share it too';
+  is 'True if a key is free, or shared by all holders and the next one';
 
 create or replace function pgflow.grant_key_(wanted text, t timestamptz)
 returns bigint[]
@@ -125,7 +126,7 @@ declare
   won bigint;
   chains bigint[] := '{}';
 begin
-  -- A row that somebody has locked is being given back.
+  -- A locked row is being released.
   delete from pgflow.lock l where l.ctid = any(array(
     select k.ctid from pgflow.lock k
     where k.key = wanted
@@ -180,7 +181,7 @@ begin
 end
 $$;
 comment on function pgflow.tell_waiter_(pgflow.lock_wait, json, timestamptz)
-  is 'Tells a run what became of its wait for a lock; answers its chain';
+  is 'Posts the outcome of its wait for a lock to a run; returns its chain';
 
 create or replace function pgflow.free_key_(key text, t timestamptz, out to_wake bigint[], out is_put_off boolean)
 language plpgsql
@@ -294,7 +295,7 @@ begin
       select (e->0)::int as call, e->>1 as key, (e->2)::bigint as fence, (e->3)::boolean as is_given_back
       from jsonb_array_elements(one.q->'holds') e
     loop
-      -- One that somebody has locked is over: it has expired, or is taken away.
+      -- A locked one is over: it expired, or is being taken away.
       select l.* into held from pgflow.lock l
       where l.fence = part.fence and l.run_id = one.me for update skip locked;
       if held.fence is not null then
@@ -316,7 +317,7 @@ begin
     end loop;
     foreach given in array freed loop
       select f.* into done from pgflow.free_key_(given, t) f;
-      -- The wake of whoever has put it off finds that there is something to sweep.
+      -- The wake of the session that postponed it finds the sweep.
       to_wake := to_wake || done.to_wake || case when done.is_put_off then array[one.chain] end;
     end loop;
     return next;
@@ -420,7 +421,7 @@ begin
     return;
   end if;
   to_wake := pgflow.grant_key_(key, t);
-  -- It was its turn: it need not be told by mail.
+  -- It was its turn, so it needs no mail.
   delete from pgflow.signal s
   where s.chain_id = chain and s.kind = 'l' and s.name = key and s.run_id = me and s.call = call;
   if found then
@@ -440,8 +441,8 @@ begin
 end
 $$;
 comment on function pgflow.ask_lock_(bigint, bigint, int, text, boolean, interval, bigint[], timestamptz)
-  is 'Asks for a lock: its fence if it is won at once, or why it is refused; else the run stands in the queue, as it '
-     'may have before (is_new)';
+  is 'Asks for a lock: returns its fence if it is won at once, or the reason of a refusal; else the run waits in the '
+     'queue, perhaps already since before (is_new)';
 
 create or replace function pgflow.ask_locks_(questions jsonb, positions int[], seqs int[], t timestamptz)
 returns table (pos int, seq int, units jsonb, is_news boolean, to_wake bigint[])
@@ -523,7 +524,7 @@ begin
     return to_wake;
   end if;
   perform pgflow.leave_queues_(run_ids, null, t);
-  -- One that somebody has locked has expired, and is just being taken: it is not waited for.
+  -- A locked one has expired and is being taken: do not wait for it.
   with gone as (
     delete from pgflow.lock l where l.ctid = any(array(
       select k.ctid from pgflow.lock k where k.run_id = any(run_ids) for update skip locked
@@ -554,8 +555,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 begin
-  -- What was won, and the code never heard of, is nobody's.
-  -- Nor is what somebody takes away just now.
+  -- A lock that was won without the code's knowledge is free. So is one that is being taken away.
   update pgflow.lock l set run_id = next_id, call = 0
   where l.ctid = any(array(
     select k.ctid from pgflow.lock k
@@ -632,7 +632,7 @@ declare
   held int;
   t timestamptz;
 begin
-  -- Until this is committed nobody takes the lock away, and nobody else wins it.
+  -- Until this commits, the lock is neither taken away nor won by another.
   select count(*) into held from (
     select from pgflow.lock l where l.fence = any(fences) and l.run_id = run_id order by l.fence for key share
   ) k;
@@ -928,8 +928,8 @@ begin
 end
 $$;
 comment on function pgflow.leave_lock(text, text, text)
-  is 'Takes plain code out of the queue of a lock, or gives it back if its turn has just come. Only whoever has the '
-     'secret can: of others nothing is changed';
+  is 'Removes plain code from the queue of a lock, or releases the lock if its turn has just come. It needs the '
+     'secret; without it, nothing changes';
 --! grant leave_lock to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.break_lock(key text, why text, sent_by text default null)
@@ -964,8 +964,8 @@ begin
 end
 $$;
 comment on function pgflow.break_lock(text, text, text)
-  is 'Takes a lock from whoever holds it, and records who did so and why; answers how many held it. A run learns of it '
-     'at its next durable call in the block, as LockLost. For operators';
+  is 'Takes a lock away from its holders, and records author and reason; returns their number. A run gets LockLost '
+     'at its next durable call in the block. For operators';
 --! grant break_lock to pgflow_operator
 
 -- ---------------------------------------------------------------- reading
@@ -997,8 +997,8 @@ comment on column pgflow.broken_locks.fence is 'The number of the time that it h
 comment on column pgflow.broken_locks.holder is 'Key of the run, or the name that plain code gave';
 comment on column pgflow.broken_locks.broken_at is 'Time at which it was taken away';
 comment on column pgflow.broken_locks.broken_by
-  is 'Name of whoever took it away, with the role of the session in brackets';
-comment on column pgflow.broken_locks.why is 'Reason, in the words of whoever took it away';
+  is 'Name of the operator who took it away, with the role of the session in brackets';
+comment on column pgflow.broken_locks.why is 'Reason given by the operator';
 comment on column pgflow.broken_locks.run_id is 'The number of the run; null = plain code';
 
 create or replace function pgflow.check_locks_()
@@ -1043,5 +1043,4 @@ begin
     and not exists (select from pgflow.signal s where s.kind = 'l' and s.run_id = w.run_id and s.call = w.call);
 end
 $$;
-comment on function pgflow.check_locks_()
-  is 'Locks have one holder, whose run is open, and nobody who waits is forgotten';
+comment on function pgflow.check_locks_() is 'Locks have one holder, whose run is open, and no waiter is forgotten';

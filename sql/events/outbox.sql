@@ -1,16 +1,16 @@
--- The outbox: `publish` writes an event in the caller's transaction, so it is there if that commits, and whoever brings
--- it anywhere is a relay (sql/events/relays.sql).
+-- The outbox: `publish` writes an event in the caller's transaction, so it exists if that commits. Relays deliver it
+-- (sql/events/relays.sql).
 --
--- Whoever reads must not page by "greater than the last number": a slow transaction commits after a later one, and its
+-- Readers must not page by "greater than the last number": a slow transaction commits after a later one, and its
 -- events would be skipped. Nor by the number of the transaction: two writers of one key that wait for each other draw
--- numbers in the order in which they write, whatever their transactions are called. So events are read by their own
--- numbers, up to a horizon below which none can appear any more. `publish` makes that possible: its transaction has a
--- number before it draws one for the event. A reader looks at the newest number of an event and takes a transaction
--- number after that. Whoever began later draws greater ones, so once all transactions before it have ended, that number
--- of an event is a horizon.
+-- numbers in the order in which they write, whatever their transaction numbers. So events are read by their own
+-- numbers, up to a horizon below which none can appear any more. For that, the transaction of `publish` has a number
+-- before it draws one for the event. A reader reads the newest number of an event and takes a transaction number
+-- after that. Later transactions draw greater numbers, so once all transactions before it have ended, that number of
+-- an event is a horizon.
 --
--- Events are in partitions by their numbers, as the journal is. Old ones go as tables, save for the newest partition,
--- from which they go as rows.
+-- Events are in partitions by their numbers, like the journal. Old partitions are dropped as tables; old rows of the
+-- newest one are deleted.
 
 create or replace function pgflow.add_event_partitions(ahead int default 3, width bigint default 1000000)
 returns int
@@ -180,7 +180,7 @@ begin
   select case when s.is_called then s.last_value else 0 end into newest from pgflow.event_id_seq s;
   events := 0;
   partitions := 0;
-  -- Nobody waits behind us for long: a partition whose turn does not come goes the next time.
+  -- Others wait for us only briefly: a partition that cannot be locked is dropped next time.
   perform set_config('lock_timeout', '100ms', true);
   for part in
     select c.relname, b.lower, b.upper
@@ -198,7 +198,7 @@ begin
         select from pgflow.event e where e.event_id >= part.lower and e.event_id < part.upper and e.at >= before);
       begin
         execute format('lock table pgflow.%I in access exclusive mode', part.relname);
-        -- Once more, with nobody there who could still commit an event into it.
+        -- Look again, now that no transaction can still commit an event into it.
         continue when pgflow.is_wanted_(part.lower, part.upper);
         execute format('drop table pgflow.%I', part.relname);
         partitions := partitions + 1;
@@ -244,4 +244,4 @@ comment on column pgflow.events.at is 'Time of publishing';
 comment on column pgflow.events.topic is 'Topic, to which relays listen';
 comment on column pgflow.events.key is 'Events of one key come in their order; null = any order will do';
 comment on column pgflow.events.payload is 'Content, as the encoder wrote it';
-comment on column pgflow.events.run_id is 'The number of the run that has published it; null = somebody else';
+comment on column pgflow.events.run_id is 'Number of the run that published it; null = no run';

@@ -1,17 +1,17 @@
--- Relays: each brings the events of some topics to one place, at least once and in the order of their numbers for each
--- key. sql/events/outbox.sql says how far one may read.
+-- Relays: each delivers the events of some topics to one target, at least once and, for each key, in the order of
+-- their numbers. sql/events/outbox.sql defines how far one may read.
 --
--- A worker leases a relay, takes a batch, delivers it, and settles it behind the fence: what was delivered is passed by
--- the cursor, what failed becomes a delivery of its own that is due later, and what has the key of one stands behind
--- it. So one event that fails holds up its key and nothing else. One that fails too often is dead, and its key goes on.
--- A worker that dies, or is frozen beyond its lease, has settled nothing: another delivers the batch again, under the
--- same numbers.
+-- A worker leases a relay, takes a batch, delivers it, and settles it behind the fence: the cursor passes delivered
+-- events, a failed one becomes a delivery of its own that is due later, and later events of its key wait behind it.
+-- So a failing event blocks its key and nothing else. An event that fails too often is dead, and its key continues. A
+-- worker that dies, or is frozen beyond its lease, has settled nothing: another one delivers the batch again, under
+-- the same numbers.
 --
--- When a target fails again and again without a success, its circuit opens: nothing is taken for a while, and then one
--- event, to see. So an outage uses up no attempts.
+-- When a target fails repeatedly without a success, its circuit opens: the relay takes nothing for a while, and then
+-- one event as a probe. So an outage uses up no attempts.
 --
--- Where delivering is work in this database - a start, a notification, a handler's own writes - the same transaction
--- settles it, and it happens once.
+-- If a delivery is work in this database - a start, a notification, a handler's own writes - the same transaction
+-- settles it, and it happens exactly once.
 
 create or replace function pgflow.find_relay_(name text)
 returns void
@@ -22,7 +22,7 @@ as $$
 begin
   perform from pgflow.relay r where r.name = find_relay_.name for update;
   if not found then
-    raise exception using errcode = 'PF028', message = format('there is no relay %s', quote_nullable(name)),
+    raise exception using errcode = 'PF028', message = format('relay %s does not exist', quote_nullable(name)),
       hint = 'pgflow.relays has those that there are.';
   end if;
 end
@@ -70,8 +70,8 @@ begin
 end
 $$;
 comment on function pgflow.declare_relay(text, text[], text, text)
-  is 'Makes a relay, or tells one that is there its topics; answers whether it is new. A new one begins with the '
-     'oldest event that is kept, or behind the newest';
+  is 'Creates a relay, or sets the topics of an existing one; returns true if it is new. A new one begins with the '
+     'oldest kept event, or after the newest';
 --! grant declare_relay to pgflow_worker, pgflow_operator
 
 create or replace function pgflow.relay_news(names text[], token bigint, out news text[], out wait_seconds float8)
@@ -184,7 +184,7 @@ begin
   into events
   from both_ b where b.bytes <= 4194304 or b.bytes = octet_length(b.payload::text);
   state := case when events is not null then 'taken' when r.horizon < newest then 'behind' else 'idle' end;
-  -- Somebody who began earlier may still publish.
+  -- An earlier transaction may still publish.
   wait_seconds := case when state = 'behind' then 0.02 end;
 end
 $$;
@@ -308,7 +308,8 @@ begin
   perform pgflow.note_evidence_('relay_change', array_to_json(place));
 end
 $$;
-comment on function pgflow.note_relay_(text, text, jsonb, text, text) is 'Keeps who said what of a relay';
+comment on function pgflow.note_relay_(text, text, jsonb, text, text)
+  is 'Records the author and the reason of a command to a relay';
 
 create or replace function pgflow.replay_relay(
   name text, from_event bigint, why text default null, sent_by text default null
@@ -325,7 +326,7 @@ begin
   if from_event is null or from_event < 1 then
     raise exception using errcode = 'PF003', message = 'an event has a number from 1 on';
   end if;
-  -- Whoever delivers just now has lost it, and settles nothing.
+  -- A worker that is delivering has lost its lease, and settles nothing.
   update pgflow.relay r set event_id = from_event - 1, token = null, leased_until = null where r.name = name;
   perform pgflow.note_relay_(name, 'replayed', jsonb_build_object('from_event', from_event), why, sent_by);
   return (
@@ -365,7 +366,7 @@ begin
 end
 $$;
 comment on function pgflow.redeliver_events(text, bigint, text, text)
-  is 'Has a relay try its dead events again, or one of them; answers how many. PF028 if there is no such relay';
+  is 'Retries the dead events of a relay, or one of them; returns their number. PF028 if the relay does not exist';
 --! grant redeliver_events to pgflow_operator
 
 create or replace function pgflow.pause_relay(name text, why text default null, sent_by text default null)
@@ -382,7 +383,7 @@ begin
 end
 $$;
 comment on function pgflow.pause_relay(text, text, text)
-  is 'Has a relay take no more events until resume_relay; PF028 if there is no such relay';
+  is 'Pauses a relay: it takes no events until resume_relay. PF028 if the relay does not exist';
 --! grant pause_relay to pgflow_operator
 
 create or replace function pgflow.resume_relay(name text, why text default null, sent_by text default null)
@@ -399,7 +400,7 @@ begin
 end
 $$;
 comment on function pgflow.resume_relay(text, text, text)
-  is 'Lets a relay go on that is paused, or whose circuit is open; PF028 if there is no such relay';
+  is 'Resumes a relay that is paused, or whose circuit is open. PF028 if the relay does not exist';
 --! grant resume_relay to pgflow_operator
 
 create or replace function pgflow.drop_relay(name text)
@@ -417,7 +418,7 @@ begin
 end
 $$;
 comment on function pgflow.drop_relay(text)
-  is 'Removes a relay, its cursor and its deliveries; PF028 if there is no such relay';
+  is 'Removes a relay, its cursor and its deliveries. PF028 if the relay does not exist';
 --! grant drop_relay to pgflow_operator
 
 -- ---------------------------------------------------------------- reading
@@ -443,7 +444,7 @@ cross join lateral (
   select count(*) filter (where not d.is_dead) as retrying, count(*) filter (where d.is_dead) as dead
   from pgflow.delivery d where d.relay = r.name
 ) d;
-comment on view pgflow.relays is 'Relays: how far each has come, and what stands in its way';
+comment on view pgflow.relays is 'Relays: the progress of each, and its obstacles';
 --! grant relays to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.relays.name is 'Its name';
 comment on column pgflow.relays.state
@@ -455,7 +456,7 @@ comment on column pgflow.relays.horizon is 'No event up to this number can appea
 comment on column pgflow.relays.lag is 'Events that it has yet to take; 10000 = so many or more';
 comment on column pgflow.relays.oldest_at is 'Time of the oldest of them; null = there is none';
 comment on column pgflow.relays.retrying is 'Events that wait for another try, or behind one that does';
-comment on column pgflow.relays.dead is 'Events that are not tried any more, until somebody says so';
+comment on column pgflow.relays.dead is 'Events that are not retried until redeliver_events';
 comment on column pgflow.relays.delivered is 'Number of events that it has delivered';
 comment on column pgflow.relays.failures is 'Deliveries that failed since one last succeeded';
 comment on column pgflow.relays.error is 'The last failure; null = none since the last success';
@@ -471,14 +472,14 @@ from pgflow.document d where d.collection = 'pgflow.relays';
 comment on view pgflow.relay_changes
   is 'Orders to relays, from their declaration to their removal: who, when and why';
 --! grant relay_changes to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
-comment on column pgflow.relay_changes.changed_at is 'Time at which it was said';
+comment on column pgflow.relay_changes.changed_at is 'Time of the command';
 comment on column pgflow.relay_changes.relay is 'Name of the relay';
 comment on column pgflow.relay_changes.what is 'declared, paused, resumed, replayed, redelivered or dropped';
 comment on column pgflow.relay_changes.said
   is 'The event from which it goes on; or the one that is tried again, and how many; or topics and target';
 comment on column pgflow.relay_changes.why is 'The reason given; null = none';
 comment on column pgflow.relay_changes.changed_by
-  is 'Name of whoever said it, with the role of the session in brackets';
+  is 'Author of the command, with the role of the session in brackets';
 
 drop view if exists pgflow.deliveries;
 create view pgflow.deliveries as
@@ -489,15 +490,16 @@ comment on view pgflow.deliveries is 'Events that a relay could not deliver at o
 --! grant deliveries to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.deliveries.relay is 'Name of the relay';
 comment on column pgflow.deliveries.event_id is 'The number of the event';
-comment on column pgflow.deliveries.state is 'waiting for another try, or dead until somebody says so';
+comment on column pgflow.deliveries.state is 'waiting for the next attempt, or dead until redeliver_events';
 comment on column pgflow.deliveries.topic is 'Topic of the event';
 comment on column pgflow.deliveries.key is 'Key of the event';
-comment on column pgflow.deliveries.attempts is 'Number of tries so far; 0 = it stands behind another of its key';
+comment on column pgflow.deliveries.attempts
+  is 'Number of attempts so far; 0 = it waits behind another event of its key';
 comment on column pgflow.deliveries.due_at is 'Time of the next try; of a dead one, when it died';
 comment on column pgflow.deliveries.error is 'Failure of the last try';
 comment on column pgflow.deliveries.at is 'Time of publishing';
 comment on column pgflow.deliveries.payload is 'Content, as the encoder wrote it';
-comment on column pgflow.deliveries.run_id is 'The number of the run that has published it; null = somebody else';
+comment on column pgflow.deliveries.run_id is 'Number of the run that published it; null = no run';
 
 create or replace function pgflow.check_relays_()
 returns table (invariant text, detail text)

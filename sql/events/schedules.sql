@@ -1,30 +1,30 @@
--- Schedules: runs of a workflow that start by themselves. A slot is a time for which a run is to start. The key of that
--- run is the name of the schedule and the slot, so a slot has one run at most, whoever asks for it: a worker, a tick, a
--- backfill.
+-- Schedules: runs of a workflow that start by themselves. A slot is a time at which a run is to start. The key of
+-- that run is the name of the schedule and the slot, so a slot has one run at most, from any source: a worker, a
+-- tick, a backfill.
 --
--- Expressions of cron are evaluated in Python, by workers and ticks, or by a session that works on workflows in SQL
--- (sql/events/cron.sql), and here stand the slots that come next. Whether one is due is decided here, by the database's clock. Who fires a slot takes it out of the row and starts its run in
--- one transaction, under the lock of the row (SKIP LOCKED: nobody waits for another who looks). So neither a crash nor
--- a second worker can lose a slot or fire it twice, and a clock that goes back finds no slot that has been decided.
+-- Workers and ticks evaluate cron expressions in Python, sessions in pgflow.work() by sql/events/cron.sql, and store the
+-- next slots here. The database decides by its clock if one is due. Firing a slot takes it out of the row and starts its
+-- run in one transaction, under the lock of the row (SKIP LOCKED: concurrent looks do not wait). So neither a crash nor a
+-- second worker can lose a slot or fire it twice, and a clock that goes back finds no slot that was already decided.
 --
 --   upcoming   slots that are not decided: some that are due, and at least one to come, or they are looked up first
 --   after_at   the last of these; Python is asked for those behind it (`refill`), and its answer counts only if neither
 --              this time nor the version of the expression has changed since
 --   buffered   slots that were due while a run before was open
 --
--- Slots are decided in their order. One that is late by more than a minute was missed: `catch_up` says whether it still
--- starts a run. `overlap` says what becomes of one that is due while a run before it is open.
+-- Slots are decided in order. A slot that is late by more than a minute was missed, and `catch_up` decides if it
+-- still starts a run. `overlap` decides on a slot that is due while an earlier run is open.
 --
--- One worker at a time keeps the schedules (`schedule_state`). It comes when a slot is due, and every five seconds. The
--- others look so seldom that all of them together ask once in two seconds, and one takes over when the keeper is gone.
--- Nothing rests on that: several may look at once, as ticks do. While there is nothing to keep, each asks twice a
--- minute.
+-- One worker at a time keeps the schedules (`schedule_state`). It looks when a slot is due, and every five seconds.
+-- The others look so rarely that all of them together ask once in two seconds, and one takes over when the keeper is
+-- gone. This is only an optimisation: several may look at once, as ticks do. While there are no schedules, each asks
+-- twice a minute.
 --
--- A schedule that code declares goes on as long as the code of a living worker declares it. If none does when a slot
--- is due, it fires no more and says so (`undeclared_at`), until some code declares it again; what was missed by then is
--- caught up. So old and new code may work side by side. If they say different things of one schedule, that counts which
--- living workers have said for the shortest time: the new code, until its last worker is gone. So an old worker that
--- comes back during a deploy takes nothing back (`settle_declarations_`, when workers come and go).
+-- A declared schedule is active as long as the code of a living worker declares it. If none does when a slot is due,
+-- it stops firing and is marked (`undeclared_at`), until some code declares it again; missed slots are caught up
+-- then. So old and new code may work side by side. If their declarations differ, the youngest one counts: that of the
+-- new code, until its last worker is gone. So an old worker that comes back during a deploy reverts nothing
+-- (`settle_declarations_`, when workers come and go).
 
 create or replace function pgflow.slot_text_(slot timestamptz)
 returns text
@@ -91,7 +91,7 @@ begin
 end
 $$;
 comment on function pgflow.note_schedule_(text, text, text, text, timestamptz, jsonb)
-  is 'Writes down what was said of a schedule';
+  is 'Records the author and the reason of a change of a schedule';
 
 create or replace function pgflow.known_schedule_(name text)
 returns pgflow.schedule
@@ -104,7 +104,7 @@ declare
 begin
   select s.* into found_row from pgflow.schedule s where s.name = known_schedule_.name for update;
   if found_row.name is null then
-    raise exception using errcode = 'PF027', message = format('there is no schedule %s', quote_nullable(name)),
+    raise exception using errcode = 'PF027', message = format('schedule %s does not exist', quote_nullable(name)),
       hint = '`pgflow schedules` lists those that there are.';
   end if;
   return found_row;
@@ -152,7 +152,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select case
     when s.paused_at is not null or s.undeclared_at is not null then null
-    -- The end of a run tells nobody: whoever waits for it looks every second.
+    -- The end of a run sends no notification here, so buffered slots look every second.
     when cardinality(s.buffered) > 0 then least(s.due_at, t + interval '1 second')
     when s.due_at is not null then s.due_at
     when s.is_over then null
@@ -198,7 +198,7 @@ begin
     select r.* into run from pgflow.start_slot_(s, slot) r;
   exception when others then
     get stacked diagnostics state = returned_sqlstate, why = message_text;
-    -- What another try may mend is left to it. All else is this schedule's own trouble, and nobody else's.
+    -- Errors that a retry may fix are left to it. All others stop this schedule only.
     if state !~ '^(PF|P0|22|23|42)' then
       raise;
     end if;
@@ -454,7 +454,7 @@ begin
       wanted := wanted || jsonb_build_object('name', s.name, 'version', s.version, 'spec', s.spec, 'after', s.after_at,
         'now', t, 'has_none', coming = 0);
     end if;
-    -- What is late can be told only when all slots up to now are known.
+    -- Late slots are known only when all slots up to now are.
     if coming > 0 or s.is_over then
       select l.* into one from pgflow.look_at_schedule_(s, t) l;
       fired := fired + one.fired;
@@ -512,7 +512,7 @@ begin
     continue when not found;
     taken := taken + 1;
     if one->>'error' is not null then
-      -- Nobody looks at it until it is set anew.
+      -- It is ignored until it is set anew.
       update pgflow.schedule c set error = pgflow.told_(one->>'error', 4096), error_at = t, look_at = null, is_over = true
       where c.name = s.name;
       continue;
@@ -570,7 +570,7 @@ begin
   begin
     perform timestamp '2000-01-01' at time zone coalesce(spec->>'tz', 'UTC');
   exception when invalid_parameter_value then
-    raise exception using errcode = 'PF003', message = format('there is no time zone %s', quote_literal(spec->>'tz')),
+    raise exception using errcode = 'PF003', message = format('unknown time zone %s', quote_literal(spec->>'tz')),
       hint = 'Names of zones are those of the IANA database, such as Europe/London.';
   end;
 end
@@ -703,7 +703,7 @@ as $$
   where d.schedule = gone.schedule and d.worker_id = gone.worker_id
 $$;
 comment on function pgflow.forget_declarations_(text[])
-  is 'Forgets what workers that are gone have said of these schedules, or of all';
+  is 'Forgets the declarations of dead workers for these schedules, or for all';
 
 create or replace function pgflow.attach_schedules(worker_id int, names text[])
 returns int
@@ -773,8 +773,7 @@ as $$
   order by d.schedule, d.declared_at desc, d.worker_id desc
 $$;
 comment on function pgflow.newest_declarations_(text[])
-  is 'Of each schedule, or of these, the declaration that counts: the one that living workers have said for the '
-     'shortest time';
+  is 'The valid declaration of each schedule, or of these: the youngest of those by living workers';
 
 create or replace function pgflow.settle_declarations_(t timestamptz)
 returns boolean
@@ -822,7 +821,7 @@ declare
   one record;
   changed text[] := '{}';
 begin
-  -- Those who declare take turns, so each sees what the others have said.
+  -- Declarations take turns, so each sees the earlier ones.
   perform pg_advisory_xact_lock(pgflow.latch_('schedules'));
   insert into pgflow.schedule_declaration as d (declared_at, worker_id, schedule, declared)
   select coalesce((
@@ -833,13 +832,13 @@ begin
   on conflict on constraint schedule_declaration_pkey do update
     set declared_at = excluded.declared_at, declared = excluded.declared;
   for one in select d.* from pgflow.newest_declarations_(names) d order by d.name loop
-    -- What people have set since stands, until the code says something else than it last did.
+    -- Changes by hand stay until the declaration in the code changes.
     continue when exists (select from pgflow.schedule c where c.name = one.name and c.declared = one.declared);
     if pgflow.declare_(one.declared, one.worker_id, t) then
       changed := changed || one.name;
     end if;
   end loop;
-  -- Last, so that whoever is choosing beside this has ended, and somebody chooses again.
+  -- Last, so that a concurrent choice has ended, and another follows.
   update pgflow.schedule_state k set fleet = null where k.fleet is not null;
   return changed;
 end
@@ -862,7 +861,7 @@ declare
   spec jsonb := (select s.spec from pgflow.schedule s where s.name = read_schedule_spec.name);
 begin
   if spec is null then
-    raise exception using errcode = 'PF027', message = format('there is no schedule %s', quote_nullable(name)),
+    raise exception using errcode = 'PF027', message = format('schedule %s does not exist', quote_nullable(name)),
       hint = '`pgflow schedules` lists those that there are.';
   end if;
   return spec;
@@ -1094,11 +1093,11 @@ comment on column pgflow.schedules.missed
 comment on column pgflow.schedules.error is 'Trouble of its last slot, or the reason for which it is broken';
 comment on column pgflow.schedules.error_at is 'Time of that';
 comment on column pgflow.schedules.paused_at is 'Time at which it was paused; null = it is not';
-comment on column pgflow.schedules.paused_by is 'Name of whoever paused it, with the role of the session in brackets';
+comment on column pgflow.schedules.paused_by is 'Author of the pause, with the role of the session in brackets';
 comment on column pgflow.schedules.why_paused is 'The reason';
 comment on column pgflow.schedules.undeclared_at
-  is 'Time at which a slot was due and no code declared it; null = some does';
-comment on column pgflow.schedules.is_declared is 'True if it comes from code; false if a person has set it';
+  is 'Time of a due slot without a declaration in code; null = declared';
+comment on column pgflow.schedules.is_declared is 'True if code declares it; false if it was set by hand';
 comment on column pgflow.schedules.created_at is 'Time at which it was set first';
 comment on column pgflow.schedules.changed_at is 'Time at which it was set last';
 comment on column pgflow.schedules.slot_parameter is 'Parameter of the workflow that gets the slot';
@@ -1118,8 +1117,7 @@ comment on column pgflow.schedule_changes.change_id is 'Number of the change';
 comment on column pgflow.schedule_changes.at is 'Its time';
 comment on column pgflow.schedule_changes.schedule is 'Name of the schedule';
 comment on column pgflow.schedule_changes.what is 'set, declared, paused, resumed, triggered, backfilled or removed';
-comment on column pgflow.schedule_changes.said_by
-  is 'Name of whoever said it, with the role of the session in brackets';
+comment on column pgflow.schedule_changes.said_by is 'Author of the change, with the role of the session in brackets';
 comment on column pgflow.schedule_changes.why is 'The reason';
 comment on column pgflow.schedule_changes.detail
   is 'Its new settings, the run that was started, or the slots that were backfilled';

@@ -1,9 +1,9 @@
--- Triggers by which changes of the application's tables start runs. They are made by statements that the library
--- generates from declarations in code (`pgflow triggers --sql`), and are the application's: they stand on its tables,
--- and their functions are in a schema of their own, which an upgrade never touches.
+-- Triggers on the application's tables that start runs. Statements that the library generates from declarations in
+-- code create them (`pgflow triggers --sql`). They belong to the application: they are on its tables, and their
+-- functions are in a schema of their own, which an upgrade never touches.
 --
--- Each is marked with the hash of its declaration, and with one of what is in the catalog then. So whoever has the code
--- sees what is missing, outdated or left over, and anybody what was altered since.
+-- Each is marked with the hash of its declaration, and with one of its catalog entry. So the code shows missing,
+-- outdated and left-over triggers, and the catalog alone shows altered ones.
 
 drop view if exists pgflow.triggers;
 create view pgflow.triggers as
@@ -25,7 +25,7 @@ where m.mark is not null;
 comment on view pgflow.triggers is 'Triggers by which changes of tables start runs, and whether they are as they were';
 --! grant triggers to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.triggers.name is 'Its name';
-comment on column pgflow.triggers.target is 'Table that it stands on; null = there is none any more';
+comment on column pgflow.triggers.target is 'Table of the trigger; null = it was dropped';
 comment on column pgflow.triggers.definition is 'Hash of its declaration in the code';
 comment on column pgflow.triggers.state
   is 'installed, or altered since by hand, disabled, or removed though its function is still there';

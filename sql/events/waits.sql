@@ -1,20 +1,20 @@
--- Waits for events: a run waits until an event of a topic comes whose payload contains what it says.
+-- Waits for events: a run waits for an event of a topic whose payload contains a given object.
 --
--- A wait begins in the commit of the flush that first names it (`await_events_`), as a row. It sees the events that
--- were not committed in the snapshot of that moment, and no others; or, if it says so, those with greater numbers than
--- a given one. Publishing looks at nobody's waits. A sweep compares events with them, each once: it has a cursor, which
--- goes up to a horizon as those of relays do (sql/events/outbox.sql).
+-- A wait begins in the commit of the flush that first names it (`await_events_`), as a row. It sees only events that
+-- were not committed in the snapshot of that moment, or, on request, those with greater numbers than a given one.
+-- Publishing does not look at waits. A sweep compares each event with them once: it has a cursor, which moves up to a
+-- horizon like those of relays (sql/events/outbox.sql).
 --
--- A wait and the sweep cannot see each other while both are under way. So a new wait starts at the cursor as it knows
--- it, and is not current: the sweep brings it up to its own cursor first, on its own. From then on it is found by the
--- topic and one constant of its match, whose path and hash the row has: ten thousand runs that wait for an order each
--- cost an event one look into an index.
+-- A wait and the sweep cannot see each other while both are in progress. So a new wait starts at the last known
+-- cursor, and is not current: the sweep first brings it up to its own cursor, by itself. From then on it is found by
+-- the topic and one constant of its match, whose path and hash the row has: with ten thousand runs that wait for an
+-- order each, an event costs one index lookup.
 --
--- An event that fits is posted to the run as a message, whose name says which call waits, and the row goes with that
--- commit. From there on it is a signal: it wakes, is taken, recorded and repeated as one. The sweep never waits for a
--- row that somebody else has locked: its cursor stays before such an event, and the others are delivered.
+-- A matching event is posted to the run as a message, whose name contains the waiting call, and the row goes with
+-- that commit. From there on it is a signal: it wakes, is taken, recorded and repeated as one. The sweep never waits
+-- for a locked row: its cursor stays before such an event, and the other events are delivered.
 --
--- A question names waits like this:
+-- Waits in a question:
 --   events     [[call, name, topic, match, key, after], ...]   all that the code waits for; those that it does not name
 --              any more are forgotten
 

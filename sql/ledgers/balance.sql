@@ -47,8 +47,7 @@ as $$
     group by o.run_id
   ) w on w.run_id = j.run_id
 $$;
-comment on function pgflow.balance_effects_()
-  is 'Effects of each run: how many were intended, and where each of them stands';
+comment on function pgflow.balance_effects_() is 'Effects of each run: the number intended, and the state of each';
 
 create or replace function pgflow.trial_balance()
 returns table (

@@ -1,24 +1,22 @@
--- Beats of accepted effects. Whoever took an effect on may have promised a sign of life at least so often
--- (heartbeat_timeout of Accepted). Each beat is noted in `effect_beat`; no run is woken for it and no journal grows.
--- The commits that open, close or hand on the debt keep these rows equal to `owed`.
+-- Beats of accepted effects. A counterparty that accepts an effect may promise regular signs of life
+-- (heartbeat_timeout of Accepted). Each beat updates `effect_beat`, without waking a run or adding to a journal. The
+-- commits that open, close or hand on the debt keep these rows equal to `owed`.
 --
--- Once no beat has come for that long, by this clock, the effect is silent: its outcome is unknown. That is for good,
--- so a beat that comes later is refused, whether or not anybody has noticed. It goes like this:
+-- If no beat arrives in time, by this clock, the effect is silent: its outcome is unknown. That is final, so a later
+-- beat is refused even if the silence is not recorded yet. The steps:
 --
 --   beat          locks `owed`, then `effect_beat`, reads the clock, and moves beat_at;
---   poll          finds what is to be looked at by its index. Where a beat has come it looks again later; where
---                 none has, it posts mail of kind e, verdict `silent`, once, and does not look again;
---   the run       takes that where it takes what people say of its effects: a unit `effect_unknown`, reason
---                 `silent`, and `owed` says unknown. The engine takes the call up again beside its acceptance, which
---                 the code has had. Nobody acts again; the counterparty is asked, else a person is needed.
+--   poll          finds due rows by its index. After a beat it looks again later; without
+--                 one, it posts mail of kind e, verdict `silent`, once, and stops looking;
+--   the run       takes that like the verdicts of people: a unit `effect_unknown`, reason
+--                 `silent`, and state unknown in `owed`. The engine resumes the call beside its acceptance, which
+--                 the code has had. The act is not repeated: the counterparty is asked, else a person is needed.
 --
--- What is confirmed meanwhile closes the effect, whichever comes first: the other then finds no debt. The counterparty
--- may say, when it is asked, that it still has the effect: a unit `effect_unknown`, reason `accepted`, and beats count
--- again.
+-- A confirmation meanwhile closes the effect, and the mail of the silence then finds no debt. The counterparty may
+-- answer that it still has the effect: a unit `effect_unknown`, reason `accepted`, and beats count again.
 --
--- Of a run that has ended by force nobody takes mail, so the poll records the silence itself, under the lock of the
--- chain.
--- A poll takes `effect_beat` before `owed`, and so waits for neither of them, nor for the chain.
+-- A run that was ended by force takes no mail, so the poll records the silence itself, under the lock of the chain. A
+-- poll locks `effect_beat` before `owed`, so it waits for neither of them, nor for the chain.
 
 create or replace function pgflow.book_beats_(units jsonb, t timestamptz)
 returns void
@@ -52,7 +50,8 @@ begin
 end
 $$;
 comment on function pgflow.book_beats_(jsonb, timestamptz)
-  is 'Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes';
+  is 'Starts watching the beats of effects that a commit accepts, or accepts again, and stops for those that it '
+     'closes';
 
 create or replace function pgflow.note_silence_(
   me bigint, call int, name text, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb
@@ -89,7 +88,7 @@ begin
 end
 $$;
 comment on function pgflow.note_silence_(bigint, int, text, bigint, timestamptz, boolean, int)
-  is 'Records that nobody knows what has become of an accepted effect, since no beat has come in time';
+  is 'Records the outcome of an accepted effect as unknown, because its beats have stopped';
 
 create or replace function pgflow.move_beats_(origin bigint, old_call int, heir bigint, new_call int)
 returns void
@@ -115,7 +114,7 @@ begin
 end
 $$;
 comment on function pgflow.move_beats_(bigint, int, bigint, int)
-  is 'Hands the beats of an accepted effect to the generation that owes it now, whose journal and debt are there';
+  is 'Moves the beats of an accepted effect to the generation that owes it now, whose journal and debt exist already';
 
 create or replace function pgflow.notice_silence_(max int, t timestamptz)
 returns void
@@ -138,7 +137,7 @@ begin
       update pgflow.effect_beat b set look_at = late.silent_at where b.run_id = late.run_id and b.call = late.call;
       continue;
     end if;
-    -- Whoever ends the run by force takes its mail once it has this row: what is posted under the lock is taken then.
+    -- A forced end takes the run's mail once it has this row, so mail posted under the lock is taken then.
     select o.* into debt from pgflow.owed o
     where o.run_id = late.run_id and o.call = late.call and o.kind = 'effect' for update skip locked;
     continue when not found;
@@ -157,7 +156,7 @@ begin
 end
 $$;
 comment on function pgflow.notice_silence_(int, timestamptz)
-  is 'Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded';
+  is 'Notifies runs of accepted effects whose beats have stopped; for finished runs, records it';
 
 create or replace function pgflow.beat_effect(ref text, details json default null)
 returns void
@@ -187,7 +186,7 @@ begin
   select b.* into beat from pgflow.effect_beat b where b.run_id = debt.run_id and b.call = debt.call for update;
   if not found then
     raise exception using errcode = 'PF006',
-      message = format('effect %s was accepted without heartbeat_timeout: nobody waits for its beats',
+      message = format('effect %s was accepted without heartbeat_timeout, so it takes no beats',
         debt.detail->>'key');
   end if;
   t := pgflow.now_();
@@ -202,8 +201,8 @@ begin
 end
 $$;
 comment on function pgflow.beat_effect(text, json)
-  is 'A sign of life of the effect that was accepted under a reference, with details of its progress. PF001 if no such '
-     'effect is open, PF006 if it was silent for too long, or promised no beats';
+  is 'Records a heartbeat of the effect that was accepted under a reference, with details of its progress. PF001 if '
+     'no such effect is open, PF006 if its beats stopped too long ago or were never promised';
 --! grant beat_effect to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_beats_()

@@ -1,25 +1,25 @@
 -- Budgets: what runs may spend, decided before they spend it.
 --
--- A pool has limits by unit (usd, tokens, calls, seconds, or any other name) and perhaps a parent. What is drawn on it
--- is drawn on all of its ancestors. `spend` has a row for each pool, period and unit. Its constraints are the promise:
+-- A pool has limits by unit (usd, tokens, calls, seconds, or any other name) and perhaps a parent. A draw on a pool
+-- is also a draw on all of its ancestors. `spend` has a row for each pool, period and unit. Its constraints are the
+-- promise:
 --
---   charged + reserved <= allowed              at every instant, whoever writes
+--   charged + reserved <= allowed              at every instant, for every writer
 --   admitted = charged + returned + reserved   nothing is lost between them
 --
--- A call that asks for admission is let through by the database (`admit_all_`, for the question of a flush), which
--- reserves on the pool and its ancestors, or refused with the reason. The reservation is keyed by (run, call): another
--- try of the body, in this worker or the next, finds it. What a body spends is a unit `budget_charged` and a row of
--- `charge`, written by the commit of its outcome or failed attempt. That commit moves the amount from reserved to
--- charged. Once the call is over, what is left of the reservation is returned.
+-- The database admits a call (`admit_all_`, for the question of a flush) by reserving amounts on the pool and its
+-- ancestors, or refuses it with a reason. The reservation has the key (run, call), so another attempt of the body, in
+-- this worker or another, finds it. Spending of a body is a unit `budget_charged` and a row of `charge`, written by
+-- the commit of its outcome or failed attempt. That commit moves the amount from reserved to charged. The end of the
+-- call returns the rest of the reservation.
 --
--- A call may cost more than it has reserved, and by then the money is gone. The rest is drawn from the pool if there
--- is room. What exceeds even that stands in `overrun`: the pool is full, so it admits nothing, until a period, a
--- grant or a returned reservation makes room; the overrun is covered first.
+-- A call may cost more than it has reserved, and the money is gone by then. The rest is drawn from the pool if there
+-- is room. Any excess goes to `overrun`: the pool is full and admits nothing until a new period, a grant or a
+-- returned reservation makes room. The overrun is covered first.
 --
--- Locks: rows of `pool`, in the order of their names, in a statement of its own; who has a pool's row writes its rows
--- of `spend`. They come after leases, the keys of children and obligations, and whoever holds them waits for nothing
--- else. Where one snapshot serves the whole transaction, rows that have changed since make it fail (40001), and it is
--- played again.
+-- Locks: rows of `pool`, in the order of their names, in a statement of its own; the lock on a pool's row covers its
+-- rows of `spend`. They come after leases, the keys of children and obligations, and their holder waits for nothing
+-- else. If one snapshot serves the whole transaction, changed rows make it fail (40001), and it is repeated.
 
 create or replace function pgflow.check_amounts_(amounts jsonb, what text)
 returns void
@@ -214,7 +214,8 @@ begin
     periods := open.periods;
     kept := open.amounts;
   else
-    -- A child may name a pool that nobody has made: then no call of it is admitted, and charges are of the others.
+    -- A child may name a pool that does not exist: then none of its calls is admitted, and charges go to the other
+    -- pools.
     names := array(
       select x.name from pgflow.run r
       cross join lateral (select l.pools from pgflow.pool l where l.name = r.pool offset 0) p
@@ -552,7 +553,8 @@ begin
   perform pgflow.note_evidence_('pool_change', json_build_array(id));
 end
 $$;
-comment on function pgflow.note_change_(text, text, jsonb, text, text, timestamptz) is 'Keeps who said what of a pool';
+comment on function pgflow.note_change_(text, text, jsonb, text, text, timestamptz)
+  is 'Records the author and the reason of a change of a pool';
 
 create or replace function pgflow.known_pool_(name text)
 returns pgflow.pool
@@ -682,7 +684,7 @@ begin
     where p.declared is distinct from e
   ));
   for one in select e from jsonb_array_elements(pools) with ordinality as x (e, n) order by n loop
-    -- What people have set since stands, until the code says something else than it last did.
+    -- Changes by hand stay until the declaration in the code changes.
     if not exists (select from pgflow.pool p where p.name = one->>'name' and p.declared = one) then
       perform pgflow.set_pool(one->>'name', one->'limits', one->>'parent', one->>'per', one->>'tz',
         (one->>'soft')::numeric, (one->>'hard')::boolean, 'declared by an app');
@@ -803,7 +805,7 @@ as $$
     || coalesce((select p.pools from pgflow.pool p where p.name = parent), array_remove(array[parent], null))
 $$;
 comment on function pgflow.own_line_(uuid, text)
-  is 'The pool that a run has of its own, and those that it draws on, also one that nobody has made yet';
+  is 'The pool of a run and its ancestors, including pools that do not exist yet';
 
 create or replace function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t timestamptz)
 returns void
@@ -945,11 +947,10 @@ comment on column pgflow.budgets.returned is 'Amount that was reserved and not s
 comment on column pgflow.budgets.parent is 'The pool that it draws on; null = none';
 comment on column pgflow.budgets.is_hard
   is 'True if no step of a run under it is licensed once it is used up or revoked';
-comment on column pgflow.budgets.soft is 'Part of the limit from which on runs are told; null = none are';
+comment on column pgflow.budgets.soft is 'Fraction of the limit from which runs get a signal; null = no signal';
 comment on column pgflow.budgets.soft_at is 'Time at which it passed that part; null = it has not';
 comment on column pgflow.budgets.revoked_at is 'Time since which it admits nothing; null = it does';
-comment on column pgflow.budgets.revoked_by
-  is 'Name of whoever revoked it, with the role of the session in brackets';
+comment on column pgflow.budgets.revoked_by is 'Author of the revocation, with the role of the session in brackets';
 comment on column pgflow.budgets.revoked_why is 'The reason given';
 comment on column pgflow.budgets.made_at is 'Time at which it was made';
 

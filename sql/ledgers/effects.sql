@@ -1,22 +1,22 @@
 -- The effect ledger: writes to the outside that must not be repeated blindly.
 --
--- An effect is intended (a unit with its request, key and risk, committed before the act), attempted,
--- and then confirmed, failed, accepted or unknown. Each of these is a unit of the run's journal; what is
--- open stands in `owed` as well, written by the same commit:
+-- An effect is intended (a unit with its request, key and risk, committed before the act), attempted, and then
+-- confirmed, failed, accepted or unknown. Each of these is a unit of the run's journal; open effects are also in
+-- `owed`, written by the same commit:
 --
 --   intended, again attempted     the act may be under way                    owed, state intended
---   unknown                       nobody knows whether it was done            owed, state unknown; `since`, if only
+--   unknown                       the outcome is not known                    owed, state unknown; `since`, if only
 --                                                                             a person can say
---   settled as absent             whoever knows says that it was not done     owed, state absent
+--   settled as absent             a person or the counterparty denies it      owed, state absent
 --   accepted                      done; its confirmation comes later          owed, state accepted; unknown once it
 --                                                                             is silent (sql/ledgers/beats.sql)
 --   confirmed, failed             closed
 --   settled, once it was accepted closed
 --
--- Intents are asked for by the worker together with a flush and written here, since the policy in force
--- decides whether the act may go ahead. A second attempt is allowed on one of three grounds, judged by
--- this clock: the counterparty still remembers the key (w), it has been asked long enough after the last
--- attempt and knows nothing (a), or a person has said that nothing was done (p).
+-- A worker requests intents with a flush, and they are written here, since the policy in force decides whether the
+-- act may go ahead. A second attempt is allowed on one of three grounds, judged by this clock: the counterparty still
+-- remembers the key (w), it was asked long enough after the last attempt and has no record (a), or a person has
+-- stated that nothing was done (p).
 --
 -- An intent is an object; members that are null may be left out:
 --   call, name, key, args_hash, risk, code
@@ -30,12 +30,12 @@
 --   expects       fingerprint of what it expects to find
 --   notice        what a person should know of it
 --   is_undo       whether it is a step of a plan that takes effects back
---   leave         key of the gate at which somebody gave leave, since the policy wants it, see leave_of_
+--   leave         key of the gate that approved it, if the policy requires approval, see leave_of_
 --
--- Whoever knows what became of an effect - a person, a webhook - posts mail of kind e, which the run takes
--- like any other: between look and commit it holds the lease, so the books and the journal change as one. A run that
--- was stuck without it is revived by `wake`. A channel that delivers more than once says the same more than once: the
--- first word on a reference is kept in `confirmation`, also when the debt is closed. The same word again is no error.
+-- A verdict from a person or a webhook is mail of kind e, which the run takes like any other: between look and commit
+-- it holds the lease, so the books and the journal change as one. A run that was stuck without it is revived by
+-- `wake`. A channel may deliver a verdict more than once, so the first verdict on a reference is kept in
+-- `confirmation`, even after the debt is closed. Repeating the same verdict has no effect.
 
 create or replace function pgflow.leave_of_(me bigint, leave text, name text, request jsonb)
 returns json
@@ -178,7 +178,7 @@ begin
       pgflow.unit_json_(seq, e.call, kind, e.name, payload) || jsonb_build_array(pgflow.micros_(due))
     );
     if leave->>'verdict' = 'take_over' then
-      -- Whoever was asked has done it: that is recorded, and no body starts.
+      -- The approver did the work: that is recorded, and no body starts.
       payload := json_build_object('verdict', 'confirmed', 'by', leave->'by'->>0, 'why', leave->>'reason',
         'word', true);
       perform pgflow.append_(me, seq + 1, e.call, 'E', e.name, payload, (q->'token')::bigint, t, t);
@@ -209,7 +209,7 @@ as $$
   set chain_id = excluded.chain_id, said_at = excluded.said_at, verdict = excluded.verdict, said_by = excluded.said_by
 $$;
 comment on function pgflow.note_confirmation_(text, bigint, text, text, timestamptz)
-  is 'Keeps what a reference came to, for whoever says so again';
+  is 'Records the outcome of a reference, so that repeated confirmations are recognised';
 
 create or replace function pgflow.book_(units jsonb, t timestamptz)
 returns void
@@ -228,7 +228,7 @@ begin
     perform pgflow.relabel_(said.run_id, said.seq - 1);
   end loop;
   if units @? 'strict $[*] ? (@[3] == "E")' then
-    -- Its own settle function has said what became of what was accepted.
+    -- Its own settle function has settled the acceptance.
     perform pgflow.note_confirmation_(o.detail->>'ref', r.chain_id, (e->>5)::jsonb->>'verdict', null, t)
     from jsonb_array_elements(units) e
     join pgflow.owed o on o.run_id = (e->0)::bigint and o.call = (e->2)::int and o.kind = 'effect' and o.detail ? 'ref'
@@ -268,8 +268,8 @@ begin
 end
 $$;
 comment on function pgflow.book_(jsonb, timestamptz)
-  is 'Keeps what is owed equal to the effect units that a commit appends, labels to what runs have said of theirs, and '
-     'closes gates that were given up';
+  is 'Keeps owed equal to the effect units that a commit appends, and the labels to those that runs set, and closes '
+     'cancelled gates';
 
 create or replace function pgflow.settle_by_word_(
   me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, is_over boolean, inout seq int,
@@ -323,14 +323,14 @@ begin
     perform pgflow.append_(me, seq, call, kind, debt.name, outcome, token, t, t);
     units := units || jsonb_build_array(pgflow.unit_json_(seq, call, kind, debt.name, outcome));
   end if;
-  -- nobody takes back what turns out to have been done, nor does again what turns out not to have taken it back
+  -- a late outcome is neither compensated, nor is a failed compensation repeated
   if debt.reason is not null then
     select l.seq into seq from pgflow.owe_left_(me, debt.reason, t, seq) l;
   end if;
 end
 $$;
 comment on function pgflow.settle_by_word_(bigint, int, json, text, bigint, timestamptz, boolean, int)
-  is 'Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way';
+  is 'Records a person''s verdict on an effect, and its outcome, if the effect is still open and not in progress';
 
 create or replace function pgflow.take_words_(
   me bigint, chain bigint, token bigint, t timestamptz, is_over boolean, inout seq int, out units jsonb
@@ -370,7 +370,7 @@ begin
 end
 $$;
 comment on function pgflow.take_words_(bigint, bigint, bigint, timestamptz, boolean, int)
-  is 'Takes what people and webhooks have said of the effects and obligations of a run, and records it';
+  is 'Takes the verdicts of people and webhooks on the effects and obligations of a run, and records them';
 
 create or replace function pgflow.effect_error_(name text, said_by text, why text)
 returns json
@@ -385,7 +385,7 @@ as $$
   from (select format('effect %s was not done, says %s: %s', name, said_by, coalesce(why, 'no reason given'))) as s (m)
 $$;
 comment on function pgflow.effect_error_(text, text, text)
-  is 'The error that an effect raises which somebody declared failed';
+  is 'The error that an effect raises after a person declared it failed';
 
 create or replace function pgflow.find_debt_(effect_key text, ref text)
 returns pgflow.owed
@@ -413,8 +413,7 @@ begin
         message = format('several effects were accepted under the reference %s', quote_nullable(ref)),
         hint = 'Settle the one that is meant by its key: pgflow.settle_effect.';
     end if;
-    -- Of a run that has ended nobody holds the journal: one after the other writes into it, and none while it is
-    -- rewound.
+    -- No lease protects the journal of a finished run: writers take turns, and none writes during a rewind.
     perform pgflow.lock_chain_(r.chain_id) from pgflow.run r join pgflow.outcome o on o.run_id = r.run_id
     where r.run_id = debts[1].run_id;
     debts := array(
@@ -468,9 +467,9 @@ begin
   if state = 'uncompensated' then
     if verdict not in ('taken_back', 'stands') then
       raise exception using errcode = 'PF006',
-        message = format('effect %s was done, and nobody takes it back any more: it cannot be %s',
+        message = format('effect %s was done and is not compensated any more: it cannot be %s',
           debt.detail->>'key', verdict),
-        hint = 'Say taken_back once somebody has taken it back by other means, or stands if it need not be.';
+        hint = 'Settle it as taken_back once you have undone it by other means, or as stands to keep it.';
     end if;
     perform pgflow.discharge_(debt.run_id, debt.call, verdict, why, sent_by, pgflow.now_());
   elsif verdict in ('taken_back', 'stands') then
@@ -496,7 +495,7 @@ begin
 end
 $$;
 comment on function pgflow.post_settlement_(pgflow.owed, text, json, text, text)
-  is 'Tells a run what became of one of its effects, or records it if the run has ended; answers the chain';
+  is 'Posts the outcome of an effect to its run, or records it if the run has ended; returns the chain';
 
 create or replace function pgflow.settle_effect(
   effect_key text, verdict text, value json default 'null', why text default null, sent_by text default null
@@ -513,7 +512,7 @@ begin
   if verdict is null or verdict not in ('confirmed', 'failed', 'absent', 'taken_back', 'stands') then
     raise exception using errcode = 'PF003',
       message = format('a verdict on an effect is confirmed, failed or absent, not %s', quote_nullable(verdict)),
-      hint = 'Of one that was done, and that nobody takes back any more, it is taken_back or stands.';
+      hint = 'Settle an effect that was done and is not compensated any more as taken_back or stands.';
   end if;
   perform pgflow.check_json_(value, 'the result of an effect');
   debt := pgflow.find_debt_(effect_key, null);
@@ -530,9 +529,9 @@ begin
 end
 $$;
 comment on function pgflow.settle_effect(text, text, json, text, text)
-  is 'Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, '
-     'or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open '
-     'effect has the key, PF006 while it is under way';
+  is 'Settles an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent '
+     '(then it may be retried). An uncompensated effect: taken_back, or stands. PF001 if no open effect has the key, '
+     'PF006 while it is in progress';
 --! grant settle_effect to pgflow_worker, pgflow_operator
 
 create or replace function pgflow.confirm_effect(
@@ -577,8 +576,8 @@ begin
 end
 $$;
 comment on function pgflow.confirm_effect(text, text, json, text, text)
-  is 'For a webhook or a queue: what became of the effect that was accepted under a reference. The same said again is '
-     'the same; PF001 if there is none (yet), PF006 if something else was said before';
+  is 'Settles the effect that was accepted under a reference, for webhooks and queues. Repeating the same verdict '
+     'has no effect; PF001 if no effect has the reference (yet), PF006 if it has another verdict';
 --! grant confirm_effect to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.is_handed_on_(run_id bigint, seq int)
@@ -654,6 +653,7 @@ comment on column pgflow.owed.opened_at is 'Time since which it is owed';
 comment on column pgflow.owed.due_at is 'Time at which it should be closed; null = no time is set';
 comment on column pgflow.owed.kind is 'effect, gate or obligation';
 comment on column pgflow.owed.name is 'Of the effect, gate or obligation';
-comment on column pgflow.owed.owed_to is 'To whom; null = nobody is named';
+comment on column pgflow.owed.owed_to is 'Name of the creditor; null = not given';
 comment on column pgflow.owed.detail
-  is 'Notice for whoever closes it, its key and its state; null = none. sql/ledgers/obligations.sql has its members';
+  is 'Notice for the person who closes it, its key and its state; null = none. sql/ledgers/obligations.sql has its '
+     'members';

@@ -1,14 +1,14 @@
--- Evidence: what people said and did, and the journal of no run has, sealed like a journal.
+-- Evidence: acts and statements of people that are in no journal, sealed like a journal.
 --
--- Answers at gates, delegations, locks that were taken away, changes of the policy, of queues, pools, schedules and
--- relays, imports and removals of history are rows of tables of their own. The function that writes such a row notes
--- its hash here, in the same transaction. The sealer takes what was noted as further leaves of its round
--- (sql/ledgers/seals.sql). So a row that was edited or removed differs from its hash, one that was put in has none, and
--- a hash that was edited changes the root of its round.
+-- Answers at gates, delegations, broken locks, changes of the policy, of queues, pools, schedules and relays, imports
+-- and removals of history are rows of tables of their own. The function that writes such a row notes its hash here,
+-- in the same transaction. The sealer takes the notes as further leaves of its round (sql/ledgers/seals.sql). So an
+-- edited or removed row differs from its hash, an inserted row has none, and an edited hash changes the root of its
+-- round.
 --
--- A row never changes once it is noted. What may come later is a kind of its own: that the code could not take an answer
--- (`gate_refusal`), or that somebody has seen to a loss (`loss_closed`). Values of answers count by the hash of their
--- text, as payloads do, so that they can be redacted.
+-- A row never changes once it is noted. Later facts are kinds of their own: an answer that the code could not take
+-- (`gate_refusal`), and a loss that was closed (`loss_closed`). Values of answers count by the hash of their text, as
+-- payloads do, so that they can be redacted.
 
 create or replace function pgflow.evidence_kinds_()
 returns table (kind text, is_of_run boolean, source text, key text, finds text)
@@ -95,7 +95,7 @@ as $$
   values (run_id, pgflow.now_(), kind, key::text, pgflow.evidence_hash_(kind, key::text))
 $$;
 comment on function pgflow.note_evidence_(text, json, bigint)
-  is 'Notes a row that was just written, so that it is sealed: whoever writes such a row calls this';
+  is 'Notes a row that was just written, so that it is sealed. Every function that writes such a row calls this';
 
 create or replace function pgflow.compare_evidence_(e pgflow.evidence)
 returns table (finding text, detail text)
@@ -168,7 +168,8 @@ begin
 end
 $$;
 comment on function pgflow.verify_said_(bigint)
-  is 'Compares what was said at the gates of a run, and who imported it, with what was noted; answers how it differs';
+  is 'Compares the answers at the gates of a run, and the author of its import, with their noted hashes; returns the '
+     'differences';
 
 create or replace function pgflow.verify_evidence(after bigint default 0, max int default 1000)
 returns jsonb

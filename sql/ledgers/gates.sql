@@ -1,35 +1,35 @@
--- Gates: a run asks, and waits until somebody with the right to do so has answered.
+-- Gates: a run asks for approval, and waits for an authorised answer.
 --
 -- The worker asks with a flush (`new_gates`). The database writes the unit `gate_asked`, a row of `gate` and one of
--- `owed` in the same commit, and the run parks: nothing is held while it waits. Rows of `gate` are the open gates
--- only, so the inbox never scans a journal.
+-- `owed` in the same commit, and the run parks: it holds nothing while it waits. `gate` has open gates only, so the
+-- inbox never scans a journal.
 --
--- What people say is a row of `gate_answer`. Its number is the one after those that are there, so the primary key
--- puts all answers to a gate in one order, in any isolation level: whoever comes second waits for the first one's
--- commit, looks again (or fails with 40001, where one snapshot serves the whole transaction), and is told that the gate
--- is closed. The row that closes a gate says so, and posts the verdict as mail of kind g. The run takes it like other
+-- An answer is a row of `gate_answer`. Its number follows those of earlier answers, so the primary key puts all
+-- answers to a gate in one order, in any isolation level: the second writer waits for the first one's commit, looks
+-- again (or fails with 40001, if one snapshot serves the whole transaction), and gets an error that the gate is
+-- closed. The row that closes a gate is marked, and posts the verdict as mail of kind g. The run takes it like other
 -- mail.
 --
 --   approve     closes once a quorum has approved the same request; an edit is another request, for which the
 --               approvals before it do not count
 --   reject      closes at once, whatever the quorum: it is a veto
 --   take_over   closes: the person has done it, with this result
---   escalate    closes: the code is told to whom
+--   escalate    closes: the code gets the new name
 --   delegate    one who may answer lets another do so; closes nothing
 --   expire      the time is over; the verdict is what the code asked for then
 --
--- Whose turn it is follows from this clock: first the approvers, then those of `escalate`, one after the other, each
--- for the same time. After that no answer counts. The run finds that out with its next look, for which it has a timer.
--- Whoever answers shares an advisory lock of the gate until the commit, and expiry takes that lock alone, if it can
--- have it at once: an answer that was accepted is never overtaken. If it cannot, it is put off by a second.
+-- This clock decides whose turn it is: first the approvers, then those of `escalate`, one after the other, each for
+-- the same time. After that no answer counts. The run notices with its next look, for which it has a timer. An answer
+-- shares an advisory lock of the gate until its commit, and expiry takes that lock exclusively, if it gets it at
+-- once: an accepted answer is never overtaken. If it does not, expiry is postponed by a second.
 --
 -- A question names gates like this:
 --   gates       [[call, name], ...]     that the code waits for
 --   new_gates   [{call, name, key, request, hash, approvers, quorum, timeout, on_timeout, escalate, needs_value, shape,
 --               decision}, ...]         those of them that are to be asked; the request is JSON, as text
 --
--- An edit that certainly does not fit is refused where it is said (`shape`). One that the code cannot take all the same
--- goes back (`answer_returned`): the gate is open again, and the answer says why it does not count.
+-- An edit that certainly does not fit is refused at once (`shape`). One that the code cannot use goes back
+-- (`answer_returned`): the gate is open again, and the answer has the reason why it does not count.
 
 create or replace function pgflow.open_gate_(me bigint, asked_seq int)
 returns void
@@ -85,7 +85,7 @@ as $$
   ))
 $$;
 comment on function pgflow.close_gates_(bigint[], int[])
-  is 'Closes gates of runs, all or those of some calls, with what is owed and mail that nobody takes';
+  is 'Closes gates of runs, all or those of some calls, with their debts and their undelivered mail';
 
 create or replace function pgflow.path_of_(me bigint)
 returns json
@@ -191,7 +191,7 @@ as $$
   from last l
 $$;
 comment on function pgflow.post_verdict_(pgflow.gate, int, text, timestamptz)
-  is 'Tells a run the verdict of its gate, which the answer of this number has closed';
+  is 'Posts the verdict of a gate, closed by the answer of this number, to its run';
 
 create or replace function pgflow.expire_gates_(questions jsonb, positions int[], t timestamptz)
 returns int[]
@@ -217,8 +217,8 @@ begin
     where a.pos = any(positions) order by a.pos, g.call
   loop
     asked := late.asked;
-    -- Whoever is answering now was in time. A statement sees what was committed as it began, so the look comes in one
-    -- of its own, after the lock.
+    -- An answer in progress was in time. A statement sees only earlier commits, so the look is a statement of its
+    -- own, after the lock.
     continue when not pg_try_advisory_xact_lock(pgflow.latch_('gate ' || asked.gate));
     continue when pgflow.is_closed_(asked.gate);
     select coalesce(max(a.n), 0) + 1 into number from pgflow.gate_answer a where a.gate = asked.gate;
@@ -238,7 +238,7 @@ begin
 end
 $$;
 comment on function pgflow.expire_gates_(jsonb, int[], timestamptz)
-  is 'Closes the gates of a batch whose time is over, unless somebody is answering; the positions that have mail by it';
+  is 'Closes the expired gates of a batch, unless an answer is in progress; returns the positions that got mail';
 
 create or replace function pgflow.park_gates_(questions jsonb, positions int[], t timestamptz)
 returns void
@@ -358,7 +358,8 @@ begin
       'at', to_json(done.answered_at), 'reason', done.reason);
 end
 $$;
-comment on function pgflow.refuse_gate_(text) is 'Says who closed a gate, when and how (PF022); PF001 if nobody did';
+comment on function pgflow.refuse_gate_(text)
+  is 'Raises PF022 with the author, time and verdict of a closed gate; PF001 if it was never closed';
 
 create or replace function pgflow.stage_of_(asked pgflow.gate, t timestamptz)
 returns int
@@ -392,7 +393,7 @@ begin
 end
 $$;
 comment on function pgflow.approvers_of_(pgflow.gate, timestamptz)
-  is 'Names and roles of whoever may answer a gate at a time; none = anybody';
+  is 'Names and roles that may answer a gate at a time; empty = anybody';
 
 create or replace function pgflow.quorum_of_(asked pgflow.gate, t timestamptz)
 returns int
@@ -400,7 +401,7 @@ language sql
 immutable
 return case when pgflow.stage_of_(asked, t) = 0 then asked.quorum else 1 end;
 comment on function pgflow.quorum_of_(pgflow.gate, timestamptz)
-  is 'Number of people who must approve at a time: whoever it was escalated to decides alone';
+  is 'Number of people who must approve at a time: after an escalation, one';
 
 create or replace function pgflow.hash_payload_(value json)
 returns text
@@ -433,7 +434,7 @@ declare
   shape jsonb;
   why text;
 begin
-  -- Whoever lets the gate expire takes this lock alone.
+  -- Expiry of the gate takes this lock exclusively.
   perform pgflow.wait_for_latch_('gate ' || gate, true, format('gate %s', gate));
   loop
     -- The number comes first: if an answer is committed that the looks below could see and this one did not, it has the
@@ -457,7 +458,7 @@ begin
     end if;
     if verdict = 'delegate' and (may = '{}' or hand_to = any(may)) then
       raise exception using errcode = 'PF006', message = case
-        when may = '{}' then format('anybody may answer gate %s: there is nobody to delegate for', gate)
+        when may = '{}' then format('anybody may answer gate %s, so it cannot be delegated', gate)
         else format('%s may answer gate %s already', quote_literal(hand_to), gate) end;
     end if;
     select coalesce(max(a.n), 0) into edited_n from pgflow.gate_answer a
@@ -468,7 +469,7 @@ begin
       raise exception using errcode = 'PF023',
         message = format('what gate %s asks is not what was answered: its hash is %s, not %s', gate, shown,
           payload_hash),
-        hint = 'Look at the request again: somebody has edited it, or it is of another gate.';
+        hint = 'Read the request again: it was edited, or belongs to another gate.';
     end if;
     agreed := array(
       select a.answered_by from pgflow.gate_answer a
@@ -516,7 +517,7 @@ begin
 end
 $$;
 comment on function pgflow.say_at_gate_(text, text, text, json, text, text, text[], text)
-  is 'Adds what somebody says to a gate, and tells its run if that closes it; answers the chain';
+  is 'Adds an answer to a gate, and notifies its run if that closes it; returns the chain';
 
 create or replace function pgflow.speaks_for_others()
 returns boolean
@@ -525,7 +526,7 @@ stable
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  -- Where one role owns and does everything there is nobody to tell apart; a superuser could write the row itself.
+  -- A role that owns everything cannot be distinguished from others; a superuser could write the row itself.
   select pgflow.acts_as_('pgflow_speaker')
     or pgflow.acts_as_((select pg_get_userbyid(n.nspowner)::text from pg_namespace n where n.nspname = 'pgflow'))
     or (select r.rolsuper from pg_roles r where r.rolname = pgflow.caller_())
@@ -668,13 +669,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if octet_length(name) not between 1 and 1024 then
-    raise exception using errcode = 'PF003', message = 'the name of whoever answers has 1 to 1024 bytes';
+    raise exception using errcode = 'PF003', message = 'the name of an approver must have 1 to 1024 bytes';
   end if;
   return coalesce(name, session_user);
 end
 $$;
-comment on function pgflow.answerer_(text)
-  is 'The name of whoever answers: the role of the session where none is given';
+comment on function pgflow.answerer_(text) is 'The name of the approver: by default the role of the session';
 
 -- ---------------------------------------------------------------- what there is
 
@@ -702,7 +702,7 @@ begin
     bool_or(a.verdict = 'delegate')
   into answers, edit, is_handed
   from pgflow.gate_answer a where a.gate = asked.gate;
-  -- Of most gates nobody has said anything.
+  -- Most gates have no answers yet.
   stage := pgflow.stage_of_(asked, t);
   approvers := case when is_handed then pgflow.approvers_of_(asked, t) when stage = 0 then asked.approvers
     else asked.escalate[stage:stage] end;
@@ -711,8 +711,8 @@ begin
 end
 $$;
 comment on function pgflow.gate_now(bigint, int)
-  is 'Of an open gate, for the view gates: who may answer now, how many must approve, what was said, and the request '
-     'as edited last, with the hash of what is asked';
+  is 'Present state of an open gate, for the view gates: approvers, quorum, answers, and the request as edited last, '
+     'with its hash';
 --! grant gate_now to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 create or replace function pgflow.has_passed(at timestamptz)
@@ -729,8 +729,8 @@ comment on function pgflow.has_passed(timestamptz)
 --! grant has_passed to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 drop view if exists pgflow.gates;
--- A page is read in the order of asking and no further, since the planner expects a row of each gate: joined to tables
--- with statistics of their own it would expect one in all, and sort them. Of most gates nobody has said anything.
+-- A page is read in the order of asking and no further, since the planner expects a row of each gate: joined to
+-- tables with statistics of their own it would expect one in all, and sort them. Most gates have no answers yet.
 create view pgflow.gates as
 select g.gate, r.key, l.workflow, g.name, g.asked_at, g.expires_at, s.approvers, s.quorum, s.answers,
   coalesce(s.edit, u.payload->'request') as request, s.payload_hash, s.edit is not null as edited,
@@ -758,7 +758,7 @@ where not (
   a.is_answered
   and (select exists (select from pgflow.gate_answer o where o.gate = g.gate and o.closes and o.refusal is null))
 );
-comment on view pgflow.gates is 'Inbox: the gates that wait for an answer, with whoever is asked and what for';
+comment on view pgflow.gates is 'Inbox: the gates that wait for an answer, with their approvers and requests';
 --! grant gates to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.gates.gate is 'Key of the gate: what answer_gate takes';
 comment on column pgflow.gates.key is 'Key of the run';
@@ -766,12 +766,12 @@ comment on column pgflow.gates.workflow is 'Name of its workflow';
 comment on column pgflow.gates.name is 'Name of the gate';
 comment on column pgflow.gates.asked_at is 'Since when it is asked';
 comment on column pgflow.gates.expires_at is 'Time from which no answer counts; null = it waits for good';
-comment on column pgflow.gates.approvers is 'Names or roles of whoever may answer now; empty = anybody';
+comment on column pgflow.gates.approvers is 'Names or roles that may answer now; empty = anybody';
 comment on column pgflow.gates.quorum is 'Number of people who must approve';
 comment on column pgflow.gates.answers is 'Answers so far: [{by, verdict, at, reason, to, value, refusal}, ...]';
 comment on column pgflow.gates.request is 'The exact request, or the last edit of it';
 comment on column pgflow.gates.payload_hash is 'Its hash, by which an answer is bound to it';
-comment on column pgflow.gates.edited is 'True if somebody has edited it';
+comment on column pgflow.gates.edited is 'True if an answer has edited it';
 comment on column pgflow.gates.needs_value is 'True if an approval must bring a value';
 comment on column pgflow.gates.shape
   is 'Shape of the value that an approval may bring, see sql/core/shape.sql; true = anything';
@@ -793,17 +793,17 @@ from pgflow.gate_answer a join pgflow.run r on r.run_id = a.run_id;
 comment on view pgflow.gate_answers is 'Answers at gates, open or closed';
 --! grant gate_answers to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.gate_answers.gate is 'Key of the gate';
-comment on column pgflow.gate_answers.n is 'Its place among what was said at this gate, from 1';
+comment on column pgflow.gate_answers.n is 'Number of the answer at this gate, from 1';
 comment on column pgflow.gate_answers.key is 'Key of the run';
 comment on column pgflow.gate_answers.answered_at is 'Time of the answer';
 comment on column pgflow.gate_answers.verdict
-  is 'approve, reject, escalate or take_over; delegate = another may answer; expire = nobody did in time';
-comment on column pgflow.gate_answers.answered_by is 'Name of whoever answered';
-comment on column pgflow.gate_answers.acting_as is 'Roles of whoever answered, as the app gave them; null = none';
-comment on column pgflow.gate_answers.sent_by is 'Role of the session that said so';
+  is 'approve, reject, escalate or take_over; delegate = another may answer; expire = timed out';
+comment on column pgflow.gate_answers.answered_by is 'Name of the approver';
+comment on column pgflow.gate_answers.acting_as is 'Roles of the approver, as given by the app; null = none';
+comment on column pgflow.gate_answers.sent_by is 'Role of the session that sent it';
 comment on column pgflow.gate_answers.reason is 'The reason that was given; null = none';
-comment on column pgflow.gate_answers.hand_to is 'To whom it was escalated or delegated; null = to nobody';
-comment on column pgflow.gate_answers.value is 'Edited request, or the result of whoever took over; null = none';
+comment on column pgflow.gate_answers.hand_to is 'Name or role that it was escalated or delegated to; null = none';
+comment on column pgflow.gate_answers.value is 'Edited request, or the result of a take-over; null = none';
 comment on column pgflow.gate_answers.payload_hash is 'Hash of what was answered';
 comment on column pgflow.gate_answers.closes is 'True if it closed the gate';
 comment on column pgflow.gate_answers.refusal

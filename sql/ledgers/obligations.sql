@@ -1,30 +1,29 @@
--- Obligations: what a run owes somebody, by when, and how that was closed.
+-- Obligations: debts of a run, their due times, and how they were closed.
 --
--- An obligation is opened by the run's code (a unit `obligation_opened`) and stands in `owed` from the same commit on:
+-- The run's code opens an obligation (a unit `obligation_opened`), which is in `owed` from the same commit on:
 --
 --   open          it is owed
 --   breached      it was due, by this clock, and is owed all the same: a unit `obligation_breached`
---   closed        a unit `obligation_closed`, whose verdict says how:
+--   closed        a unit `obligation_closed`, with the verdict:
 --     discharged    it was done, with the evidence
---     waived        it need not be done, with who says so, and why
+--     waived        it need not be done, with author and reason
 --     handed_on     a later generation of the run has it, under the same key
---   transferred   a unit `obligation_closed` as well, but it stays owed: somebody outside holds it now
+--   transferred   a unit `obligation_closed` as well, but it stays owed: a party outside holds it now
 --
--- Its key is made as idempotency keys are, and is what everybody closes it by, for as long as it is open. A run that
--- owes does not complete: it waits, reason `owes`. Two kinds let it go, and live on with nobody running: those that
--- were declared to outlive it, and those that were transferred. A run that fails or is cancelled ends; what it owed
--- stays owed, with that as its reason, and a person is needed.
+-- Its key is made like idempotency keys, and closes it from anywhere. A run that owes does not complete: it waits,
+-- reason `owes`. Two kinds let it complete and stay open without a run: those declared to outlive it, and those
+-- transferred. A run that fails or is cancelled ends; its debts stay owed, with that as their reason, and a person is
+-- needed.
 --
--- Units come from two sides. The code's are notes: a replay makes them again. Those of others are marks beside the
--- code; their payload begins with the member `word`. What others say to an open run is mail of kind e, which it takes
--- as it takes verdicts on its effects: between look and commit it holds the lease, so the books and the journal change
--- as one. It names the obligation and lies in the mailbox of the chain: whichever generation owes it then takes it, so
--- whoever sends it locks nothing. Into the journal of a run that has ended it is written at once, under the lock of its
--- chain.
+-- Units come from two sides. Those of the code are notes: a replay makes them again. Those of others are marks beside
+-- the code; their payload begins with the member `word`. A word to an open run is mail of kind e, which it takes like
+-- verdicts on its effects: between look and commit it holds the lease, so the books and the journal change as one.
+-- The mail names the obligation and is in the mailbox of the chain, so any generation that owes it takes it, and the
+-- sender locks nothing. A word to a finished run is written into its journal at once, under the lock of its chain.
 --
--- A breach is found by a poll (`notice_breaches_`), which changes the state and does what was agreed on, once, in the
--- same transaction: it sends the run a signal, starts a workflow under the key of the obligation with `/breach` behind
--- it, or has a person paged. If that cannot be done, a person is paged too.
+-- A poll finds breaches (`notice_breaches_`). It changes the state and performs `on_breach`, once, in the same
+-- transaction: it sends the run a signal, starts a workflow under the key of the obligation plus `/breach`, or pages
+-- a person. If that fails, it pages a person too.
 --
 -- Members of `owed.detail`: state, key, outlives, holder, on_breach, detail (what the code says of it), reason (of the
 -- end of its run), since (time from which a person is needed), trouble (why what was agreed on could not be done).
@@ -159,7 +158,7 @@ begin
 end
 $$;
 comment on function pgflow.close_by_word_(bigint, json, text, bigint, timestamptz, int)
-  is 'Records what somebody said of an obligation, or that it was breached, if it is still open';
+  is 'Records a person''s word on an obligation, or its breach, if it is still open';
 
 create or replace function pgflow.hear_late_(chains bigint[], t timestamptz)
 returns void
@@ -181,7 +180,7 @@ begin
       pg_try_advisory_xact_lock_shared(pgflow.latch_('retention'))
       and pg_try_advisory_xact_lock(pgflow.latch_('chain ' || word.chain_id))
     ) then
-      -- That of its sender may be gone: the holder of the run was told.
+      -- The generation of its sender may be gone; the mail went to the holder of the run.
       insert into pgflow.nudge (chain_id) select word.chain_id
       where not exists (select from pgflow.nudge n where n.chain_id = word.chain_id);
       continue;
@@ -197,8 +196,8 @@ begin
 end
 $$;
 comment on function pgflow.hear_late_(bigint[], timestamptz)
-  is 'Takes what was said of obligations to runs that have ended meanwhile; what another is writing into stays for the '
-     'next wake';
+  is 'Takes the words on obligations that were sent to runs that have ended meanwhile; runs with another writer are '
+     'left to the next wake';
 
 create or replace function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text)
 returns bigint
@@ -220,7 +219,7 @@ begin
   select r.chain_id into strict chain from pgflow.run r where r.run_id = debt.run_id;
   has_ended := exists (select from pgflow.outcome e where e.run_id = debt.run_id);
   if has_ended then
-    -- Into such a journal one after the other writes. A rewind, or somebody else's word, may have come first.
+    -- Writers of such a journal take turns. A rewind, or another word, may have come first.
     perform pgflow.lock_chain_(chain);
     select o.* into debt from pgflow.owed o where o.kind = 'obligation' and o.detail->>'key' = obligation_key;
     if debt.run_id is null then
@@ -245,8 +244,8 @@ begin
 end
 $$;
 comment on function pgflow.say_of_obligation_(text, json, text)
-  is 'Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null '
-     'if no open obligation has the key';
+  is 'Posts a word on an obligation to its run, or records it if the run has ended; returns the chain, null if no '
+     'open obligation has the key';
 
 create or replace function pgflow.refuse_unowed_(obligation_key text)
 returns void
@@ -340,8 +339,8 @@ begin
 end
 $$;
 comment on function pgflow.transfer_obligation(text, text, text, text)
-  is 'Hands an obligation to somebody outside: it stays owed, and its run need not wait for it. PF001 if no open '
-     'obligation has the key';
+  is 'Transfers an obligation to a person or party outside: it stays owed, but its run no longer waits for it. PF001 '
+     'if no open obligation has the key';
 --! grant transfer_obligation to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.waive_obligation(obligation_key text, why text, sent_by text default null)
@@ -433,7 +432,7 @@ begin
   ) then
     return lanes;
   end if;
-  -- New lanes first: whoever waits for one may hold a row of what is owed.
+  -- New lanes first: a session that waits for one may hold a row of `owed`.
   perform pgflow.intern_lane_(n.queue, n.workflow, n.version) from (
     select distinct coalesce(b->>'queue', 'default') as queue, b->>'workflow' as workflow,
       coalesce(b->>'version', '') as version
@@ -449,7 +448,7 @@ begin
   loop
     select r.chain_id into strict chain from pgflow.run r where r.run_id = late.run_id;
     is_over := exists (select from pgflow.outcome e where e.run_id = late.run_id);
-    -- Of a run that has ended nobody takes mail: it is written into its journal, or found again by the next poll.
+    -- A finished run takes no mail: write it into its journal, or leave it to the next poll.
     continue when is_over and not (
       pg_try_advisory_xact_lock_shared(pgflow.latch_('retention'))
       and pg_try_advisory_xact_lock(pgflow.latch_('chain ' || chain))
@@ -538,8 +537,8 @@ begin
 end
 $$;
 comment on function pgflow.adopt_obligations_(bigint, int, bigint, bigint, boolean, timestamptz, int)
-  is 'Hands to a generation what the dropped part of another''s journal has opened and not closed, and tells it what '
-     'that part has closed; answers its last seq';
+  is 'Hands the open obligations of the dropped part of another''s journal to a generation, and posts the closed '
+     'ones to it; returns its last seq';
 
 create or replace function pgflow.check_obligations_()
 returns table (invariant text, detail text)
@@ -589,4 +588,4 @@ begin
 end
 $$;
 comment on function pgflow.check_obligations_()
-  is 'Every obligation that was opened is closed, or stands in what is owed; a completed run has left none behind';
+  is 'Every obligation that was opened is closed or in owed; a completed run has left none behind';

@@ -1,10 +1,10 @@
--- Plans that a planner made for taking an effect back: what the policy says of their steps, and what a
--- statement of one has written.
+-- Plans of a planner to undo an effect: the policy's verdict on their steps, and the tables that a statement has
+-- written.
 --
--- What a transaction writes is read from its locks. Whoever writes a table holds ROW EXCLUSIVE or more on
--- it until the transaction ends, however the write came about: by the statement, a trigger, a rule, a view,
--- a cascade, TRUNCATE. Counters of rows would miss what changed none, and can be switched off. A partition
--- counts as the table that it is part of; a table that inherits from another is a table of its own.
+-- The locks of a transaction show the tables that it writes. A write of a table holds ROW EXCLUSIVE or more on it
+-- until the transaction ends, for any cause: the statement, a trigger, a rule, a view, a cascade, TRUNCATE. Row
+-- counters would miss writes that change no row, and can be switched off. A partition counts as the table that it is
+-- part of; a table that inherits from another is a table of its own.
 
 create or replace function pgflow.judge_acts(acts jsonb)
 returns jsonb

@@ -1,4 +1,4 @@
--- Policy: which effects need somebody's leave, as data. A version is never changed: a new one takes its place.
+-- Policy: the effects that need approval, as data. A version never changes; a new one replaces it.
 
 create or replace function pgflow.set_policy(rules jsonb, why text, set_by text default null)
 returns int
@@ -140,7 +140,7 @@ exception when data_exception or feature_not_supported then
 end
 $$;
 comment on function pgflow.fits_(pgflow.policy_rule, text, text, jsonb, bigint, text, boolean, text)
-  is 'True if a rule of the policy fits an effect: of a run, and what it rests on, or of nobody yet';
+  is 'True if a rule of the policy fits an effect of a run, with its inputs, or an effect that has no run yet';
 
 create or replace function pgflow.terms_(rule pgflow.policy_rule)
 returns jsonb
@@ -211,7 +211,7 @@ begin
       message = 'the request of an effect is an object of its arguments by name';
   end if;
   if role is not null and not exists (select from pg_roles a where a.rolname = role) then
-    raise exception using errcode = 'PF003', message = format('there is no role %s', quote_literal(role));
+    raise exception using errcode = 'PF003', message = format('role %s does not exist', quote_literal(role));
   end if;
   for r in
     select p.* from pgflow.policy_rule p where p.version = (select max(v.version) from pgflow.policy v) order by p.rule
@@ -252,26 +252,25 @@ comment on function pgflow.is_by_model_(bigint, text)
 
 comment on column pgflow.policy.version is 'Its number; the greatest is in force';
 comment on column pgflow.policy.set_at is 'Time at which it was put in force';
-comment on column pgflow.policy.set_by
-  is 'Name of whoever put it in force, with the role of the session in brackets';
+comment on column pgflow.policy.set_by is 'Author of the version, with the role of the session in brackets';
 comment on column pgflow.policy.why is 'Reason for it';
 
 comment on column pgflow.policy_rule.version is 'The version that it belongs to';
 comment on column pgflow.policy_rule.rule is 'Its place: the first that fits counts';
-comment on column pgflow.policy_rule.needs is 'gate = somebody''s leave, nothing = it may go ahead';
+comment on column pgflow.policy_rule.needs is 'gate = approval, nothing = it may go ahead';
 comment on column pgflow.policy_rule.risk is 'Fits effects of this risk; null = of any';
 comment on column pgflow.policy_rule.name is 'Fits effects of this name; null = of any';
 comment on column pgflow.policy_rule.amount
   is 'Path of an amount in the request; fits if it is above the limit, or no number';
 comment on column pgflow.policy_rule.above is 'The limit of the amount';
 comment on column pgflow.policy_rule.predicate
-  is 'Fits requests of which this holds, or of which it cannot be said; null = any';
+  is 'Condition on the request; a request that it cannot judge fits; null = any request';
 comment on column pgflow.policy_rule.author
   is 'model = fits what a model has chosen: effects that rest on a decision that names one, and '
      'steps of plans; null = any';
 comment on column pgflow.policy_rule.role
   is 'Fits what this database role does, or one that is a member of it: the role of the worker; null = any';
-comment on column pgflow.policy_rule.approvers is 'Names or roles of whoever may answer the gate; empty = anybody';
+comment on column pgflow.policy_rule.approvers is 'Names or roles that may answer the gate; empty = anybody';
 comment on column pgflow.policy_rule.quorum is 'Number of people who must approve';
 comment on column pgflow.policy_rule.timeout_seconds
   is 'Seconds that each of those have who are asked one after the other; null = no limit';

@@ -1,12 +1,12 @@
--- Redaction: a value of a run that has ended is replaced by its hash, in all copies of the unit, and a unit says who
--- had it done and why.
+-- Redaction: replace a value of a finished run by its hash, in all copies of the unit, and record author and reason
+-- in a unit.
 --
--- What takes its place is an envelope under the empty key, which no codec can have: opening it is refused wherever a
--- value would reach code, and readers show it as they show other envelopes. It begins with the hash, which is all that
--- the chain of seals knows of a value, so the chain stays as it is.
+-- The placeholder is an envelope under the empty key, which no codec can have: opening it is refused wherever a value
+-- would reach code, and readers show it like other envelopes. It begins with the hash. The chain of seals knows only
+-- the hash of a value, so the chain does not change.
 --
--- Locks: `pgflow.retention`, before anything is looked for. Who forks, rewinds or removes a run, or writes into the
--- journal of one that has ended, shares it; so nobody copies the value meanwhile. Then the outcomes.
+-- Locks: `pgflow.retention`, before any look. Forks, rewinds, removals and writes into the journal of a finished run
+-- share it, so none copies the value meanwhile. Then the outcomes.
 
 create or replace function pgflow.redacted_(body json, kind "char")
 returns json
@@ -35,7 +35,7 @@ begin
     select coalesce(jsonb_object_agg(m.name, m.part), '{}') into beside from jsonb_each(body::jsonb) as m (name, part)
     where m.name not in ('edit', 'input', 'was');
   elsif kind in ('g', 'G', 'O', 'D') then
-    -- Whom a gate asks, and what was said by whom; what is owed, to whom, and how that was closed.
+    -- Approvers and answers of gates; obligations, their creditors, and how they were closed.
     select coalesce(jsonb_object_agg(m.name, m.part), '{}') into beside from jsonb_each(body::jsonb) as m (name, part)
     where m.name not in ('request', 'value', 'detail', 'on_breach', 'evidence');
   elsif kind in ('h', 'b') then
@@ -101,7 +101,7 @@ begin
     raise exception using errcode = 'PF003',
       message = format('what is redacted is a unit, the input or the result, not %s', quote_nullable(what));
   end if;
-  -- Whoever looks with a snapshot from before our locks may miss a run that began with the value meanwhile.
+  -- A snapshot from before our locks may miss a run that began with the value meanwhile.
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception using errcode = 'PF006', message = 'a value is redacted at the level read committed only';
   end if;
@@ -120,7 +120,7 @@ begin
   if me is null then
     raise exception using errcode = 'PF001', message = format('run %s has no generation %s', shown, generation);
   end if;
-  -- The unit stands in the run that recorded it, and in all that began with its journal. So does the input.
+  -- The unit is in the run that recorded it, and in all runs that began with its journal. So is the input.
   if what = 'unit' then
     loop
       exit when not exists (
@@ -227,7 +227,7 @@ begin
         update pgflow.entity_history h set verdict = became
         where h.run_id = heir.run_id and h.call = old.call and h.verdict is not null;
       elsif old.kind in ('g', 'G') then
-        -- So has what was said at the gate: edits of the request, and the result of whoever took over.
+        -- So have the answers at the gate: edits of the request, and the result of a take-over.
         update pgflow.gate_answer a set value = pgflow.redacted_(a.value, null)
         where a.value is not null and not pgflow.is_redacted_(a.value::text) and a.gate in (
           select u.key from pgflow.unit u where u.run_id = heir.run_id and u.call = old.call and u.kind = 'g'
@@ -308,7 +308,7 @@ begin
     removed := removed + 1;
   end loop;
   t := pgflow.now_();
-  -- What its validator said of it is in no journal; nor is what nobody took, which nobody shall take any more.
+  -- The error of its validator is in no journal; nor are updates that were not taken, which are closed now.
   update pgflow.run_update u set status = 'refused', replied_at = t
   where u.chain_id = chain and u.update_id = update_id and u.status is null;
   for said in

@@ -1,16 +1,16 @@
--- Sagas that are carried: what a run owes to take back lives on when it continues as new.
+-- Carried sagas: the effects that a run has to compensate live on when it continues as new.
 --
--- The stack of a generation is what the ones before it handed on (`saga_effect`, written by the commit that
--- continues) and what it does itself, which its journal knows. What is handed on is copied from that journal:
--- request and result of each effect that was done. A row is never changed, save once: where a generation that
--- had taken it back is rewound or restarted, the row says so (`taken_back_in`), and is none of the next one's.
+-- The stack of a generation consists of the effects that earlier ones handed on (`saga_effect`, written by the commit
+-- that continues) and its own, which its journal knows. Handed-on effects are copied from that journal: request and
+-- result of each completed effect. A row changes only once: if a generation that had compensated it is rewound or
+-- restarted, the row is marked (`taken_back_in`) and does not go to the next one.
 --
--- The effects of a child that has completed are its parent's to take back: they come with its result, in the unit
--- `child_finished` (`look_all_`), and say of which chain. So the parent's journal alone tells what its saga holds, and
--- no rows of a second run are locked. Those of a child that may outlive its parent stay its own.
+-- The parent compensates the effects of a completed child: they come with its result, in the unit `child_finished`
+-- (`look_all_`), with their chain. So the parent's journal alone has all effects of its saga, and no rows of a second
+-- run are locked. A child that may outlive its parent keeps its own effects.
 --
--- Generation 0 stands for the origin of a fork, whose journal the fork repeats. A fork never takes back what its
--- origin did; it needs the rows only to repeat compensations that are in the copied part.
+-- Generation 0 is the origin of a fork, whose journal the fork repeats. A fork never compensates effects of its
+-- origin; it needs the rows only to repeat compensations in the copied part.
 
 create or replace function pgflow.hand_on_saga_(
   me bigint, chain bigint, generation int, entries jsonb, of_children jsonb
@@ -41,7 +41,7 @@ as $$
   where of_children is not null and k.run_id = me and k.kind = 'K' and of_children ? (e.entry->>1)
 $$;
 comment on function pgflow.hand_on_saga_(bigint, bigint, int, jsonb, jsonb)
-  is 'Hands effects of a run, [[call, where its code stands], ...], and those of its children, by key, on to the next '
+  is 'Hands effects of a run, [[call, place of its code], ...], and those of its children, by key, on to the next '
      'generation of its chain';
 
 create or replace function pgflow.carried_saga_(chain bigint, generation int)
@@ -58,7 +58,7 @@ as $$
     and (s.taken_back_in is null or s.taken_back_in >= carried_saga_.generation)
 $$;
 comment on function pgflow.carried_saga_(bigint, int)
-  is 'Effects of earlier generations that a generation must take back if it fails: [[name, key, where its code stands, '
+  is 'Effects of earlier generations that a generation must compensate if it fails: [[name, key, place of its code, '
      'request, result, reference, whether it is its own], ...]; null = none';
 
 create or replace function pgflow.note_taken_back_(chain bigint, origin bigint, generation int, cut int)

@@ -1,24 +1,24 @@
 -- Seals: proof that the journal is what it was.
 --
--- The journal is append only by privilege and by trigger (sql/core/guard.sql). Against whoever may do everything, the
--- owner and whoever has the files, only a hash helps whose value is kept elsewhere. So workers seal what has been
--- recorded, behind everybody's back and never in anybody's way:
+-- The journal is append only by privilege and by trigger (sql/core/guard.sql). Against the owner, and anyone with
+-- access to the files, only a hash that is kept elsewhere helps. So workers seal the records in the background,
+-- without blocking others:
 --
 --   unit     hash of all its columns; of the payload, only the hash of its text
---   seal     hash of the seal before it in the same run, of the units since, and of the outcome. The first one begins
---            with what the run was started with
---   evidence hash of a row that people have caused and no journal has (sql/ledgers/evidence.sql)
+--   seal     hash of the previous seal of the run, of the units since, and of the outcome. The first one begins
+--            with the start of the run
+--   evidence hash of a row about an act of a person, outside of journals (sql/ledgers/evidence.sql)
 --   round    Merkle root over the seals of one round, and its evidence (RFC 6962: leaves behind 00, nodes behind 01)
 --   day      Merkle root over its rounds (number, time and root of each), chained to the day before
 --
--- `anchor` answers the roots and heads of all days, and of the day that is still open. Kept where nobody who may write
--- here may write, they prove any later look at this journal (`verify_anchor`). `proof` answers what anybody needs to
--- check one run against an anchor, without this database.
+-- `anchor` returns the roots and heads of all days, and of the open day. Store it where no writer of this database
+-- has access, and it proves any later state of this journal (`verify_anchor`). `proof` returns the data to check one
+-- run against an anchor, without this database.
 --
--- Values stand in the chain as hashes, so one can be taken out (`redact`): an envelope with that hash takes its place,
--- and a unit says who did it and why. The chain stays as it is.
+-- The chain has only hashes of values, so a value can be removed (`redact`): an envelope with its hash replaces it,
+-- and a unit records author and reason. The chain does not change.
 --
--- How the sealer finds what is new, without an index, a trigger or a scan of the journal:
+-- How the sealer finds new records, without an index, a trigger or a scan of the journal:
 --
 -- - New runs by their number. It passes them in this order, and none can appear behind it: before it passes a number it
 --   notes who holds the lock of the sequence, which every transaction that has drawn a number keeps to its end, and
@@ -30,11 +30,11 @@
 --   the run pending again (`look_again_`). It only inserts, so it is safe at any isolation level and waits for nobody.
 --   It need not where nothing was ever sealed; so the first round also waits for whoever has looked whether that is so.
 --
--- One round seals at most so many runs, of each at most 1,000 units or a megabyte, and begins with no more of them once
--- 50 ms are over: others use the worker's connection too. One worker at a time does it, and the row `seal_state` says
--- when the next round is due, however many workers there are. The runs that may still grow are gone through once in
--- half a minute, and a second more for each thousand of them. Nothing is sealed while history is removed, so that no
--- seal is left of a run that is gone (`pgflow.retention`, shared).
+-- One round seals a limited number of runs, of each at most 1,000 units or a megabyte, and starts no further run
+-- after 50 ms: others use the worker's connection too. One worker at a time seals, and the row `seal_state` has the
+-- time of the next round, for any number of workers. Runs that may still grow are visited once in half a minute, plus
+-- a second for each thousand of them. Nothing is sealed while history is removed, so that no seal is left of a
+-- removed run (`pgflow.retention`, shared).
 
 -- ---------------------------------------------------------------- hashes
 
@@ -58,7 +58,7 @@ create or replace function pgflow.exact_(at timestamptz)
 returns text
 language sql
 stable
--- No time that somebody writes into a row may keep it from being compared.
+-- No time that is written into a row may exempt it from comparison.
 return case when isfinite(at) then pgflow.micros_(at)::text else at::text end;
 comment on function pgflow.exact_(timestamptz) is 'A time as microseconds since 1970, or infinity';
 
@@ -243,7 +243,7 @@ begin
     select r.run_id, g.upto, p.upto_seq, p.outcome_hash as known,
       coalesce(p.hash, pgflow.hash_(pgflow.run_text_(r))) as before, g.units, g.hash,
       case when o.run_id is not null and g.is_all then pgflow.hash_(pgflow.outcome_text_(o)) end as outcome,
-      -- Dense, and no outcome but one that a later generation has replaced: else it is left for whoever verifies.
+      -- Dense, and no outcome but one that a later generation has replaced: else verification reports it.
       g.units = coalesce(g.upto, p.upto_seq, 0) - coalesce(p.upto_seq, 0)
         and (p.outcome_hash is null or o.run_id is not null
           and (p.outcome_hash = pgflow.hash_(pgflow.outcome_text_(o)) or o.status = 'continued' and exists (
@@ -449,7 +449,7 @@ begin
 
   if state.next_run_id is null then
     select case when is_called then last_value else 0 end into state.next_run_id from pgflow.run_id_seq;
-    -- In a statement of its own: whoever draws a number after it was read, draws a greater one.
+    -- In a statement of its own: every number drawn after it was read is greater.
     state.waits_for := pgflow.starters_(this_round = 1);
   elsif state.waits_for <> '{}' then
     starters := pgflow.starters_(this_round = 1);
@@ -632,7 +632,7 @@ comment on column pgflow.seal_lag.cycle_began_at is 'Time at which it last began
 comment on column pgflow.seal_lag.runs_pending is 'Number of runs that it has come to and that may still grow';
 comment on column pgflow.seal_lag.last_day is 'The last day that has its root; null = none has';
 comment on column pgflow.seal_lag.said_by
-  is 'Name of whoever switched sealing on or off, with the role of the session in brackets; null = nobody did';
+  is 'Author of the last switch of sealing, with the role of the session in brackets; null = never switched';
 comment on column pgflow.seal_lag.said_at is 'Time of that';
 comment on column pgflow.seal_lag.is_late
   is 'True if it has not come to a run that started an hour ago, or to all open ones for a day';

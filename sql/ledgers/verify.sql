@@ -69,7 +69,7 @@ begin
     if not exists (
       select from pgflow.seal_round d where d.round = s.round and me = any(d.runs) and d.sealed_at = s.sealed_at
     ) then
-      return query select 'seal_added', format('round %s has no such seal of it', s.round);
+      return query select 'seal_added', format('round %s does not have this seal', s.round);
     end if;
     continue when s.dropped_at is not null and r.run_id is null
       and exists (select from pgflow.dropped_history h where h.dropped_at = s.dropped_at);
@@ -216,7 +216,7 @@ begin
   into found_
   from unnest(ids) as i (id)
   cross join lateral (
-    -- What was said of those that the sealer has not come to is noted all the same.
+    -- Evidence of runs that the sealer has not reached is noted too.
     select n.* from pgflow.verify_run_(i.id) n
     where key is not null or i.id <= passed or exists (select from pgflow.seal s where s.run_id = i.id)
     union all
@@ -350,8 +350,8 @@ as $$
   )
 $$;
 comment on function pgflow.anchor()
-  is 'The roots and heads of all days, and the root of what is sealed since: to be kept where nobody who may write '
-     'here may write';
+  is 'The roots and heads of all days, and the root of what is sealed since. Store it where no writer of this '
+     'database has access';
 --! grant anchor to pgflow_operator, pgflow_auditor
 
 create or replace function pgflow.verify_anchor(anchor jsonb)
@@ -484,7 +484,7 @@ as $$
 begin
   if jsonb_typeof(anchor) is distinct from 'object' or anchor->>'pgflow_anchor' is distinct from '1'
      or jsonb_typeof(anchor->'days') is distinct from 'array' then
-    raise exception using errcode = 'PF003', message = 'this is no anchor', hint = '`pgflow audit anchor` writes one.';
+    raise exception using errcode = 'PF003', message = 'not an anchor', hint = 'Write one with `pgflow audit anchor`.';
   end if;
   closed_round := coalesce((anchor->'days'->-1->>'last_round')::bigint, 0);
   last_round := coalesce((anchor->'open'->>'last_round')::bigint, closed_round);

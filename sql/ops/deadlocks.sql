@@ -1,14 +1,14 @@
--- Circles of runs that wait for each other, and go on no more until a person ends one of them.
+-- Deadlocks: circles of runs that wait for each other until a person ends one of them.
 --
--- Whoever waits has one or several things that would let it go on. A run that is parked goes on with any of them: one
--- of its children ends, a lock is given back. Whatever comes from outside may always come: a signal, an answer, word on
--- an effect, an update, an event, the time of a timer; and a run that is held needs a person as it is. A run that
--- stands in a line in order, replaces others or waits for a batch needs all that is before it. So this begins with
--- every run that waits for something of that kind, walks on to those that it waits for, and then crosses out, again and
--- again, whoever waits for one that is crossed out. What is left waits for ever.
+-- A wait has one or several events that would end it. A parked run continues with any of them: one of its children
+-- ends, a lock is released. Events from outside may always come: a signal, an answer, a verdict on an effect, an
+-- update, an event, a timer; and a held run needs a person anyway. A run that waits in line in order, replaces others
+-- or waits for a batch needs all runs before it. So this starts with every run that waits for something of that kind,
+-- walks on to the runs that it waits for, and then repeatedly crosses out runs that wait for a crossed-out one. The
+-- rest waits forever.
 --
--- Limits need no look: they count runs that are held, and a run that waits is held by nobody. Pools refuse, and make
--- nobody wait. A circle of locks alone is refused when it would close (`sql/coordination/locks.sql`).
+-- Limits do not matter: they count leased runs, and a waiting run has no lease. Pools refuse instead of waiting. A
+-- circle of locks alone is refused when it would close (`sql/coordination/locks.sql`).
 
 create or replace function pgflow.waits_of_(ids bigint[])
 returns table (run_id bigint, alternative text, waits_for bigint)

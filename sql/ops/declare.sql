@@ -1,11 +1,11 @@
 -- Declarations of an app's code, set by its first process: a web server that starts runs under a pool need not wait
--- for a worker. Workers say the same again when they register.
+-- for a worker. Workers repeat them when they register.
 --
--- A declaration is set where code says something else than it last did, so what people have set since stands. Of
--- schedules and of the payloads of signals the code of living workers decides. So another process sets them only
--- where none are, and leaves a schedule alone that somebody has removed.
+-- A declaration is set only if it differs from the last one, so changes by hand stay. The code of living workers
+-- decides on schedules and on payload types of signals. So another process sets them only if there are none, and does
+-- not restore a removed schedule.
 --
--- The right is one of its own (pgflow_declarer): it can raise the limits of a budget, and start nothing.
+-- The right is a role of its own (pgflow_declarer), which can raise the limits of a budget, but start nothing.
 
 create or replace function pgflow.declare_queues(queues jsonb)
 returns text[]
@@ -65,7 +65,7 @@ as $$
   )
 $$;
 comment on function pgflow.undeclared(jsonb)
-  is 'Names of what an app declares and nobody has set yet, in the form that declare_app takes';
+  is 'Names in an app''s declarations that are not set yet, in the form that declare_app takes';
 --! grant undeclared to pgflow_client, pgflow_worker, pgflow_operator, pgflow_declarer
 
 create or replace function pgflow.declare_app(declared jsonb)
@@ -101,6 +101,6 @@ begin
 end
 $$;
 comment on function pgflow.declare_app(jsonb)
-  is 'Sets what an app declares and nobody has set yet: {pools, queues, relays, schedules, codes}, each a list as '
-     'declare_pools, declare_queues and declare_schedules take it; answers the names';
+  is 'Sets the declarations of an app that are not set yet: {pools, queues, relays, schedules, codes}, each a list '
+     'as declare_pools, declare_queues and declare_schedules take it; returns the names';
 --! grant declare_app to pgflow_worker, pgflow_operator, pgflow_declarer

@@ -1,8 +1,8 @@
--- Losses. A fail-over to a standby that had not everything loses commits that were acknowledged, and the rows
--- that could say so are lost with them. So workers remember for some minutes what was acknowledged to them. When
--- the server's log goes on from an earlier place, they ask here what of that is still there, and write down what
--- is not. What nobody remembers - starts by clients, the application's own commits, the work of a worker that died
--- too - is between the two positions and in no list.
+-- Losses. A failover to a standby that lacks part of the log loses acknowledged commits, and the rows that could show
+-- it are lost with them. So workers remember for some minutes what was acknowledged to them. When the server's log
+-- continues from an earlier position, they ask here which of these units still exist, and record the missing ones.
+-- Losses that no worker remembers - starts by clients, the application's own commits, the work of a worker that died
+-- too - are between the two positions and in no list.
 
 create or replace function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs int[], has_ended boolean[])
 returns setof bigint
@@ -71,8 +71,7 @@ begin
 end
 $$;
 comment on function pgflow.close_loss(bigint, text, text)
-  is 'Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is '
-     'open';
+  is 'Closes a loss, so that doctor does not show it any more; returns false if no open loss has this number';
 --! grant close_loss to pgflow_operator
 
 drop view if exists pgflow.losses;
@@ -82,12 +81,12 @@ select l.loss_id, l.noticed_at, l.acknowledged_at, '0/0'::pg_lsn + l.acknowledge
   l.run_count, l.runs,
   l.closed_at, l.closed_by, l.why
 from pgflow.loss l;
-comment on view pgflow.losses is 'Losses by fail-overs of units that workers were told are durable';
+comment on view pgflow.losses is 'Losses by failovers of units that were acknowledged to workers';
 --! grant losses to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.losses.loss_id is 'Number of the loss, for close_loss()';
 comment on column pgflow.losses.noticed_at is 'Time at which the worker noticed';
 comment on column pgflow.losses.acknowledged_at
-  is 'Time at which the worker last knew how far the lost server''s log was durable';
+  is 'Time at which the worker last learned the durable position of the lost server''s log';
 comment on column pgflow.losses.acknowledged_lsn
   is 'Position up to which it was durable then; more may have been acknowledged since';
 comment on column pgflow.losses.kept_lsn
@@ -98,19 +97,19 @@ comment on column pgflow.losses.new_timeline is 'Timeline of the log that goes o
 comment on column pgflow.losses.worker_id is 'The worker that noticed';
 comment on column pgflow.losses.host is 'Name of its machine';
 comment on column pgflow.losses.pid is 'Number of its process there';
-comment on column pgflow.losses.run_count is 'Runs of which something is lost that this worker was told is durable';
+comment on column pgflow.losses.run_count is 'Runs that lost units acknowledged to this worker';
 comment on column pgflow.losses.runs
-  is 'Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was';
-comment on column pgflow.losses.closed_at is 'Time at which somebody saw to it; null = it is open';
+  is 'Those runs, up to a thousand: key, last acknowledged seq (0 = none), and a mark of an acknowledged end';
+comment on column pgflow.losses.closed_at is 'Time at which a person closed it; null = it is open';
 comment on column pgflow.losses.closed_by
-  is 'Name of whoever saw to it, with the role of the session in brackets';
+  is 'Name of the person who closed it, with the role of the session in brackets';
 comment on column pgflow.losses.why is 'Reason that they gave';
 
 comment on column pgflow.loss.loss_id is 'Number of the loss';
 comment on column pgflow.loss.noticed_at is 'Time at which a worker noticed';
 comment on column pgflow.loss.acknowledged_at
   is 'Time at which it last knew how far the lost server''s log was durable';
-comment on column pgflow.loss.closed_at is 'Time at which somebody saw to it; null = it is open';
+comment on column pgflow.loss.closed_at is 'Time at which a person closed it; null = it is open';
 comment on column pgflow.loss.acknowledged_bytes is 'Position up to which that log was durable then, in bytes';
 comment on column pgflow.loss.kept_bytes is 'Position in it up to which the server at hand had come, in bytes';
 comment on column pgflow.loss.old_timeline is 'Timeline of the lost log';
@@ -120,6 +119,6 @@ comment on column pgflow.loss.pid is 'Number of its process';
 comment on column pgflow.loss.run_count is 'Runs of which something is lost';
 comment on column pgflow.loss.host is 'Name of its machine';
 comment on column pgflow.loss.closed_by
-  is 'Name of whoever saw to it, with the role of the session in brackets';
+  is 'Name of the person who closed it, with the role of the session in brackets';
 comment on column pgflow.loss.why is 'Reason that they gave';
 comment on column pgflow.loss.runs is 'Key, seq and end of each, up to a thousand';

@@ -1,13 +1,13 @@
--- Pages: a person is told once that a run is stuck, or that an effect is open which only a person can close.
+-- Pages: notify a person once of a stuck run, or of an open effect that only a person can close.
 --
--- Whoever makes a run stuck - a worker, a reaper, a verb - writes nothing here. Workers whose app has a
--- pager look: what needs a person and has no row in `page` gets one, and is told. A row is claimed for a
--- while before the hook is called and marked after it, so that a crash in between tells twice and never
--- not at all; the end of the lease is the token without which nothing is marked. A row goes once nobody
--- is needed any more, and what needs somebody again later is told again, under an id of its own.
+-- The code that makes a run stuck - a worker, a reaper, a verb - writes nothing here. Workers whose app has a pager
+-- look: each need for a person without a row in `page` gets one, and is paged. A row is claimed for a while before
+-- the hook is called and marked after it, so a crash in between pages twice and never not at all; the end of the
+-- lease is the token that a mark needs. A row is removed once no person is needed any more, and a later need is paged
+-- again, under an id of its own.
 --
--- `claim_pages` works one call at a time, under an advisory lock that nobody waits for (`pgflow.page`). Nobody else
--- touches rows of `page`.
+-- One `claim_pages` works at a time, under an advisory lock that no call waits for (`pgflow.page`). No other function
+-- claims rows of `page`.
 
 create or replace function pgflow.needs_person_()
 returns table (run_id bigint, call int, kind text, opened_at timestamptz, name text, detail json, effect text)
@@ -39,7 +39,7 @@ as $$
   from pgflow.owed o where o.kind = 'obligation' and o.detail ? 'since'
 $$;
 comment on function pgflow.needs_person_()
-  is 'Needs for a person, each with its time: runs that are stuck, and effects and obligations that nobody looks after';
+  is 'Needs for a person, each with its time: stuck runs, and effects and obligations that no run handles';
 
 create or replace function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
 returns table (
@@ -56,7 +56,7 @@ as $$
 declare
   t timestamptz;
 begin
-  -- One at a time; whoever comes second finds what is left the next time.
+  -- One at a time; a second call finds the rest next time.
   if not pg_try_advisory_xact_lock(pgflow.latch_('page')) then
     return;
   end if;
@@ -104,8 +104,8 @@ begin
 end
 $$;
 comment on function pgflow.claim_pages(int, float8)
-  is 'Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out '
-     'again after the lease';
+  is 'Claims up to this number of due pages. Call page_sent after sending, else they are given out again after the '
+     'lease';
 --! grant claim_pages to pgflow_worker
 
 create or replace function pgflow.page_sent(
@@ -125,8 +125,8 @@ as $$
     and p.next_at = page_sent.leased_until
 $$;
 comment on function pgflow.page_sent(bigint, int, text, timestamptz, float8)
-  is 'A person has been told; again after so many seconds if nothing has been done by then, null = never. No effect '
-     'once it has been given out again';
+  is 'Records a sent page; it is sent again after this number of seconds if the need persists, null = never. No '
+     'effect once the page was given out again';
 --! grant page_sent to pgflow_worker
 
 create or replace function pgflow.page_failed(run_id bigint, call int, kind text, leased_until timestamptz, error text)
@@ -144,16 +144,16 @@ as $$
     and p.next_at = page_failed.leased_until
 $$;
 comment on function pgflow.page_failed(bigint, int, text, timestamptz, text)
-  is 'Nobody could be told: it is given out again after a delay that grows from 5 seconds to 10 minutes. No effect '
-     'once it has been given out again';
+  is 'Records a failed page, which is given out again after a delay that grows from 5 seconds to 10 minutes. No '
+     'effect once the page was given out again';
 --! grant page_failed to pgflow_worker
 
-comment on column pgflow.page.run_id is 'The run that somebody is needed for';
-comment on column pgflow.page.opened_at is 'Time since which somebody is needed';
+comment on column pgflow.page.run_id is 'The run that needs a person';
+comment on column pgflow.page.opened_at is 'Time since which a person is needed';
 comment on column pgflow.page.next_at
-  is 'Time at which somebody is told next, or the lease of whoever tells ends; infinity = never again';
-comment on column pgflow.page.paged_at is 'Time at which somebody was last told; null = nobody yet';
+  is 'Time of the next page, or end of the lease of the current one; infinity = never again';
+comment on column pgflow.page.paged_at is 'Time of the last page; null = none yet';
 comment on column pgflow.page.call is 'Number of the call that it is about; 0 = the run itself';
-comment on column pgflow.page.tries is 'Number of tries since somebody was last told';
+comment on column pgflow.page.tries is 'Number of attempts since the last page';
 comment on column pgflow.page.kind is 'stuck, effect or obligation';
 comment on column pgflow.page.last_error is 'Class of the error with which the last try failed; null = it did not';

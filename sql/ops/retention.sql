@@ -1,14 +1,14 @@
--- Removal of keys whose retention is over, and of history.
+-- Removal of expired keys and of history.
 --
--- History goes by families: a run with all that it continued as and all that it started, and only if all
--- of them have ended. It goes in batches, so that the space is free for new runs long before a vacuum has
--- much to do; and a partition of the journal of which no run is left is dropped as a table, which leaves
--- nothing to vacuum at all. What has ended is written by nobody, so no run is locked. A message that a
--- sender was just posting to such a run finds nobody any more, and is removed by the last call.
+-- History is removed by families: a run with all its generations and all its descendants, and only if all of them
+-- have ended. It is removed in batches, so that the space is free for new runs long before a vacuum has much to do;
+-- and a partition of the journal without runs is dropped as a table, which leaves nothing to vacuum at all. Finished
+-- runs have no writers, so no run is locked. A message that is just being posted to such a run is removed by the last
+-- call.
 --
--- `sweep_keys` and `drop_history` run one after the other (an advisory lock, `pgflow.retention`). A start under a key
--- that is being freed finds the old run, as if it had come first. A start that replaces frees a key too, and takes it
--- at once.
+-- `sweep_keys` and `drop_history` exclude each other (an advisory lock, `pgflow.retention`). A start under a key that
+-- is being freed finds the old run, as if it had come first. A start that replaces frees a key too, and takes it at
+-- once.
 
 create or replace function pgflow.sweep_keys(max int default 1000, wait boolean default true)
 returns int

@@ -105,7 +105,7 @@ declare
   strange text;
 begin
   if jsonb_typeof(history) is distinct from 'object' or history->>'pgflow_history' is null then
-    raise exception using errcode = 'PF003', message = 'this is no history of a run: it lacks pgflow_history',
+    raise exception using errcode = 'PF003', message = 'not a history of a run: pgflow_history is missing',
       hint = '`pgflow export` writes histories, one a line.';
   end if;
   if history->>'pgflow_history' <> '1' then
@@ -170,7 +170,7 @@ returns timestamptz
 language sql
 immutable strict
 return timestamptz 'epoch' + us * interval '1 microsecond';
-comment on function pgflow.from_micros_(bigint) is 'The time that a number of microseconds since 1970 stands for';
+comment on function pgflow.from_micros_(bigint) is 'Converts microseconds since 1970 to a time';
 
 create or replace function pgflow.insert_history_(history json, header jsonb, t timestamptz)
 returns bigint

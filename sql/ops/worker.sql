@@ -1,11 +1,10 @@
--- Workers: who is alive, and what becomes of the work of those who are not. The only sign of life is a
--- counter that moves. Nobody's clock says that a worker is late: another worker watches the counter
--- through its own observations and, when it has not moved for the whole time-out, asks for the death
--- here, where the counter is compared once more under a lock.
+-- Workers: their liveness, and the recovery of their work. The only sign of life is a counter that moves. No process
+-- clock declares a worker late: another worker watches the counter by its own observations and, when it has not moved
+-- for the whole timeout, asks for the death here, where the counter is compared once more under a lock.
 --
--- Batches of runs that go on or end share an advisory lock of their worker (`pgflow.worker` and its number), and nobody
--- waits for them. `reap_worker` takes it alone, and takes no run if it cannot have it at once; leases it locks with
--- SKIP LOCKED. `release_runs` takes it alone too, and waits for it and for the leases.
+-- Batches of runs that continue or end share an advisory lock of their worker (`pgflow.worker` and its number),
+-- without waiting. `reap_worker` takes it exclusively, and takes no run if it does not get it at once; it locks
+-- leases with SKIP LOCKED. `release_runs` takes it exclusively too, and waits for it and for the leases.
 --
 -- Which of a dead worker's runs has killed it? Those that have recorded something since their claim are out of it. The
 -- others are suspects, and a death is counted for each (`suspect`). A first death is mostly that of a machine, so they
@@ -82,8 +81,8 @@ begin
 end
 $$;
 comment on function pgflow.beat(int, boolean)
-  is 'Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or '
-     'pause, and where the log is';
+  is 'Sign of life; returns whether the worker still counts as alive, its runs to cancel or pause, and the position '
+     'of the log';
 --! grant beat to pgflow_worker
 
 create or replace function pgflow.count_lost_threads(worker_id int, lost int)
@@ -100,7 +99,7 @@ begin
 end
 $$;
 comment on function pgflow.count_lost_threads(int, int)
-  is 'A worker says how many of its threads are at bodies that nobody waits for any more';
+  is 'Records the number of a worker''s threads whose bodies outlive their steps';
 --! grant count_lost_threads to pgflow_worker
 
 create or replace function pgflow.observe_workers()
@@ -148,9 +147,9 @@ begin
     return;
   end if;
   delete from pgflow.worker w where w.worker_id = worker_id;
-  -- A worker that froze between its fence and its COMMIT still locks a lease: whoever waited for it here
-  -- would freeze too. It stays behind as the lease of nobody, and is taken once its session has timed out.
-  -- So do all of them while a batch of this worker's is just being committed.
+  -- A worker that froze between its fence and its COMMIT still locks a lease, and waiting for it here would freeze
+  -- too. It stays behind as a lease without a worker, and is taken once its session has timed out. So do all of them
+  -- while a batch of this worker is being committed.
   if pg_try_advisory_xact_lock(pgflow.latch_('worker ' || worker_id)) then
     select array_agg(k.run_id) into ids from (
       select e.run_id from pgflow.lease e where e.worker_id = worker_id order by e.run_id for update skip locked
@@ -249,8 +248,8 @@ as $$
 declare
   freed int;
 begin
-  -- Newer code may try what older code could not replay, and never the other way round: what fits none of two comes to
-  -- rest.
+  -- Newer code may try runs that older code could not replay, never the other way round: a run that fits neither
+  -- stops.
   with gone as (
     delete from pgflow.held h where h.run_id in (
       select k.run_id from pgflow.held k

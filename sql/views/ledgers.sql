@@ -57,7 +57,7 @@ select r.key, i.key::text as effect, i.name::text as name,
   (select o.detail->>'reason' from pgflow.owed o
     where o.run_id = i.run_id and o.call = i.call and o.kind = 'effect') as owed
 from pgflow.run r
--- Folded run by run: whoever asks for one run reads that run's units only.
+-- Folded run by run, so a query for one run reads that run's units only.
 cross join lateral (
   select u.call, (array_agg(u order by u.seq) filter (where u.kind = 'i'))[1] as intent,
     (array_agg(u.kind order by u.seq desc) filter (where u.kind in ('C', 'F', 'A')))[1] as outcome,
@@ -93,7 +93,7 @@ comment on column pgflow.effects.result
 comment on column pgflow.effects.error is 'Reason why it was not done; null unless it failed';
 comment on column pgflow.effects.ref is 'The counterparty''s reference under which it was accepted; null = it was not';
 comment on column pgflow.effects.attempts is 'Number of times that it was allowed to act';
-comment on column pgflow.effects.unknowns is 'Number of times that nobody knew its outcome';
+comment on column pgflow.effects.unknowns is 'Number of times that its outcome was unknown';
 comment on column pgflow.effects.said_by
   is 'Last to state its outcome: settle, or the name of a person, with the role of the session in brackets; null = '
      'its own answer counted';
@@ -111,7 +111,7 @@ comment on column pgflow.effects.origin
   is 'Place where it was done, if a run that was rewound or forked was handed its result: run_id and seq of the intent '
      'there; null = here';
 comment on column pgflow.effects.owed
-  is 'Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must';
+  is 'Reason why a person must handle it: forced (the run was ended by force) or parent_forced; null = none';
 
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to,
@@ -132,17 +132,17 @@ comment on column pgflow.obligations.key is 'Key of the run';
 comment on column pgflow.obligations.kind is 'effect, gate or obligation';
 comment on column pgflow.obligations.name is 'Of the effect, gate or obligation';
 comment on column pgflow.obligations.state
-  is 'Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any '
-     'more. Of an obligation: open, or breached once it was due';
+  is 'Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done and nothing will undo it. Of '
+     'an obligation: open, or breached once it was due';
 comment on column pgflow.obligations.opened_at is 'Since when it is owed';
 comment on column pgflow.obligations.due_at
   is 'Time at which the engine looks after it next, or it should be closed; null = no time is set';
-comment on column pgflow.obligations.owed_to is 'To whom; null = nobody is named';
+comment on column pgflow.obligations.owed_to is 'Name of the creditor; null = not given';
 comment on column pgflow.obligations.effect
   is 'Key of the effect, gate or obligation: what settle_effect takes, answer_gate, and discharge';
-comment on column pgflow.obligations.ref is 'The counterparty''s reference: what confirm_effect takes';
+comment on column pgflow.obligations.ref is 'The counterparty''s reference, for confirm_effect';
 comment on column pgflow.obligations.detail
-  is 'Notice for whoever closes it; of an obligation, what its code says of it';
+  is 'Notice for the person who closes it; of an obligation, the facts recorded by its code';
 comment on column pgflow.obligations.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
@@ -151,14 +151,13 @@ comment on column pgflow.obligations.reason
      'its parent was ended by force), failed or cancelled (its run ended so, and owes it still); null = its run does';
 comment on column pgflow.obligations.beat_at
   is 'Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none';
-comment on column pgflow.obligations.beat_details is 'Progress that the last beat with details told; null = none did';
+comment on column pgflow.obligations.beat_details is 'Details of the last beat that had any; null = none did';
 comment on column pgflow.obligations.silent_at
   is 'Time from which its outcome is unknown if no further beat comes; null = it has promised none';
 comment on column pgflow.obligations.holder
   is 'Whom it was transferred to, outside of the run; null = the run holds it';
 comment on column pgflow.obligations.outlives is 'True if its run need not wait until it is closed';
-comment on column pgflow.obligations.paged_at
-  is 'Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed';
+comment on column pgflow.obligations.paged_at is 'Time of the last page about it (app.pager); null = none';
 
 create view pgflow.provenance as
 select d.key, d.decision, d.name as decided, d.why, d.evidence, d.decided_at, a.act, a.name, a.act_key, a.status,

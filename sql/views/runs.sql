@@ -54,7 +54,8 @@ select l.lane_id, l.queue, l.workflow, l.version, w.why, w.code as why_code
 from pgflow.lane l
 left join lateral pgflow.why_unclaimed(l.lane_id) w on true;
 comment on view pgflow.lane_reasons
-  is 'Each lane, and why nobody takes its runs: lanes without the number that are queued, which costs more to ask';
+  is 'Lanes, each with the reason why no worker takes its runs, but without the number of queued runs, which costs '
+     'more to read';
 --! grant lane_reasons to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.lane_reasons.lane_id is 'Number of the lane';
 comment on column pgflow.lane_reasons.queue is 'Name of the queue';
@@ -191,7 +192,7 @@ comment on view pgflow.runs is 'Every chain''s newest run: status, why, since wh
 comment on column pgflow.runs.key is 'The key it was started with, or one made up for it';
 comment on column pgflow.runs.status is 'queued, running, waiting, paused, stuck, completed, failed or cancelled';
 comment on column pgflow.runs.workflow is 'Name of the workflow';
-comment on column pgflow.runs.queue is 'Queue it stands in';
+comment on column pgflow.runs.queue is 'Name of its queue';
 comment on column pgflow.runs.reason
   is 'Reason of its status: the wait, the lack of a worker, the words of a pause or cancel, or the trouble; null = '
      'nothing to say';
@@ -308,8 +309,8 @@ select r.key, f.call, f.name as step,
     where u.run_id = r.run_id and u.seq = f.payload_seq) end as error,
   r.tenant, r.run_id, coalesce(f.ended_seq, f.started_seq) <= coalesce(r.origin_seq, 0) as is_inherited
 from pgflow.run r
--- Folded run by run, without a sort, and no payload is read before it is asked for: whoever asks for one run reads that
--- run's units only, and whoever asks for a page in the order of run_id stops at its end.
+-- Folded run by run, without a sort, and payloads are read only on demand: a query for one run reads that run's units
+-- only, and a page in the order of run_id stops at its end.
 cross join lateral (
   select e.call, min(e.name) as name, max(e.ending) as ending, count(*) filter (where e.kind = 'a') as failed_attempts,
     min(e.started_at) as started_at, max(e.ended_at) as ended_at,
@@ -436,8 +437,8 @@ comment on column pgflow.queues.queue is 'Name of the queue';
 comment on column pgflow.queues.queued is 'Runs that may be claimed';
 comment on column pgflow.queues.running is 'Runs that a worker holds';
 comment on column pgflow.queues.waiting is 'Runs that wait for a signal, a child, a timer or their time to start';
-comment on column pgflow.queues.paused is 'Runs that somebody paused';
-comment on column pgflow.queues.stuck is 'Runs that need somebody''s help';
+comment on column pgflow.queues.paused is 'Paused runs';
+comment on column pgflow.queues.stuck is 'Runs that need a person';
 comment on column pgflow.queues.oldest_queued_at
   is 'Time since which the oldest of the queued runs may be claimed; null = none is queued';
 comment on column pgflow.queues.max_running is 'Most runs that may be held at once over all workers; null = no limit';
@@ -471,7 +472,7 @@ comment on column pgflow.workers.started_at is 'Time at which it announced itsel
 comment on column pgflow.workers.beat_at is 'Time of its last sign of life';
 comment on column pgflow.workers.beat is 'Counts up while it lives; others watch whether it moves';
 comment on column pgflow.workers.lost_threads
-  is 'Threads at bodies of steps that go on though nobody waits for them any more';
+  is 'Threads whose step bodies still run after the worker stopped waiting for them';
 comment on column pgflow.workers.is_outdated
   is 'True if the schema has been upgraded past the code of the worker: it goes on, until you start the new version in '
      'its place';

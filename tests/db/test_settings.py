@@ -246,8 +246,8 @@ def test_a_pooler_in_transaction_mode_is_noticed_and_worked_with(
         assert not work_through(address, 40)
     assert [r.message for r in caplog.records if "pooler" in r.message] == [
         (
-            "a pooler in transaction mode is in between: nothing is prepared, and work is found by "
-            "polling"
+            "the connection uses a pooler in transaction mode: nothing is prepared, and work is "
+            "found by polling"
         )
     ]
     assert "prepared statement" not in caplog.text
@@ -276,7 +276,7 @@ def test_a_pooler_that_was_not_noticed_is_named_once_it_loses_what_was_prepared(
     with caplog.at_level(logging.WARNING, "pgflow"), bouncer(dsn, "transaction") as address:
         work_through(address, 40)
     assert (
-        1 <= caplog.text.count("a pooler in transaction mode seems to be in between") <= 2
+        1 <= caplog.text.count("seems to use a pooler in transaction mode") <= 2
     )  # the app and its worker
     assert (count(conn, "added"), count(conn, "pgflow.held")) == (400, 0)
     assert conn.execute("select status, count(*) from pgflow.runs group by 1").fetchall() == [

@@ -395,7 +395,7 @@ async def test_a_worker_of_a_role_asks_where_another_acts(
 def test_a_rule_for_a_role_that_there_is_not_is_refused(conn: psycopg.Connection) -> None:
     with pytest.raises(psycopg.Error, match="looks for a role that there is not: 'nobody_here'"):
         rule(conn, {"role": "nobody_here"})
-    with pytest.raises(psycopg.Error, match="there is no role 'nobody_here'"):
+    with pytest.raises(psycopg.Error, match="role 'nobody_here' does not exist"):
         tried(conn, "charge", "irreversible", "{}", False, "nobody_here")
     assert tried(conn, "charge", "irreversible") == []
 
@@ -472,7 +472,10 @@ def test_a_person_tries_rules_that_are_not_in_force_yet(
         (["refund", "[]", "--risk", "reversible"], "an object of their names"),
         (["refund", "{", "--risk", "reversible"], "JSON"),
         (["", "--risk", "reversible"], "the name of an effect"),
-        (["refund", "--risk", "reversible", "--role", "nobody_here"], "no role 'nobody_here'"),
+        (
+            ["refund", "--risk", "reversible", "--role", "nobody_here"],
+            "role 'nobody_here' does not exist",
+        ),
         (["refund", "--risk", "reversible", "--role", ""], "--role"),
         (["refund", "--risk", "reversible", "--rules", '{"a": 1}'], "must be an array"),
         (["refund", "--risk", "reversible", "--rules", '[{"a": 1}]'], "a rule of a policy has"),

@@ -448,7 +448,7 @@ async def test_only_a_verdict_that_fits_closes_it(aflow: AsyncHarness, conn: Con
     force(conn, "k")
     (key,) = keys(conn)
     with pytest.raises(
-        WrongState, match="was done, and nobody takes it back any more: it cannot be confirmed"
+        WrongState, match="was done and is not compensated any more: it cannot be confirmed"
     ):
         await aflow.app.settle_effect(key, "confirmed")
     await aflow.app.settle_effect(key, "taken_back", why="by hand", by="ada")

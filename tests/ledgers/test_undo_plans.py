@@ -650,8 +650,8 @@ def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_sai
             plan.planning_of(planner, None, steps)  # type: ignore[arg-type]
     for writes, why in (
         ("shop.seats", "a sequence"),
-        (["seats"], "with its schema"),
-        (["a.b.c"], "with its schema"),
+        (["seats"], "needs its schema"),
+        (["a.b.c"], "needs its schema"),
         ([f"a.{'b' * 64}"], "63 bytes"),
     ):
         with pytest.raises(DefinitionError, match=why):

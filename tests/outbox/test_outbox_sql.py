@@ -193,7 +193,7 @@ def test_a_relay_is_paused_resumed_replayed_and_dropped(conn: psycopg.Connection
     assert one(conn, "select news from pgflow.relay_news('{r}', 1)") == ["r"]
     assert drained(conn) == numbers[1:]
     one(conn, "select pgflow.drop_relay('r')")
-    with pytest.raises(psycopg.Error, match="there is no relay 'r'") as refused:
+    with pytest.raises(psycopg.Error, match="relay 'r' does not exist") as refused:
         one(conn, "select pgflow.drop_relay('r')")
     assert refused.value.sqlstate == "PF028"
 

@@ -519,7 +519,7 @@ async def takes_two(a: int, b: int) -> None: ...
         ("oldest or newest", {"start": "now"}),
         ("at least 1", {"parallel": 0}),
         ("must have one parameter", {"to": takes_two}),
-        ("no workflow, function or sink", {"to": 5}),
+        ("not a workflow, function or sink", {"to": 5}),
         ("takes 3 parameters", {"to": lambda a, b, c: None}),
     ],
 )

@@ -227,12 +227,12 @@ def test_the_command_line_prints_and_compares(
         ("orders", {"operations": ["truncate"]}, "operations are"),
         ("orders", {"operations": []}, "operations are"),
         ("orders", {"old_differs": "status"}, "a list of columns"),
-        ("orders", {"old_differs": [""]}, "no column"),
-        ("orders", {"old_differs": ["a"], "operations": ["insert"]}, "updates only"),
+        ("orders", {"old_differs": [""]}, "not a column"),
+        ("orders", {"old_differs": ["a"], "operations": ["insert"]}, "requires updates"),
         ("orders", {"name": "x; drop"}, "a name has"),
-        ("a.b.c", {}, "no table"),
-        ("orders o", {}, "no table"),
-        ("f(1)", {}, "no table"),
+        ("a.b.c", {}, "not a table"),
+        ("orders o", {}, "not a table"),
+        ("f(1)", {}, "not a table"),
     ],
 )
 def test_what_no_trigger_can_be_is_refused(table: str, options: dict[str, Any], said: str) -> None:

@@ -191,7 +191,7 @@ def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.C
                 conn, "select distinct (priority, labels->>'of')::text from pgflow.run"
             ) == ["(3,acme)"]
             await app.remove_schedule("greet acme", why="gone", by="eve")
-            with pytest.raises(ScheduleNotFound, match="there is no schedule 'greet acme'"):
+            with pytest.raises(ScheduleNotFound, match="schedule 'greet acme' does not exist"):
                 await app.pause_schedule("greet acme")
             changes = await ask_async(app, list_schedule_changes("greet acme"))
             assert [(one.what, one.said_by) for one in reversed(changes.items)][:2] == [
@@ -289,4 +289,4 @@ def test_what_is_late_broken_or_undeclared_is_counted(dsn: str, conn: psycopg.Co
     assert found["pgflow_schedules", "broken"] == 1
     assert found["pgflow_schedule_lateness_seconds",] == 30.0
     said = [row for row in doctor(dsn, "doctor").data if row["check"] == "schedules"]
-    assert any("'61 * * * *' is no expression" in row["found"] for row in said)
+    assert any("'61 * * * *' is not a cron expression" in row["found"] for row in said)

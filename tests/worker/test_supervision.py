@@ -233,7 +233,7 @@ def test_a_task_of_a_body_that_exits_does_not_end_the_loop_of_an_app(
         with pytest.raises(RunFailed):
             app.start(calling_tasks).result(SOON)
         assert app.start(quick).result(SOON) == 5
-    assert "a task has raised SystemExit" in caplog.text
+    assert "a task raised SystemExit" in caplog.text
 
 
 @effect(risk="final")

@@ -66,7 +66,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
     async def start(
         self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncRun[R]:
-        """Starts a run.
+        """Start a run.
 
         Args:
             workflow: The workflow, perhaps with ``.options(key=...)``.
@@ -132,7 +132,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> AsyncSentUpdate[V]:
-        """Starts a run, unless one has the key, and sends it an update: both in one transaction.
+        """Start a run, unless the key has one, and send it an update, in one transaction.
 
         Args:
             update: The update with its arguments: ``add.bind("sku")``.
@@ -164,7 +164,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
     async def update(
         self, update: Update[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Updates an entity: the change, and a row of its history, are one commit.
+        """Update an entity. The change and a row of its history are one commit.
 
         Args:
             update: The update, perhaps with ``.options(expect=, idempotency_key=)``.
@@ -194,7 +194,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
         return update.verdict_codec.decode(verdict, f"the verdict of update {update.name}")
 
     async def query(self, entity: type[T], key: str) -> Snapshot[T]:
-        """Reads an entity, without a lock.
+        """Read an entity, without a lock.
 
         Args:
             entity: Class of its state.
@@ -208,8 +208,8 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
         return kind.snapshot(stored, self._envelopes)
 
     async def publish(self, topic: str, payload: Any, *, key: str | None = None) -> None:
-        """Publishes an event, which relays bring on; through :meth:`App.using` in the caller's
-        transaction, together with what that writes.
+        """Publish an event for relays to deliver. Through :meth:`App.using` it is part of the
+        caller's transaction.
 
         Args:
             topic: Topic, to which relays listen.
@@ -224,7 +224,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
         await self._ask(outbox.publish(topic, text, key), once=True)
 
     async def cancel(self, key: str, *, why: str = "cancelled", by: str | None = None) -> None:
-        """Cancels a run: its code may clean up; RunNotFound if no run has the key."""
+        """Cancel a run. Its code may clean up. RunNotFound if no run has the key."""
         await self._ask(mail.cancel_run(key, why, sent_by=by), wakes=True)
 
     async def settle_effect(

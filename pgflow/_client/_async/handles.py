@@ -1,4 +1,4 @@
-"""Handles of runs: what a client can do with a run."""
+"""Handles of runs: the operations of a client on a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AsyncRun(Handle[AsyncSession, R_co]):
     async def send(
         self, signal: Signal[T], value: T, *, idempotency_key: str | None = None
     ) -> Delivery:
-        """Sends a signal to the run; see :meth:`pgflow.AsyncApp.send`."""
+        """Send a signal to the run; see :meth:`pgflow.AsyncApp.send`."""
         query = signal_query(
             mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes
         )
@@ -171,7 +171,7 @@ class AsyncRun(Handle[AsyncSession, R_co]):
                 position.is_at_end = await self._has_ended()
 
     async def _has_ended(self) -> bool:
-        """Waits a moment for the end: nothing can be emitted after it."""
+        """Wait a moment for the end, after which nothing is emitted."""
         try:
             chain_id = await self._session.ask(result.find_chain(self.key))
             self._outcome.check_end(

@@ -14,7 +14,7 @@ class AsyncMailbox(AsyncRewinds):
     """Mailbox methods of a client."""
 
     async def messages(self, key: str | None = None) -> list[Message]:
-        """Lists the messages that wait in mailboxes, and those that no run took.
+        """List the messages in mailboxes, and those that no run took.
 
         Args:
             key: Of this run; None for all.

@@ -66,7 +66,7 @@ class AsyncQueues(AsyncRelays):
         await self._ask(lane.resume_queue(queue, why, by))
 
     async def count_backlog(self, queue: str) -> Backlog:
-        """Counts the runs of a queue that have not begun.
+        """Count the runs of a queue that have not begun.
 
         Args:
             queue: Name of the queue.

@@ -46,11 +46,11 @@ class Batches(Queues):
         on_failure: Workflow[..., Any] | None = None,
         failure_args: tuple[Any, ...] = (),
     ) -> Run[R]:
-        """Starts many runs, and one that begins once all of them have ended, however they ended.
+        """Start many runs, and one that begins once all of them have ended, with any outcome.
 
         It is sent in parts of 5,000 runs, each a transaction; through :meth:`App.using` all of it
-        is in the caller's. If it was cut short, call it again with the same key: what is there
-        already is not started twice.
+        is in the caller's. If it was cut short, call it again with the same key: existing runs are
+        not started twice.
 
         Args:
             workflow: Workflow of the members.
@@ -83,7 +83,7 @@ class Batches(Queues):
         return self._run_handle(waits.key, then, waits.chain_id)
 
     def count_batch(self, key: str) -> BatchCount:
-        """Counts the members of a batch, and how they have ended.
+        """Count the members of a batch by status.
 
         Args:
             key: Key of the run that waits for them.

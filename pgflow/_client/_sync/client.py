@@ -65,7 +65,7 @@ class Client(Obligations, Gates, Schedules, Batches):
         return Run(self._session(), outcome, chain_id)
 
     def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Starts a run.
+        """Start a run.
 
         Args:
             workflow: The workflow, perhaps with ``.options(key=...)``.
@@ -131,7 +131,7 @@ class Client(Obligations, Gates, Schedules, Batches):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> SentUpdate[V]:
-        """Starts a run, unless one has the key, and sends it an update: both in one transaction.
+        """Start a run, unless the key has one, and send it an update, in one transaction.
 
         Args:
             update: The update with its arguments: ``add.bind("sku")``.
@@ -161,7 +161,7 @@ class Client(Obligations, Gates, Schedules, Batches):
         return SentUpdate(self._session(), run._outcome, update)
 
     def update(self, update: Update[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Updates an entity: the change, and a row of its history, are one commit.
+        """Update an entity. The change and a row of its history are one commit.
 
         Args:
             update: The update, perhaps with ``.options(expect=, idempotency_key=)``.
@@ -191,7 +191,7 @@ class Client(Obligations, Gates, Schedules, Batches):
         return update.verdict_codec.decode(verdict, f"the verdict of update {update.name}")
 
     def query(self, entity: type[T], key: str) -> Snapshot[T]:
-        """Reads an entity, without a lock.
+        """Read an entity, without a lock.
 
         Args:
             entity: Class of its state.
@@ -205,8 +205,8 @@ class Client(Obligations, Gates, Schedules, Batches):
         return kind.snapshot(stored, self._envelopes)
 
     def publish(self, topic: str, payload: Any, *, key: str | None = None) -> None:
-        """Publishes an event, which relays bring on; through :meth:`App.using` in the caller's
-        transaction, together with what that writes.
+        """Publish an event for relays to deliver. Through :meth:`App.using` it is part of the
+        caller's transaction.
 
         Args:
             topic: Topic, to which relays listen.
@@ -221,7 +221,7 @@ class Client(Obligations, Gates, Schedules, Batches):
         self._ask(outbox.publish(topic, text, key), once=True)
 
     def cancel(self, key: str, *, why: str = "cancelled", by: str | None = None) -> None:
-        """Cancels a run: its code may clean up; RunNotFound if no run has the key."""
+        """Cancel a run. Its code may clean up. RunNotFound if no run has the key."""
         self._ask(mail.cancel_run(key, why, sent_by=by), wakes=True)
 
     def settle_effect(

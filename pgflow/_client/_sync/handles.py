@@ -1,5 +1,5 @@
 # Made by tools/colours.py from pgflow/_client/_async/handles.py; edit that one.
-"""Handles of runs: what a client can do with a run."""
+"""Handles of runs: the operations of a client on a run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Run(Handle[Session, R_co]):
         return self._outcome.read(self._session.wait(self.key, chain_id, timeout))
 
     def send(self, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
-        """Sends a signal to the run; see :meth:`pgflow.App.send`."""
+        """Send a signal to the run; see :meth:`pgflow.App.send`."""
         query = signal_query(
             mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes
         )
@@ -168,7 +168,7 @@ class Run(Handle[Session, R_co]):
                 position.is_at_end = self._has_ended()
 
     def _has_ended(self) -> bool:
-        """Waits a moment for the end: nothing can be emitted after it."""
+        """Wait a moment for the end, after which nothing is emitted."""
         try:
             chain_id = self._session.ask(result.find_chain(self.key))
             self._outcome.check_end(self._session.wait(self.key, chain_id, timedelta(seconds=0.1)))

@@ -15,7 +15,7 @@ class Mailbox(Rewinds):
     """Mailbox methods of a client."""
 
     def messages(self, key: str | None = None) -> list[Message]:
-        """Lists the messages that wait in mailboxes, and those that no run took.
+        """List the messages in mailboxes, and those that no run took.
 
         Args:
             key: Of this run; None for all.

@@ -63,7 +63,7 @@ class Queues(Relays):
         self._ask(lane.resume_queue(queue, why, by))
 
     def count_backlog(self, queue: str) -> Backlog:
-        """Counts the runs of a queue that have not begun.
+        """Count the runs of a queue that have not begun.
 
         Args:
             queue: Name of the queue.

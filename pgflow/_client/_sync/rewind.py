@@ -24,8 +24,8 @@ class Rewinds:
     _envelopes: Envelopes | None
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        """Runs a query; if the connection is lost meanwhile, again, but not one that wakes, or that
-        must not happen twice (``once``).
+        """Run a query. Repeat it after a lost connection, unless it wakes or must not happen twice
+        (``once``).
         """
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class Rewinds:
         input: dict[str, Any] | None = None,  # noqa: A002
         **options: Unpack[PlaceOptions],
     ) -> None:
-        """Begins a run anew, as the next generation of the same key.
+        """Restart a run from the beginning, as the next generation of the same key.
 
         Args:
             key: The run; as in :meth:`rewind`.

@@ -17,10 +17,10 @@ class Session(Protocol):
     """See the module."""
 
     def ask(self, query: Query[T], *, wakes: bool = False) -> T:
-        """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
+        """Run a query. With ``wakes``, it sends a message and returns the chains to wake."""
 
     def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
-        """Waits until a chain has ended."""
+        """Wait until a chain has ended."""
 
     def wait_for(
         self,
@@ -30,6 +30,6 @@ class Session(Protocol):
         is_there: Callable[[T], bool],
         timeout: Duration | None,
     ) -> T | result.Ended:
-        """Asks until an answer is there, as soon as the chain is heard of; or until that is stuck
+        """Ask until an answer is there, after each news of the chain; or until the chain is stuck
         or gone.
         """

@@ -7,7 +7,7 @@ from pgflow._model.batches import BatchCount
 
 
 def fill_batch(batch: str, workflow: str, run_ids: list[int], *, is_whole: bool) -> Query[None]:
-    """Has the run of a key wait for these."""
+    """Add these members to the batch that the run of a key waits for."""
     return Query(
         "select pgflow.fill_batch(%s::text, %s::text, %s::bigint[], %s::boolean)",
         (batch, workflow, run_ids, is_whole),
@@ -16,7 +16,7 @@ def fill_batch(batch: str, workflow: str, run_ids: list[int], *, is_whole: bool)
 
 
 def on_batch_failure(batch: str, workflow: str, given: str, queue: str) -> Query[None]:
-    """Has a run begin with the first failure in a batch."""
+    """Start a run at the first failure in a batch."""
     return Query(
         "select pgflow.on_batch_failure(%s::text, %s::text, %s::json, %s::text)",
         (batch, workflow, given, queue),
@@ -25,7 +25,7 @@ def on_batch_failure(batch: str, workflow: str, given: str, queue: str) -> Query
 
 
 def count_batch(batch: str) -> Query[BatchCount]:
-    """Counts the members of a batch, and how they have ended."""
+    """Count the members of a batch by status."""
     return Query(
         "select runs, completed, failed, cancelled, is_whole from pgflow.count_batch(%s::text)",
         (batch,),

@@ -9,7 +9,7 @@ from pgflow._model.budgets import Amounts, Pool, numbers
 
 
 def set_pool(pool: Pool, why: str | None, sent_by: str | None) -> Query[None]:
-    """Makes a pool, or sets its limits anew."""
+    """Create a pool, or set its limits."""
     sql = (
         "select pgflow.set_pool(%s::text, %s::jsonb, %s::text, %s::text, %s::text, %s::numeric, "
         "%s::boolean, %s::text, %s::text)"
@@ -27,12 +27,12 @@ def declare_pools(pools: Sequence[Pool]) -> Query[int]:
 
 
 def grant_budget(pool: str, amounts: Amounts, why: str | None, sent_by: str | None) -> Query[None]:
-    """Allows more of a pool in its current period."""
+    """Raise the limits of a pool for its current period."""
     sql = "select pgflow.grant_budget(%s::text, %s::jsonb, %s::text, %s::text)"
     return Query(sql, (pool, numbers(amounts), why, sent_by), lambda _rows: None)
 
 
 def revoke_pool(pool: str, why: str | None, sent_by: str | None, *, restore: bool) -> Query[None]:
-    """Has a pool admit nothing, or admit again."""
+    """Stop a pool from admitting calls, or let it admit again."""
     sql = "select pgflow.revoke_pool(%s::text, %s::text, %s::text, %s::boolean)"
     return Query(sql, (pool, why, sent_by, restore), lambda _rows: None)

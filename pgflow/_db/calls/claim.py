@@ -104,7 +104,7 @@ def new_tokens(count: int) -> list[int]:
 
 
 def claim_runs(request: ClaimRequest) -> Query[list[Claim]]:
-    """Claims runs."""
+    """Claim runs."""
     return Query(
         f"select {COLUMNS} from pgflow.claim_runs({ARGUMENTS})",  # noqa: S608
         request.params(),
@@ -176,7 +176,7 @@ def load_units(run_id: int, after_seq: int) -> Query[list[Unit]]:
 
 
 def release_runs(claims: Sequence[Claim]) -> Query[list[int]]:
-    """Hands runs back; answers the run ids that were still held."""
+    """Hand runs back; return the ids of those that were still held."""
     sql = "select pgflow.release_runs(%s::bigint[], %s::bigint[])"
     return Query(
         sql, ([c.run_id for c in claims], [c.token for c in claims]), lambda rows: list(rows[0][0])
@@ -184,7 +184,7 @@ def release_runs(claims: Sequence[Claim]) -> Query[list[int]]:
 
 
 def release_strays(worker_id: int, known: Sequence[int]) -> Query[int]:
-    """Hands back leases that the worker does not know it has; answers how many."""
+    """Hand back leases that the worker does not know; return their number."""
     return Query(
         "select pgflow.release_strays(%s::int, %s::bigint[])",
         (worker_id, list(known)),

@@ -48,7 +48,7 @@ def _answer(data: dict[str, Any] | None) -> CommitAnswer:
 def commit_units(
     document: str, apart: Sequence[str] = (), *, careful: bool = False
 ) -> Query[CommitAnswer]:
-    """Commits a batch; ``apart``: the long values beside its document."""
+    """Commit a batch; ``apart``: the long values beside its document."""
     if apart:
         sql: LiteralString = "select pgflow.commit_units(%s::jsonb, %s::boolean, %s::json[])"
         return Query(sql, (document, careful, JsonTexts(apart)), lambda rows: _answer(rows[0][0]))
@@ -62,7 +62,7 @@ def commit_units(
 def commit_and_claim(
     document: str, request: ClaimRequest, apart: Sequence[str] = ()
 ) -> Query[tuple[CommitAnswer, list[Claim]]]:
-    """Commits a batch and claims runs; ``apart``: the long values beside the document."""
+    """Commit a batch and claim runs; ``apart``: the long values beside the document."""
     if apart:
         sql = (
             f"select answer, {COLUMNS} "  # noqa: S608 - names of columns
@@ -89,7 +89,7 @@ def commit_unit(
     starts: str | None,
     at_us: int,
 ) -> Query[CommitAnswer]:
-    """Commits the one unit of one run, without a document."""
+    """Commit the one unit of one run, without a document."""
     sql = (
         "select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, "
         '%s::"char", %s::text, %s::json, %s::json, %s::bigint, %s::int)'

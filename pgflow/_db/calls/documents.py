@@ -18,7 +18,7 @@ class Stored(NamedTuple):
 
 
 def put_documents(documents: str) -> Query[int]:
-    """Writes documents, given as a JSON array; how many were written."""
+    """Write documents, given as a JSON array; return their number."""
     return Query("select pgflow.put_documents(%s::json)", (documents,), _count)
 
 
@@ -49,19 +49,19 @@ def list_folders(collection: str) -> Query[list[tuple[str, ...]]]:
 
 
 def delete_documents(collection: str, paths: str) -> Query[int]:
-    """Deletes the documents of these paths, a JSON array of arrays; how many there were."""
+    """Delete the documents of these paths, a JSON array of arrays; return their number."""
     sql = "select pgflow.delete_documents(%s::text, %s::json)"
     return Query(sql, (collection, paths), _count)
 
 
 def delete_folder(collection: str, prefix: list[str]) -> Query[int]:
-    """Deletes all documents below a folder; how many there were."""
+    """Delete all documents below a folder; return their number."""
     sql = "select pgflow.delete_folder(%s::text, %s::text[])"
     return Query(sql, (collection, prefix), _count)
 
 
 def sweep_documents(most: int) -> Query[int]:
-    """Deletes documents that have expired; how many were found."""
+    """Delete expired documents; return their number."""
     return Query("select pgflow.sweep_documents(%s::int)", (most,), _count)
 
 

@@ -16,7 +16,7 @@ Verdict = Literal["confirmed", "failed", "absent", "taken_back", "stands"]
 def settle_effect(
     effect_key: str, verdict: str, value: str, why: str, sent_by: str | None
 ) -> Query[Sent]:
-    """Says what became of an effect, by its key."""
+    """Settle an effect, by its key."""
     sql = "select pgflow.settle_effect(%s::text, %s::text, %s::json, %s::text, %s::text)"
     return Query(sql, (effect_key, verdict, value, why, sent_by), read_sent)
 
@@ -24,7 +24,7 @@ def settle_effect(
 def confirm_effect(
     ref: str, verdict: str, value: str, why: str, sent_by: str | None
 ) -> Query[Sent]:
-    """Says what became of an effect, by the counterparty's reference."""
+    """Settle an effect, by the counterparty's reference."""
     sql = "select pgflow.confirm_effect(%s::text, %s::text, %s::json, %s::text, %s::text)"
     return Query(sql, (ref, verdict, value, why, sent_by), read_sent)
 

@@ -66,7 +66,7 @@ def open_entity(
     idempotency_key: str | None,
     idle_timeout_ms: int,
 ) -> Query[Opened]:
-    """Locks an entity, for an update."""
+    """Lock an entity, for an update."""
     sql = (
         "select version, state, at_us, verdict"
         " from pgflow.open_entity(%s::text, %s::text, %s::bigint, %s::text, %s::text, %s::int)"
@@ -76,7 +76,7 @@ def open_entity(
 
 
 def update_entity(made: Made) -> Query[int]:
-    """Writes what an update has made of an entity; its version then."""
+    """Write the outcome of an update of an entity; return its new version."""
     sql = (
         "select pgflow.update_entity(%s::text, %s::text, %s::bigint, %s::text, %s::json, %s::json,"
         " %s::json, %s::bigint, %s::int, %s::text, %s::text, %s::bigint)"
@@ -100,7 +100,7 @@ def has_updates(names: list[str]) -> Query[bool]:
 
 
 def take_update(names: list[str], passed_over: list[int]) -> Query[Asked | None]:
-    """Takes the oldest update that was asked for by mail; None if there is none."""
+    """Take the oldest update in the mail; None if there is none."""
 
     def read(rows: list[Row]) -> Asked | None:
         return Asked(*rows[0]) if rows else None
@@ -113,6 +113,6 @@ def take_update(names: list[str], passed_over: list[int]) -> Query[Asked | None]
 
 
 def refuse_update(mail_id: int, error: str) -> Query[None]:
-    """Records that an update by mail was refused."""
+    """Record the refusal of an update by mail."""
     sql = "select pgflow.refuse_update(%s::bigint, %s::json)"
     return Query(sql, (mail_id, error), lambda _: None)

@@ -79,7 +79,7 @@ def fork_run(
     options: ForkOptions,
     tenant: str = "",
 ) -> Query[Started]:
-    """Starts a fork; ``edit`` and ``input_text`` are JSON text."""
+    """Start a fork; ``edit`` and ``input_text`` are JSON text."""
     sql = (
         "select run_key, run_id, is_new, lane_id from pgflow.fork_run(%s::text, %s::text, "
         "at_seq => %s::int, from_step => %s::text, edit => %s::json, input => %s::json, "
@@ -112,7 +112,7 @@ def rewind_run(
     options: PlaceOptions,
     tenant: str = "",
 ) -> Query[Started]:
-    """Rewinds a run; ``edit`` is JSON text."""
+    """Rewind a run; ``edit`` is JSON text."""
     sql = (
         "select run_id, lane_id from pgflow.rewind_run(%s::text, to_seq => %s::int, "
         "from_step => %s::text, edit => %s::json, effects => %s::text, children => %s::text, "
@@ -134,7 +134,7 @@ def rewind_run(
 def restart_run(
     key: str, input_text: str | None, options: PlaceOptions, tenant: str = ""
 ) -> Query[Started]:
-    """Restarts a run; ``input_text`` is JSON text."""
+    """Restart a run; ``input_text`` is JSON text."""
     sql = (
         "select run_id, lane_id from pgflow.restart_run(%s::text, input => %s::json, "
         "effects => %s::text, children => %s::text, attempts => %s::int, "

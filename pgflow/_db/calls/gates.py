@@ -20,7 +20,7 @@ def answer_gate(
     hand_to: str | None = None,
     valid_until: datetime | None = None,
 ) -> Query[Sent]:
-    """Answers a gate."""
+    """Answer a gate."""
     sql = """
         select pgflow.answer_gate(
           %s::text, %s::text, %s::text, %s::json, %s::text, %s::text, %s::text[], %s::text,
@@ -32,7 +32,7 @@ def answer_gate(
 
 
 def delegate_gate(gate: str, from_approver: str, to_approver: str, why: str) -> Query[Sent]:
-    """Lets another answer a gate."""
+    """Let another approver answer a gate."""
     sql = "select pgflow.delegate_gate(%s::text, %s::text, %s::text, %s::text)"
     return Query(sql, (gate, from_approver, to_approver, why or None), read_sent)
 

@@ -10,19 +10,19 @@ def _nothing(_rows: list[Row]) -> None:
 
 
 def pause_queue(queue: str, why: str | None, sent_by: str | None) -> Query[None]:
-    """Stops claims from a queue."""
+    """Stop claims from a queue."""
     return Query(
         "select pgflow.pause_queue(%s::text, %s::text, %s::text)", (queue, why, sent_by), _nothing
     )
 
 
 def resume_queue(queue: str, why: str | None, sent_by: str | None) -> Query[None]:
-    """Lets claims from a paused queue go on."""
+    """Resume claims from a paused queue."""
     return Query(
         "select pgflow.resume_queue(%s::text, %s::text, %s::text)", (queue, why, sent_by), _nothing
     )
 
 
 def require_known(queue: str, *, required: bool) -> Query[None]:
-    """Has a queue refuse starts of workflows that no worker has ever had, or take them again."""
+    """Have a queue refuse starts of unregistered workflows, or accept them again."""
     return Query("select pgflow.require_known(%s::text, %s::boolean)", (queue, required), _nothing)

@@ -21,7 +21,7 @@ class Turns(NamedTuple):
 
 
 def next_turn(queues: Sequence[str]) -> Query[Turns]:
-    """Asks for the rules that hold runs of these queues back."""
+    """Ask for the rules that hold runs of these queues back."""
     return Query(
         "select seconds, is_limited from pgflow.next_turn(%s::text[])",
         (list(queues),),

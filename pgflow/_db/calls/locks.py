@@ -20,7 +20,7 @@ def _read_flag(rows: list[Row]) -> bool:
 def take_lock(
     key: str, holder: str, ttl: timedelta, patience: timedelta | None, secret: str, *, shared: bool
 ) -> Query[int | None]:
-    """Takes a lock: its fence; None if it is held, or others wait for it."""
+    """Take a lock and return its fence; None if it is held, or others wait for it."""
     sql = """
         select pgflow.take_lock(
           %s::text, %s::text, %s::interval, %s::boolean, %s::interval, %s::text
@@ -30,13 +30,13 @@ def take_lock(
 
 
 def renew_lock(key: str, fence: int, ttl: timedelta, secret: str) -> Query[bool]:
-    """Holds a lock for longer; False if it is lost."""
+    """Renew a lock; False if it is lost."""
     sql = "select pgflow.renew_lock(%s::text, %s::bigint, %s::interval, %s::text)"
     return Query(sql, (key, fence, ttl, secret), _read_flag)
 
 
 def leave_lock(key: str, holder: str, secret: str) -> Query[None]:
-    """Gives a lock back, or waits for it no longer."""
+    """Release a lock, or stop waiting for it."""
     sql = "select pgflow.leave_lock(%s::text, %s::text, %s::text)"
     return Query(sql, (key, holder, secret), lambda _: None)
 

@@ -1,4 +1,4 @@
-"""``sql/ops/loss.sql``: what was acknowledged and is lost."""
+"""``sql/ops/loss.sql``: losses of acknowledged work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lost_runs(
 
 
 def report_loss(worker_id: int, host: str, pid: int, loss: Loss) -> Query[int]:
-    """Writes it down."""
+    """Record a loss."""
     sql = (
         "select pgflow.report_loss(%s::int, %s::text, %s::int, %s::int, %s::int, "
         "%s::bigint, %s::bigint, %s::float8, %s::int, %s::jsonb)"

@@ -47,7 +47,7 @@ def send_signal(
     *,
     idempotency_key: str | None = None,
 ) -> Query[Sent]:
-    """Sends a signal, in anybody's transaction."""
+    """Send a signal, in any transaction."""
     sql = (
         "select chain_id, null::int, message_id, ended_as, is_new"
         " from pgflow.post_signal(%s::text, %s::text, %s::json, %s::text, %s::text, %s::text)"
@@ -64,7 +64,7 @@ def deliver_signal(
     *,
     idempotency_key: str | None = None,
 ) -> Query[Sent]:
-    """Sends a signal, in a transaction of its own."""
+    """Send a signal, in a transaction of its own."""
     if idempotency_key is not None:
         return send_signal(key, name, payload, tenant, sent_by, idempotency_key=idempotency_key)
     sql = (
@@ -78,13 +78,13 @@ def deliver_signal(
 def cancel_run(
     key: str, why: str, tenant: str = "", sent_by: str | None = None, *, force: bool = False
 ) -> Query[Sent]:
-    """Cancels a run."""
+    """Cancel a run."""
     sql = "select pgflow.cancel_run(%s::text, %s::text, %s::text, %s::text, %s::boolean)"
     return Query(sql, (key, why, tenant, sent_by, force), read_sent)
 
 
 def pause_run(key: str, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
-    """Holds a run."""
+    """Pause a run."""
     return Query(
         "select pgflow.pause_run(%s::text, %s::text, %s::text, %s::text)",
         (key, why, tenant, sent_by),
@@ -93,7 +93,7 @@ def pause_run(key: str, why: str, tenant: str = "", sent_by: str | None = None) 
 
 
 def resume_run(key: str, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
-    """Lets a paused or stuck run go on."""
+    """Resume a paused or stuck run."""
     return Query(
         "select pgflow.resume_run(%s::text, %s::text, %s::text, %s::text)",
         (key, why, tenant, sent_by),
@@ -112,7 +112,7 @@ def retry_run(
     effects: str | None = None,
     children: str = "refuse",
 ) -> Query[Sent]:
-    """Gives a stuck run a fresh budget, or goes back to just before a step."""
+    """Give a stuck run a fresh budget, or go back to just before a step."""
     sql = (
         "select pgflow.retry_run(%s::text, %s::text, %s::text, %s::text, "
         "%s::text, %s::int, %s::text, %s::text)"

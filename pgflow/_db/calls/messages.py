@@ -27,7 +27,7 @@ def find_messages(key: str | None, tenant: str = "") -> Query[list[Message]]:
 def drop_message(
     key: str, message: int, why: str, tenant: str = "", sent_by: str | None = None
 ) -> Query[Sent]:
-    """Takes a message out of a mailbox."""
+    """Remove a message from a mailbox."""
     sql = (
         "select chain_id, lane_id, message_id "
         "from pgflow.drop_message(%s::text, %s::bigint, %s::text, %s::text, %s::text)"
@@ -38,7 +38,7 @@ def drop_message(
 def replace_message(
     key: str, message: int, payload: str, why: str, tenant: str = "", sent_by: str | None = None
 ) -> Query[Sent]:
-    """Gives a message another payload."""
+    """Replace the payload of a message."""
     sql = """
         select chain_id, lane_id, message_id
         from pgflow.replace_message(%s::text, %s::bigint, %s::json, %s::text, %s::text, %s::text)
@@ -54,7 +54,7 @@ def requeue_message(
     tenant: str = "",
     sent_by: str | None = None,
 ) -> Query[Sent]:
-    """Sends a message again."""
+    """Send a message again."""
     sql = """
         select chain_id, lane_id, message_id
         from pgflow.requeue_message(%s::text, %s::bigint, %s::text, %s::text, %s::text, %s::text)

@@ -7,18 +7,18 @@ from pgflow._db.query import Query
 
 
 def discharge(key: str, evidence: str | None, sent_by: str | None) -> Query[Sent]:
-    """Says that an obligation was done."""
+    """Close an obligation as done."""
     sql = "select pgflow.discharge(%s::text, %s::json, %s::text)"
     return Query(sql, (key, evidence, sent_by), read_sent)
 
 
 def transfer_obligation(key: str, holder: str, why: str | None, sent_by: str | None) -> Query[Sent]:
-    """Says who holds an obligation from now on."""
+    """Set the outside holder of an obligation."""
     sql = "select pgflow.transfer_obligation(%s::text, %s::text, %s::text, %s::text)"
     return Query(sql, (key, holder, why, sent_by), read_sent)
 
 
 def waive_obligation(key: str, why: str, sent_by: str | None) -> Query[Sent]:
-    """Says that an obligation need not be done."""
+    """Close an obligation that need not be done."""
     sql = "select pgflow.waive_obligation(%s::text, %s::text, %s::text)"
     return Query(sql, (key, why, sent_by), read_sent)

@@ -55,18 +55,18 @@ class RelayNews(NamedTuple):
 
 
 def publish(topic: str, payload: str, key: str | None, run_id: int | None = None) -> Query[int]:
-    """Publishes an event in the transaction; its number."""
+    """Publish an event in the transaction; return its number."""
     sql = "select pgflow.publish(%s::text, %s::json, %s::text, %s::bigint)"
     return Query(sql, (topic, payload, key, run_id), lambda rows: int(rows[0][0]))
 
 
 def add_event_partitions() -> Query[int]:
-    """Makes room in the outbox."""
+    """Create partitions of the outbox."""
     return Query("select pgflow.add_event_partitions()", (), lambda rows: int(rows[0][0]))
 
 
 def drop_events(older_than_seconds: float, most: int) -> Query[tuple[int, int]]:
-    """Removes old events; how many rows and partitions went."""
+    """Remove old events; return the numbers of rows and partitions."""
     sql = (
         "select events, partitions"
         " from pgflow.drop_events(%s::float8 * interval '1 second', %s::int)"
@@ -75,13 +75,13 @@ def drop_events(older_than_seconds: float, most: int) -> Query[tuple[int, int]]:
 
 
 def declare_relay(name: str, topics: Sequence[str], target: str, start: str) -> Query[bool]:
-    """Makes a relay, unless there is one; True if it is new."""
+    """Create a relay, unless it exists; True if it is new."""
     sql = "select pgflow.declare_relay(%s::text, %s::text[], %s::text, %s::text)"
     return Query(sql, (name, list(topics), target, start), lambda rows: bool(rows[0][0]))
 
 
 def relay_news(names: list[str], token: int) -> Query[RelayNews]:
-    """Asks which relays have something to deliver."""
+    """Ask for the relays that have something to deliver."""
     sql = "select news, wait_seconds from pgflow.relay_news(%s::text[], %s::bigint)"
     return Query(sql, (names, token), lambda rows: RelayNews(*rows[0]))
 
@@ -104,13 +104,13 @@ def take_events(
 
 
 def hold_relay(name: str, token: int, lease_seconds: float) -> Query[bool]:
-    """Prolongs a lease; False if another has it."""
+    """Extend a lease; False if another worker has it."""
     sql = "select pgflow.hold_relay(%s::text, %s::bigint, %s::float8)"
     return Query(sql, (name, token, lease_seconds), lambda rows: bool(rows[0][0]))
 
 
 def release_relay(name: str, token: int) -> Query[None]:
-    """Gives a lease back."""
+    """Release a lease."""
     sql = "select pgflow.release_relay(%s::text, %s::bigint)"
     return Query(sql, (name, token), lambda _: None)
 
@@ -124,7 +124,7 @@ def settle_events(
     threshold: int,
     cooldown_seconds: float,
 ) -> Query[bool]:
-    """Says what became of events; False if another has the relay."""
+    """Record the outcomes of events; False if another worker has the relay."""
     sql = (
         "select pgflow.settle_events(%s::text, %s::bigint, %s::bigint, %s::json, %s::float8,"
         " %s::int, %s::float8)"
@@ -142,7 +142,7 @@ def settle_events(
 
 
 def replay_relay(name: str, from_event: int, why: str | None, sent_by: str | None) -> Query[int]:
-    """Has a relay go on from an event; how many come."""
+    """Replay a relay from an event; return the number of events."""
     sql = "select pgflow.replay_relay(%s::text, %s::bigint, %s::text, %s::text)"
     return Query(sql, (name, from_event, why, sent_by), lambda rows: int(rows[0][0]))
 
@@ -150,23 +150,23 @@ def replay_relay(name: str, from_event: int, why: str | None, sent_by: str | Non
 def redeliver_events(
     name: str, event: int | None, why: str | None, sent_by: str | None
 ) -> Query[int]:
-    """Has dead events tried again; how many."""
+    """Retry dead events; return their number."""
     sql = "select pgflow.redeliver_events(%s::text, %s::bigint, %s::text, %s::text)"
     return Query(sql, (name, event, why, sent_by), lambda rows: int(rows[0][0]))
 
 
 def pause_relay(name: str, why: str | None, sent_by: str | None) -> Query[None]:
-    """Has a relay take no more."""
+    """Pause a relay."""
     sql = "select pgflow.pause_relay(%s::text, %s::text, %s::text)"
     return Query(sql, (name, why, sent_by), lambda _: None)
 
 
 def resume_relay(name: str, why: str | None, sent_by: str | None) -> Query[None]:
-    """Lets a relay go on."""
+    """Resume a relay."""
     sql = "select pgflow.resume_relay(%s::text, %s::text, %s::text)"
     return Query(sql, (name, why, sent_by), lambda _: None)
 
 
 def drop_relay(name: str) -> Query[None]:
-    """Removes a relay."""
+    """Remove a relay."""
     return Query("select pgflow.drop_relay(%s::text)", (name,), lambda _: None)

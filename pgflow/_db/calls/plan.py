@@ -1,5 +1,5 @@
-"""``sql/ledgers/plan.sql``: what the policy says of a plan,
-and what a statement of one has written.
+"""``sql/ledgers/plan.sql``: the policy's verdict on a plan, and the tables that its statements
+write.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def judge_plan(acts: Sequence[tuple[str, str, Any]]) -> Query[list[dict[str, Any
 
 
 def confine(statement: timedelta, lock: timedelta) -> Query[None]:
-    """Lets names without a schema mean the system's own for the rest of the transaction, and a
-    backslash in a text itself.
+    """Resolve names without a schema to the system's own for the rest of the transaction, and read
+    backslashes in strings literally.
 
     Args:
         statement: Longest time for each statement from now on, and

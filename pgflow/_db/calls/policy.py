@@ -6,6 +6,6 @@ from pgflow._db.query import Query
 
 
 def set_policy(rules: str, why: str, set_by: str | None) -> Query[int]:
-    """Puts a new version of the policy in force, and answers its number."""
+    """Put a new version of the policy in force; return its number."""
     sql = "select pgflow.set_policy(%s::jsonb, %s::text, %s::text)"
     return Query(sql, (rules, why, set_by), lambda rows: int(rows[0][0]))

@@ -10,7 +10,7 @@ from pgflow._db.query import Query
 def set_queue(
     queue: str, rules: str, why: str | None, sent_by: str | None
 ) -> Query[dict[str, Any]]:
-    """Sets the rules of a queue that this JSON names; answers all that it has."""
+    """Set the rules of a queue that this JSON names; return all its rules."""
     return Query(
         "select pgflow.set_queue(%s::text, %s::jsonb, %s::text, %s::text)",
         (queue, rules, why, sent_by),
@@ -32,7 +32,7 @@ class Purged(NamedTuple):
 def purge_queue(
     queue: str, upto: int | None, why: str | None, sent_by: str | None
 ) -> Query[Purged]:
-    """Cancels some of the runs that have not begun, up to that number; only counts without one."""
+    """Cancel some of the runs that have not begun, up to that number; without one, only count."""
     return Query(
         "select runs, newest, chains from pgflow.purge_queue(%s::text, %s::bigint, why => %s::text,"
         " sent_by => %s::text)",

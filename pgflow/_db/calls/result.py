@@ -1,4 +1,4 @@
-"""``sql/runs/result.sql``: what became of runs."""
+"""``sql/runs/result.sql``: results of runs."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class DroppedHistory(NamedTuple):
 
 
 def drop_history(ended_before: datetime, most: int, after: int) -> Query[DroppedHistory]:
-    """Removes runs that ended before a time, up to so many, from a place on."""
+    """Remove runs that ended before a time, up to this number, from a place on."""
     sql = (
         "select runs, partitions, last_root "
         "from pgflow.drop_history(%s::timestamptz, %s::int, %s::bigint)"

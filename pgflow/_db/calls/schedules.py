@@ -1,4 +1,4 @@
-"""``sql/events/schedules.sql``: firing what is due, and what code and people say of schedules."""
+"""``sql/events/schedules.sql``: firing due slots, and declaring and setting schedules."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Kept(NamedTuple):
 
 
 def keep_schedules(worker_id: int, most: int, *, at_once: bool = False) -> Query[Kept]:
-    """Fires what is due, if this worker keeps the schedules or is to do it at once."""
+    """Fire due slots, if this worker keeps the schedules or must do it at once."""
     sql = (
         "select fired, lanes, cancelled, undeclared, troubles, refills, wait_seconds "
         "from pgflow.keep_schedules(%s::int, %s::int, %s::boolean)"
@@ -72,7 +72,7 @@ def keep_schedules(worker_id: int, most: int, *, at_once: bool = False) -> Query
 
 
 def to_refill(told: Mapping[str, Any]) -> ToRefill:
-    """Read what the database asks to be refilled."""
+    """Read a schedule that the database asks to refill."""
     return ToRefill(
         told["name"],
         told["version"],
@@ -84,7 +84,7 @@ def to_refill(told: Mapping[str, Any]) -> ToRefill:
 
 
 def refill_schedules(refills: Sequence[tuple[ToRefill, Refill | str]]) -> Query[int]:
-    """Gives schedules their next slots, or the reason why there are none."""
+    """Give schedules their next slots, or the reason why there are none."""
     told = json.dumps(
         [
             {
@@ -108,13 +108,13 @@ def refill_schedules(refills: Sequence[tuple[ToRefill, Refill | str]]) -> Query[
 
 
 def attach_schedules(worker_id: int, names: Sequence[str]) -> Query[int]:
-    """Says that the code of a worker declares these; answers how many no worker had declared."""
+    """Declare these schedules for a worker; return how many no worker had declared."""
     sql = "select pgflow.attach_schedules(%s::int, %s::text[])"
     return Query(sql, (worker_id, list(names)), lambda rows: int(rows[0][0]))
 
 
 def declare_schedules(worker_id: int, declared: Sequence[Mapping[str, Any]]) -> Query[list[str]]:
-    """Sets the schedules that code declares, where it says something else; answers which."""
+    """Set schedules whose declaration in code has changed; return their names."""
     sql = "select pgflow.declare_schedules(%s::int, %s::jsonb)"
     return Query(sql, (worker_id, json.dumps(declared)), lambda rows: list(rows[0][0]))
 
@@ -126,7 +126,7 @@ def set_schedule(
     why: str | None,
     by: str | None,
 ) -> Query[bool]:
-    """Makes a schedule, or sets it anew; False if it is like that already."""
+    """Create or set a schedule; False if nothing changed."""
     sql = (
         "select pgflow.set_schedule(%s::text, %s::text, %s::jsonb, %s::text, %s::json, %s::text, "
         "%s::text, %s::text, %s::int, %s::float8, %s::int, %s::float8, %s::jsonb, %s::text, "
@@ -159,19 +159,19 @@ def read_schedule_spec(name: str) -> Query[Mapping[str, Any]]:
 
 
 def remove_schedule(name: str, why: str | None, by: str | None) -> Query[bool]:
-    """Removes a schedule; True if code of a living worker declares it."""
+    """Remove a schedule; True if code of a living worker declares it."""
     sql = "select pgflow.remove_schedule(%s::text, %s::text, %s::text)"
     return Query(sql, (name, why, by), lambda rows: bool(rows[0][0]))
 
 
 def pause_schedule(name: str, why: str | None, by: str | None) -> Query[bool]:
-    """Has a schedule start nothing; False if it is paused."""
+    """Pause a schedule; False if it was paused."""
     sql = "select pgflow.pause_schedule(%s::text, %s::text, %s::text)"
     return Query(sql, (name, why, by), lambda rows: bool(rows[0][0]))
 
 
 def resume_schedule(name: str, why: str | None, by: str | None) -> Query[bool]:
-    """Has a schedule go on; False if it is not paused."""
+    """Resume a schedule; False if it was not paused."""
     sql = "select pgflow.resume_schedule(%s::text, %s::text, %s::text)"
     return Query(sql, (name, why, by), lambda rows: bool(rows[0][0]))
 
@@ -205,7 +205,7 @@ class StartedSlot(NamedTuple):
 def trigger_schedule(
     name: str, why: str | None, by: str | None, slot_at: datetime | None
 ) -> Query[StartedSlot]:
-    """Starts a run of a schedule now."""
+    """Start a run of a schedule now."""
     sql = (
         "select run_key, run_id, is_new, lane_id "
         "from pgflow.trigger_schedule(%s::text, %s::text, %s::text, %s::timestamptz)"
@@ -248,7 +248,7 @@ class Backfilled(NamedTuple):
 def backfill_schedule(
     name: str, slots: Sequence[datetime], overlap: str, why: str | None, by: str | None
 ) -> Query[Backfilled]:
-    """Has past slots start their runs."""
+    """Start runs for past slots."""
     sql = (
         "select slot_at, run_key, state, lane_id "
         "from pgflow.backfill_schedule(%s::text, %s::timestamptz[], %s::text, %s::text, %s::text)"

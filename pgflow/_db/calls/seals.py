@@ -31,13 +31,13 @@ class SealedRound(NamedTuple):
 
 
 def seal_units(max_runs: int, *, at_once: bool = False) -> Query[SealedRound]:
-    """Seals what is new: of at most so many new runs, and of so many that were open."""
+    """Seal new records: of a limited number of new runs, and of runs that were open."""
     sql = "select sealed, has_more, wait_seconds from pgflow.seal_units(%s::int, %s::boolean)"
     return Query(sql, (max_runs, at_once), lambda rows: SealedRound(*rows[0]))
 
 
 def set_sealing(*, is_on: bool, by: str | None) -> Query[None]:
-    """Has workers seal the journal, or no longer."""
+    """Switch sealing by workers on or off."""
     return Query("select pgflow.set_sealing(%s::boolean, %s::text)", (is_on, by), lambda _: None)
 
 
@@ -49,7 +49,7 @@ def redact(
     what: RedactedPart,
     generation: int | None,
 ) -> Query[str]:
-    """Replaces a value by its hash, which it answers."""
+    """Replace a value by its hash; return the hash."""
     sql = (
         "select pgflow.redact(%s::text, %s::int, %s::text, %s::text, %s::text, "
         "generation => %s::int)"
@@ -58,36 +58,36 @@ def redact(
 
 
 def redact_update(key: str, update_id: str, why: str, by: str | None) -> Query[int]:
-    """Replaces all values of an update by their hashes; answers how many."""
+    """Replace all values of an update by their hashes; return their number."""
     sql = "select pgflow.redact_update(%s::text, %s::text, %s::text, %s::text)"
     return Query(sql, (key, update_id, why, by), lambda rows: int(rows[0][0]))
 
 
 def verify_runs(after: int, most: int, key: str | None, tenant: str) -> Query[dict[str, Any]]:
-    """Compares a page of runs, or the one with a key, with their seals."""
+    """Compare a page of runs, or the run with a key, with their seals."""
     sql = "select pgflow.verify_runs(%s::bigint, %s::int, %s::text, %s::text)"
     return Query(sql, (after, most, key, tenant), lambda rows: dict(rows[0][0]))
 
 
 def verify_rounds(after: int, most: int) -> Query[dict[str, Any]]:
-    """Compares a page of rounds with their seals."""
+    """Compare a page of rounds with their seals."""
     sql = "select pgflow.verify_rounds(%s::bigint, %s::int)"
     return Query(sql, (after, most), lambda rows: dict(rows[0][0]))
 
 
 def verify_evidence(after: int, most: int) -> Query[dict[str, Any]]:
-    """Compares a page of what operators did with what was noted of it."""
+    """Compare a page of acts of operators with their noted hashes."""
     sql = "select pgflow.verify_evidence(%s::bigint, %s::int)"
     return Query(sql, (after, most), lambda rows: dict(rows[0][0]))
 
 
 def verify_days() -> Query[dict[str, Any]]:
-    """Compares days with their rounds."""
+    """Compare days with their rounds."""
     return Query("select pgflow.verify_days()", (), lambda rows: dict(rows[0][0]))
 
 
 def verify_anchor(anchor: Mapping[str, Any]) -> Query[dict[str, Any]]:
-    """Compares an anchor with what is here."""
+    """Compare an anchor with this database."""
     sql = "select pgflow.verify_anchor(%s::jsonb)"
     return Query(sql, (json.dumps(anchor),), lambda rows: dict(rows[0][0]))
 

@@ -6,7 +6,7 @@ from pgflow._db.query import Query
 
 
 def shrink_journal(max_units: int) -> Query[list[str]]:
-    """Shrinks partitions of the journal that so many rows keep, or fewer; answers their names."""
+    """Shrink partitions of the journal that keep this many rows or fewer; return their names."""
     sql = (
         "select partition, bytes_before - bytes_after as freed "
         "from pgflow.shrink_journal(max_units => %s::int)"

@@ -60,7 +60,7 @@ def start_run(
     defaults: str | None = None,
     start_id: str | None = None,
 ) -> Query[Started]:
-    """Starts one run.
+    """Start one run.
 
     Args:
         workflow: Its name.
@@ -109,8 +109,8 @@ def start_runs(
     defaults: str | None = None,
     start_id: str | None = None,
 ) -> Query[list[Started]]:
-    """Starts many runs of one workflow, all or none: [(key, input text), ...]. New keys are UUIDs
-    that were made up and not sent before.
+    """Start many runs of one workflow, all or none: [(key, input text), ...]. New keys are UUIDs
+    that were never sent before.
     """
     params = (
         workflow,

@@ -1,5 +1,5 @@
-"""``sql/runs/transaction.sql``: the transaction of a step,
-its fence, and what became of a lost answer.
+"""``sql/runs/transaction.sql``: the transaction of a step, its fence, and the outcome after a lost
+answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Recorded(NamedTuple):
 def begin_step(
     run_id: int, token: int, call: int, idle_timeout_ms: int, durable_seq: int = 0
 ) -> Query[str]:
-    """Checks the lease, and that the last unit is there, and marks the transaction: its number."""
+    """Check the lease and the last unit, and mark the transaction; return its number."""
     sql = "select pgflow.begin_step(%s::bigint, %s::bigint, %s::int, %s::int, %s::int)"
     return Query(
         sql, (run_id, token, call, idle_timeout_ms, durable_seq), lambda rows: str(rows[0][0])
@@ -40,9 +40,8 @@ def fence_step(
     draws: Sequence[str] = (),
     fences: Sequence[int] = (),
 ) -> Query[int]:
-    """Fences the lease and appends units, immediately before COMMIT: the database's time in
-    microseconds. ``apart``: their long values. ``fences``: of the locks in whose blocks the step
-    was called.
+    """Fence the lease and append units, immediately before COMMIT; return the database's time in
+    microseconds. ``apart``: their long values. ``fences``: of the locks around the step.
 
     None of them is to be booked: see ``Flushing.may_fence``. ``draws``: what it settles of a
     budget, the rows of ``d``.

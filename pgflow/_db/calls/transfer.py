@@ -33,5 +33,5 @@ def export_units(run_id: int, after_seq: int) -> Query[str | None]:
 
 
 def import_run(history: str) -> Query[int]:
-    """Inserts a run that another database exported; answers its number here."""
+    """Insert a run that another database exported; return its number here."""
     return Query("select pgflow.import_run(%s::json)", (history,), lambda rows: int(rows[0][0]))

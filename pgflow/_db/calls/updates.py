@@ -36,7 +36,7 @@ class Reply(NamedTuple):
 def send_update(
     key: str, name: str, args: str, update_id: str, tenant: str = "", sent_by: str | None = None
 ) -> Query[Sent]:
-    """Sends an update, in anybody's transaction."""
+    """Send an update, in any transaction."""
     sql = (
         "select update_id, chain_id, is_new from pgflow.send_update("
         "%s::text, %s::text, %s::json, %s::text, %s::text, %s::text)"
@@ -45,7 +45,7 @@ def send_update(
 
 
 def update_reply(key: str, update_id: str, tenant: str = "") -> Query[Reply]:
-    """Return what became of an update."""
+    """Return the outcome of an update."""
     sql = (
         "select status, value::text, error::text "
         "from pgflow.update_reply(%s::text, %s::text, %s::text)"

@@ -1,4 +1,4 @@
-"""``sql/ops/worker.sql``: signs of life, and what becomes of the work of the dead."""
+"""``sql/ops/worker.sql``: signs of life, and recovery of the work of dead workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Beat(NamedTuple):
 
 
 class Reaped(NamedTuple):
-    """Result of reaping a dead worker: its runs by what became of them."""
+    """Result of reaping a dead worker: its runs by outcome."""
 
     reclaimed: int
     stuck: list[int]
@@ -76,7 +76,7 @@ def observe_workers() -> Query[dict[int, int]]:
 
 
 def reap_worker(worker_id: int, seen_beat: int) -> Query[Reaped]:
-    """Declares a worker dead if its beat is still the one seen."""
+    """Declare a worker dead if its beat is still the one seen."""
     sql = "select reclaimed, stuck, lanes from pgflow.reap_worker(%s::int, %s::bigint)"
     return Query(sql, (worker_id, seen_beat), lambda rows: Reaped(*rows[0]))
 
@@ -87,18 +87,18 @@ def leave_worker(worker_id: int) -> Query[None]:
 
 
 def count_lost_threads(worker_id: int, lost: int) -> Query[None]:
-    """A worker says how many of its threads are lost."""
+    """Record the number of a worker's lost threads."""
     return Query("select pgflow.count_lost_threads(%s::int, %s::int)", (worker_id, lost), _nothing)
 
 
 def release_stuck(code: dict[str, str]) -> Query[int]:
-    """Lets runs that other code could not replay be tried with this: {workflow: code hash}."""
+    """Retry runs that other code could not replay with this code: {workflow: code hash}."""
     sql = "select pgflow.release_stuck(%s::text[], %s::text[])"
     return Query(sql, (list(code), list(code.values())), lambda rows: int(rows[0][0]))
 
 
 def release_outdated(worker_id: int) -> Query[int]:
-    """Lets runs that older code could not replay be tried again; answers how many."""
+    """Retry runs that older code could not replay; return their number."""
     return Query(
         "select pgflow.release_outdated(%s::int)", (worker_id,), lambda rows: int(rows[0][0])
     )
@@ -125,12 +125,12 @@ def register_code(worker_id: int, codes: Sequence[Code]) -> Query[None]:
 
 
 def add_unit_partitions() -> Query[int]:
-    """Makes partitions ahead of the newest run."""
+    """Create partitions ahead of the newest run."""
     return Query("select pgflow.add_unit_partitions()", (), lambda rows: int(rows[0][0]))
 
 
 def sweep_keys() -> Query[int]:
-    """Frees keys whose retention is over, unless history is just being removed."""
+    """Free keys whose retention is over, unless history is being removed."""
     return Query("select pgflow.sweep_keys(wait => false)", (), lambda rows: int(rows[0][0]))
 
 
@@ -144,7 +144,7 @@ class Shrunk(NamedTuple):
 
 
 def shrink_journal() -> Query[list[Shrunk]]:
-    """Shrinks partitions that hold little after history was removed, unless others have used them
+    """Shrink partitions that hold little after a removal of history, unless others have used them
     too much lately.
     """
     query = (

@@ -1,1 +1,1 @@
-"""Authority: who may let an act happen, what may be spent, what is owed."""
+"""Authority: approvals, budgets and obligations."""

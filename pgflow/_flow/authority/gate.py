@@ -148,7 +148,7 @@ async def _gate(
 def gate_sync(
     asked: Asked, notify: Step[[GateRequest], Any] | None, verify: Step[[Any], bool] | None
 ) -> Any:
-    """Asks from a sync workflow, whose thread waits."""
+    """Ask from a sync workflow, whose thread waits."""
     scope, thread = sync_scope("pgflow.sync.gate()", "pgflow.gate()")
     call = issue(scope, asked)
     try:
@@ -165,7 +165,7 @@ def gate_sync(
 
 
 def issue(scope: WorkflowScope, asked: Asked) -> GateCall:
-    """Has the engine ask."""
+    """Issue the call of a gate."""
     rests_on = resting.get()
     if rests_on is not None and asked.terms.decision is None:
         asked.terms.decision = rests_on[0]
@@ -186,7 +186,7 @@ def notice_of(scope: WorkflowScope, call: GateCall, asked: Asked) -> GateRequest
 
 
 def require(name: str, holds: Any) -> None:
-    """Refuses to go on with an approval that does not hold any more."""
+    """Refuse an approval that no longer holds."""
     if not holds:
         raise Stale(f"gate {name!r} was approved, and what it rests on does not hold any more")
 
@@ -201,7 +201,7 @@ def ask(
     on_timeout: str,
     escalate: Sequence[str],
 ) -> Asked:
-    """Checks how a gate is asked.
+    """Check the arguments of a gate.
 
     Raises:
         InvalidArgument: It can never be asked like this.

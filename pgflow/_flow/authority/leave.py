@@ -60,7 +60,7 @@ def gate_name(step: str) -> str:
 
 def terms_of(said: dict[str, Any] | None, decision: str | None) -> GateTerms:
     """Return the terms of a gate that a rule of the policy asks; without any, anybody may answer,
-    and it waits for good.
+    and it never expires.
     """
     if not said:
         return GateTerms(decision=decision)

@@ -169,7 +169,7 @@ def _due(what: str, due: Duration | datetime | None) -> tuple[float | None, int 
 
 
 def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]:
-    """Return what is done on a breach, as JSON by member (``sql/ledgers/obligations.sql``)."""
+    """Return the action on a breach, as JSON by member (``sql/ledgers/obligations.sql``)."""
     if on_breach is None:
         return {}
     if on_breach == "page":

@@ -1,1 +1,1 @@
-"""Effects, sagas and what a run hands on of them."""
+"""Effects and sagas, and their hand-over between generations."""

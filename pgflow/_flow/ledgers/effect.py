@@ -159,13 +159,13 @@ class EffectStep(Step[P, R_co]):
         admit: Admit | None = None,
         expect: str | None = None,
     ) -> Self:
-        """The same effect with other options for the calls made through what is returned.
+        """Return a copy of the effect with options.
 
         Args:
             retries: An effect has none: it is settled instead.
             timeout: Longest time for one attempt.
             admit: Most that the call may cost; see :meth:`Step.options`.
-            expect: Fingerprint (:func:`pgflow.fingerprint`) of what the decision to act rests on.
+            expect: Fingerprint (:func:`pgflow.fingerprint`) of the data behind the decision to act.
                 What ``.observe`` returns immediately before the act must have the same one; else
                 nothing is done and Diverged is raised.
         """
@@ -261,7 +261,7 @@ class EffectStep(Step[P, R_co]):
         return cast("R_co", follow_sync(scope, self._with_leave(scope, call, needs)))
 
     def calls(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calls:
-        """Yields the act, and if the policy wants leave for it, all that asks for that."""
+        """Yield the act, after the calls that ask for approval if the policy requires it."""
         call = self.issue(scope, args, kwargs)
         try:
             return (yield call)
@@ -272,7 +272,7 @@ class EffectStep(Step[P, R_co]):
         return (yield from self._with_leave(scope, call, needs))
 
     def _with_leave(self, scope: WorkflowScope, call: EffectCall, needs: NeedsGate) -> Calls:
-        """Yields whatever asks for leave, and then the act."""
+        """Yield the calls that ask for approval, and then the act."""
         asked = gate_of(call, self.edit_codec, needs)
         gate = issue_gate(scope, asked)
         notify = self.declared.notify
@@ -332,7 +332,7 @@ class EffectStep(Step[P, R_co]):
         return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', self.name)}"
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
-        """Asks the engine to take one of these effects back; if nothing does, a person must."""
+        """Ask the engine to compensate one of these effects, or a person if it cannot."""
         args = (effect.value, *effect.args)
         compensation = self.declared.compensation
         if compensation is not None:
@@ -355,8 +355,8 @@ class EffectStep(Step[P, R_co]):
     def issue_by_hand(
         self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None
     ) -> EffectCall:
-        """Asks a person to take one of these effects back, and says why nothing else can; once it
-        is confirmed, if it was accepted.
+        """Ask a person to compensate one of these effects, with the reason. An accepted effect must
+        be confirmed first.
         """
         spec = self._by_hand().spec(scope.app_errors)
         return scope.execution.issue_effect(
@@ -422,7 +422,7 @@ class EffectStep(Step[P, R_co]):
         return codec_for(shape, f"a parameter of effect {self.name}")
 
     def check_request(self, effect: EffectCall) -> None:
-        """Refuses one of these effects whose arguments could not be read back from its request.
+        """Refuse an effect whose arguments could not be read back from its request.
 
         Raises:
             NotStorable: They do not fit the annotations.
@@ -452,7 +452,7 @@ class EffectStep(Step[P, R_co]):
 
     @property
     def risk(self) -> Risk:
-        """Means by which it can be taken back, if at all."""
+        """Kind of undo: ``reversible``, ``compensable`` or ``irreversible``."""
         return self.terms.risk
 
     def issue_in_plan(
@@ -462,7 +462,7 @@ class EffectStep(Step[P, R_co]):
         rests_on: Resting,
         leave: Leave | None = None,
     ) -> EffectCall:
-        """Asks for it as a step of a plan: it is not taken back in its turn."""
+        """Issue it as a step of a plan. It is not compensated in turn."""
         request = self.request_of(arguments) if leave is None else leave.request
         return scope.execution.issue_effect(
             self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True, leave=leave
@@ -475,7 +475,7 @@ class EffectStep(Step[P, R_co]):
     def issue_taken_back(
         self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]
     ) -> EffectCall:
-        """Records that a plan has taken one of these effects back."""
+        """Record that a plan has compensated one of these effects."""
 
         async def taken_back() -> str:
             """Nothing is left to do."""
@@ -554,31 +554,31 @@ class AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):
     def settle(
         self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /
     ) -> None:
-        """Declares how the counterparty is asked what became of an attempt: called with the
+        """Declare how to query the counterparty for the outcome of an attempt: called with the
         effect's arguments, under its key.
         """
         self.declared.settler = self._take(fn, "settle")
 
     def compensate(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, Any]], /) -> None:
-        """Declares how the effect is taken back: an effect with a key of its own, called with the
+        """Declare the compensation of the effect: an effect with a key of its own, called with the
         result and the arguments.
         """
         self.declared.compensation = self._make_compensation(fn)
 
     def precondition(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> None:
-        """Declares what must hold immediately before each act; where it does not, nothing is done
-        and Stale is raised.
+        """Declare a check immediately before each act. If it fails, nothing is done and Stale is
+        raised.
         """
         self.declared.guard = self._take(fn, "the precondition")
 
     def observe(self, fn: Callable[P, Coroutine[Any, Any, Any]], /) -> None:
-        """Declares what is looked at immediately before an act that was called with ``expect=``:
-        called with the effect's arguments.
+        """Declare the observation that is made immediately before an act with ``expect=``: called
+        with the effect's arguments.
         """
         self.declared.observer = self._take(fn, "the observer")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
-        """Declares what must hold after the act; where it does not, the outcome is unknown."""
+        """Declare a check after the act. If it fails, the outcome is unknown."""
         self.declared.verifier = self._take(fn, "verify")
 
 
@@ -586,29 +586,29 @@ class SyncEffect(EffectStep[P, R_co], SyncStep[P, R_co, F]):
     """An effect made of a ``def``."""
 
     def settle(self, fn: Callable[P, Confirmed[R_co] | Absent | StillUnknown], /) -> None:
-        """Declares how the counterparty is asked what became of an attempt: called with the
+        """Declare how to query the counterparty for the outcome of an attempt: called with the
         effect's arguments, under its key.
         """
         self.declared.settler = self._take(fn, "settle")
 
     def compensate(self, fn: Callable[Concatenate[R_co, P], Any], /) -> None:
-        """Declares how the effect is taken back: an effect with a key of its own, called with the
+        """Declare the compensation of the effect: an effect with a key of its own, called with the
         result and the arguments.
         """
         self.declared.compensation = self._make_compensation(fn)
 
     def precondition(self, fn: Callable[P, bool], /) -> None:
-        """Declares what must hold immediately before each act; where it does not, nothing is done
-        and Stale is raised.
+        """Declare a check immediately before each act. If it fails, nothing is done and Stale is
+        raised.
         """
         self.declared.guard = self._take(fn, "the precondition")
 
     def observe(self, fn: Callable[P, Any], /) -> None:
-        """Declares what is looked at immediately before an act that was called with ``expect=``:
-        called with the effect's arguments.
+        """Declare the observation that is made immediately before an act with ``expect=``: called
+        with the effect's arguments.
         """
         self.declared.observer = self._take(fn, "the observer")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:
-        """Declares what must hold after the act; where it does not, the outcome is unknown."""
+        """Declare a check after the act. If it fails, the outcome is unknown."""
         self.declared.verifier = self._take(fn, "verify")

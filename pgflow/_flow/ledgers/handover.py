@@ -29,7 +29,7 @@ _declared: WeakValueDictionary[tuple[str, str], EffectStep[..., Any]] = WeakValu
 
 
 def declare(effect: EffectStep[..., Any]) -> None:
-    """Makes an effect known to the generations that may have to take it back."""
+    """Register an effect for later generations that may have to compensate it."""
     _declared[effect.code, effect.name] = effect
 
 
@@ -85,7 +85,7 @@ class InheritedEffect:
         return self._entry
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
-        """Asks for it to be taken back; if it cannot be read by the code at hand, by a person."""
+        """Issue its compensation, or ask a person if the present code cannot read it."""
         entry = self._entry
         step = find_effect(entry.name, entry.code)
         if step is None:

@@ -2,9 +2,10 @@
 the last one first.
 
 Compensations are calls like all others, issued by the workflow's own code where the exception
-passes: a replay issues them again, so they go on wherever a crash has left them. Each is an effect
-with a key of its own. What is not known yet is settled before anything is taken back, and what
-cannot be taken back makes the run stuck: a saga is never called compensated while it is not.
+passes: a replay issues them again, so they go on wherever a crash has left them. Each compensation
+is an effect with a key of its own. What is not known yet is settled before anything is taken back,
+and what cannot be taken back makes the run stuck: a saga is never called compensated while it is
+not.
 
 A run that continues as new hands on what it would have to take back: the effects of blocks that are
 open, and those outside of blocks that something takes back. The next generation begins with them at
@@ -74,9 +75,7 @@ def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
 
 
 def enlist(scope: WorkflowScope, effect: Undoable, call: EffectCall) -> None:
-    """Remembers an effect, with who is asked for a plan
-    if nothing is declared that takes it back.
-    """
+    """Add an effect to the block, with the planner to ask if it has no compensation."""
     planning = None if effect.has_compensation else _planning()
     _enlisting(scope).append((effect if planning is None else Planned(effect, planning), call))
 
@@ -138,7 +137,7 @@ def give_up_child_sync(scope: WorkflowScope, call: ChildCall) -> None:
 
 
 def check_carried(scope: WorkflowScope) -> None:
-    """Refuses to continue as new with an effect that the next generation could not take back.
+    """Refuse to continue as new with an effect that the next generation could not compensate.
 
     Raises:
         NotStorable: Its arguments cannot be read back as they are annotated.
@@ -280,15 +279,15 @@ def _is_inherited(call: EffectCall) -> bool:
 
 
 def _close_to_next(scope: WorkflowScope, block: Block) -> None:
-    """Lets no generation follow where this one takes back inherited effects: it would be handed
-    them once more.
+    """Refuse continue_as_new while this generation compensates inherited effects: the next one
+    would inherit them again.
     """
     if any(_is_inherited(call) for _, call in block.effects):
         scope.is_last = True
 
 
 def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> None:
-    """Closes a block, and hands on what is left in it."""
+    """Close a block, and hand its remaining effects on."""
     block.is_open = False
     scope.blocks = [other for other in scope.blocks if other is not block]
     with suppress(ValueError):
@@ -324,8 +323,8 @@ def _adopt(scope: WorkflowScope) -> None:
 
 
 def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
-    """Says what the next generation takes back if it fails: what this one and its children did,
-    beside what it was handed itself.
+    """Set the effects that the next generation compensates if it fails: those of this one and its
+    children, beside the inherited ones.
     """
     _adopt(scope)
     own = [
@@ -354,9 +353,7 @@ def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
 
 
 async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
-    """Compensates effects, the last first;
-    a cancellation on the way is raised once they are taken back.
-    """
+    """Compensate effects, the last first. A cancellation meanwhile is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
     for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = await _closed(scope, call) or cancelled
@@ -368,7 +365,7 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
 
 
 def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[Call]:
-    """Asks for what takes an effect back; each call is over before the next is asked for."""
+    """Yield the calls that compensate an effect. Each is over before the next is issued."""
     plan = effect if isinstance(effect, Planned) and call.stage == Stage.CONFIRMED else None
     if not scope.execution.ledger.may_take_back(
         call, planner=None if plan is None else plan.planner
@@ -436,8 +433,8 @@ def _checked(scope: WorkflowScope, value: Any) -> Any:
 
 
 def _check_left(scope: WorkflowScope, result: str) -> None:
-    """Refuses to leave more to the parent than a unit of its journal can hold,
-    which could never go on.
+    """Refuse to hand more to the parent than a unit of its journal can hold: the run could never
+    continue.
     """
     entries = [
         _stored(scope, effect.entry_of(scope, call))[:6]
@@ -466,7 +463,7 @@ def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
 
 
 async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
-    """Runs a workflow's function; if it ends with an exception, what can be taken back is."""
+    """Run a workflow's function. If it raises, compensate its effects."""
     try:
         return _checked(scope, await main())
     except ContinueAsNew as end:

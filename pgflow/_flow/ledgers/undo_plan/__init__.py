@@ -1,1 +1,1 @@
-"""Plans by which a model takes back what has no compensation."""
+"""Plans of a model to undo effects without a compensation."""

@@ -267,7 +267,7 @@ def _read_step(number: int, step: Any) -> PlannedCall | PlannedSql:
 def judge(
     step: PlannedCall | PlannedSql, allowed: dict[str, Step[..., Any]], tables: frozenset[Table]
 ) -> Judged:
-    """Judges one step by itself; the policy is asked afterwards."""
+    """Judge one step by itself, before the policy."""
     if isinstance(step, PlannedSql):
         return _judge_sql(step, tables)
     plain = {"call": step.call, "arguments": step.arguments}
@@ -363,7 +363,7 @@ async def _review(
     allowed: dict[str, Step[..., Any]],
     tables: list[str],
 ) -> Review:
-    """Judges a plan: each step by itself, then by the policy in force."""
+    """Judge a plan: each step by itself, then by the policy in force."""
     try:
         steps = read_plan(plan)
     except PlanRefused as error:
@@ -385,8 +385,8 @@ async def _review(
 
 
 async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[str]) -> int:
-    """Runs one statement of a plan;
-    what it wrote is compared with what it may write before it is committed.
+    """Run one statement of a plan. Before the commit, compare the tables that it wrote with those
+    that it may write.
 
     Returns:
         How many rows it changed.

@@ -56,13 +56,13 @@ class Reversible(Protocol):
         """Place in the code, for the generation that has to find it there."""
 
     def check_request(self, effect: EffectCall) -> None:
-        """Refuses one of these effects whose arguments could not be read back from its request."""
+        """Refuse an effect whose arguments could not be read back from its request."""
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
         """Return the saga entry of a completed effect, from which it is compensated."""
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
-        """Asks for one of these effects to be taken back; if nothing is declared, by a person."""
+        """Issue the compensation of one of these effects, or ask a person if none is declared."""
 
 
 class Undoable(Reversible, Protocol):
@@ -76,17 +76,17 @@ class Undoable(Reversible, Protocol):
 
     @property
     def risk(self) -> Risk:
-        """Means by which it can be taken back, if at all."""
+        """Kind of undo: ``reversible``, ``compensable`` or ``irreversible``."""
 
     def issue_taken_back(
         self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]
     ) -> EffectCall:
-        """Records that a plan has taken one of these effects back."""
+        """Record that a plan has compensated one of these effects."""
 
     def issue_by_hand(
         self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None
     ) -> EffectCall:
-        """Asks for one of these effects to be taken back by a person."""
+        """Ask a person to compensate one of these effects."""
 
 
 class Planned:
@@ -101,7 +101,7 @@ class Planned:
         self.planner = planning.planner.name
 
     def check_request(self, effect: EffectCall) -> None:
-        """Refuses one whose arguments could not be read back from its request."""
+        """Refuse an effect whose arguments could not be read back from its request."""
         self._effect.check_request(effect)
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
@@ -183,7 +183,7 @@ class Attempt:
         return [str(table) for table in self._effect.tables]
 
     def plan(self) -> Iterator[Call]:
-        """Asks the planner, and has its plan judged."""
+        """Ask the planner, and have its plan judged."""
         execution, planning = self._scope.execution, self._planning
         try:
             proposal = execution.steps.issue(
@@ -231,7 +231,7 @@ class Attempt:
         )
 
     def ask_leave(self) -> Iterator[Call]:
-        """Asks for the leave that the policy wants, for one step after the other."""
+        """Ask for the approvals that the policy requires, one step after the other."""
         assert self.decision is not None
         edited = False
         for number, one in enumerate(self._steps, 1):
@@ -277,7 +277,7 @@ class Attempt:
         return text, None, codec
 
     def run(self) -> Iterator[Call]:
-        """Runs the steps, one after the other, until one is not confirmed."""
+        """Run the steps, one after the other, until one is not confirmed."""
         assert self.decision is not None
         for number, one in enumerate(self._steps, 1):
             what = f"step {number} of the plan, {one.step.get('call', 'sql')},"
@@ -299,7 +299,7 @@ class Attempt:
             self._confirmed = number
 
     def close(self) -> EffectCall:
-        """Records that the effect is taken back."""
+        """Record that the effect is compensated."""
         assert self.decision is not None
         try:
             return self._effect.issue_taken_back(

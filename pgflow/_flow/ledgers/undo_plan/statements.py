@@ -157,7 +157,7 @@ _OF_THE_SYSTEM = re.compile(r"pg_|information_schema\Z|pgflow\Z")
 
 
 def read_statement(text: str) -> Statement:
-    """Reads one statement and finds what it reads and writes.
+    """Parse one statement and find the tables that it reads and writes.
 
     Args:
         text: SQL of Postgres: one INSERT, UPDATE, DELETE or MERGE, perhaps with CTEs, or a SELECT
@@ -235,7 +235,7 @@ def _type_words() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _check_depth(tokens: list[Any]) -> None:
-    """Refuses what takes the parser exponential time, and names that run into a number."""
+    """Refuse nesting that takes the parser exponential time, and names that run into a number."""
     kinds, words = _type_words()
     is_type: list[bool] = []  # for each open bracket: True if a type name precedes it
     before: Any = None
@@ -304,7 +304,7 @@ def _parsed(text: str) -> Any:
 
 
 def _settle_name(node: Any) -> None:
-    """Gives an identifier the name that the server would read, in quotes.
+    """Replace an identifier by the name that the server would read, in quotes.
 
     Raises:
         UnreadableSql: The server would read no name at all.
@@ -344,7 +344,7 @@ def _written_out(tree: Any) -> str:
 
 
 def _check(node: Any) -> None:
-    """Refuses what is not listed."""
+    """Refuse parts that are not listed."""
     kind = type(node).__name__
     if kind in _WRITES:
         strange = [name for name, value in node.args.items() if value and name not in _WRITES[kind]]

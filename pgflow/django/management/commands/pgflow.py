@@ -44,7 +44,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_: Any, database: str | None, arguments: list[str], **__: Any) -> None:
-        """Ends with the exit code of pgflow's command."""
+        """Exit with the code of pgflow's command."""
         # Imported by name: the command line is a layer above the integrations.
         command_line = importlib.import_module("pgflow_cli.commands")  # noqa: TID251 - a constant
         with _as_named(database_dsn(database)):
