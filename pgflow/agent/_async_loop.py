@@ -224,4 +224,4 @@ async def _reviewed(goal: G, state: S, review: Callable[[G, S], Awaitable[Verdic
         return "good"
     if isinstance(verdict, Rejected):
         raise NotGood
-    return "needs review"  # nobody has looked: a guess is no reason to undo what may be right
+    return "needs review"  # no person looked, and a guess is not a reason to undo

@@ -225,4 +225,4 @@ def _reviewed(goal: G, state: S, review: Callable[[G, S], Verdict[Any]]) -> How:
         return "good"
     if isinstance(verdict, Rejected):
         raise NotGood
-    return "needs review"  # nobody has looked: a guess is no reason to undo what may be right
+    return "needs review"  # no person looked, and a guess is not a reason to undo

@@ -64,7 +64,7 @@ class Loop(asyncio.SelectorEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - whoever awaits it gets it
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
             future.set_exception(error)
         return future
 

@@ -210,7 +210,7 @@ def _is_icm(path: Path) -> bool:
     """
     from pgflow.declare import icm
 
-    if not os.path.isfile(path):  # noqa: PTH113 - a pipe would keep us waiting, a NUL is no path
+    if not os.path.isfile(path):  # noqa: PTH113 - a pipe would block, a NUL is not a path
         return False
     if path.name in ("workflow.yaml", "workflow.yml") and icm.is_workspace(path.parent):
         return True

@@ -84,11 +84,11 @@ class EmbeddedServer:
         self.release()
 
     def release(self) -> None:
-        """Say that this process no longer needs the server; a second call does nothing."""
+        """Release the server for this process; a second call does nothing."""
         self._user.close()
         if is_locked(self._folder.postgres_lock) and not is_locked(self._folder.supervisor_lock):
-            # The former one was killed, and nobody else would stop the server
-            # until somebody needs it again.
+            # The former one was killed, and the server would run on
+            # until its next user.
             with suppress(EmbeddedServerError):
                 launch_supervisor(self._folder)
 

@@ -44,7 +44,7 @@ def place_cluster(folder: Folder) -> Cluster:
 
 
 def _place_in_namespace(folder: Folder, programs: Path) -> Cluster:
-    # Inside, root is no longer let through the closed folders of others.
+    # Inside, root can no longer pass the closed folders of others.
     if not holds_inside(lambda: os.access(folder.root, os.W_OK | os.X_OK)):
         raise EmbeddedServerError(
             f"{folder.root} lies in another user's closed folder: choose another PGFLOW_HOME"

@@ -65,12 +65,12 @@ def main() -> int:
         Supervisor(folder).run()
     except EmbeddedServerError as error:
         report_failure(folder, str(error))
-    except Exception as error:  # noqa: BLE001  whatever it is, somebody waits to hear of it
+    except Exception as error:  # noqa: BLE001  a user waits for every error
         traceback.print_exc()
         report_failure(folder, repr(error))
     finally:
         # Before the users' lock, which ends with this process:
-        # whoever gets that one must find no supervisor.
+        # a user that gets that one must find no supervisor.
         own_lock.close()
     return 0
 
@@ -144,7 +144,7 @@ class Supervisor:
                 idle_since = idle_since or time.monotonic()
                 if time.monotonic() - idle_since >= LINGER_SECONDS:
                     if not self._has_clients():
-                        # With the users' lock: whoever comes now waits until we are gone.
+                        # With the users' lock: a new user waits until we are gone.
                         return False
                     idle_since = None
                 self._users.unlock()

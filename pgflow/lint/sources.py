@@ -54,7 +54,7 @@ class Source:
         """
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what it says about the text, nobody has asked
+                warnings.simplefilter("ignore")  # warnings on the text are not findings
                 return ast.parse(self.text, self.file)
         except SyntaxError as error:
             version = f"{sys.version_info.major}.{sys.version_info.minor}"

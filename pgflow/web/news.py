@@ -46,7 +46,7 @@ class News:
         """Receive changes while the context is open."""
         self._waiting += 1
         if self._running is None or self._running.done():
-            self._tell()  # what nobody has heard
+            self._tell()  # changes before this
             self._running = asyncio.create_task(self._run(), name="pgflow-console-news")
         try:
             yield

@@ -49,7 +49,7 @@ def through(scope: Scope, proxies: Sequence[Network]) -> Scope:
         seen = address
         if not _is_in(seen, proxies):
             break
-    # A proxy stands before the console for TLS: one that speaks plain HTTP must say so.
+    # A proxy ends TLS before the console: one that speaks plain HTTP must declare that.
     last = headers.getlist("x-forwarded-proto")[-1:]
     is_plain = bool(last) and last[0].rpartition(",")[2].strip().lower() == "http"
     return {**scope, "client": (seen, 0), "scheme": "http" if is_plain else "https"}

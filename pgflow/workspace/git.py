@@ -364,7 +364,7 @@ class Git:
         copy = folder / f"{name}.{secrets.token_hex(6)}.index"
         try:
             with suppress(FileNotFoundError):
-                shutil.copy2(lasting, copy)  # with its time, by which git tells what is young
+                shutil.copy2(lasting, copy)  # with its time, by which git finds recent changes
             yield copy
             copy.replace(lasting)
         finally:

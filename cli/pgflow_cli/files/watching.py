@@ -51,7 +51,7 @@ def _play(play: Callable[[], None]) -> None:
     except Mistake as error:
         note(f"pgflow: {shown(str(error))}")
     except Ended:
-        return  # what there is to say has been said
+        return  # its output is already printed
 
 
 def root_of(path: Path) -> Path:

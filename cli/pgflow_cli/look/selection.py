@@ -204,7 +204,7 @@ def complete_key(incomplete: str) -> list[str]:
         psycopg.Error,
         InvalidArgument,
         UnicodeEncodeError,
-    ):  # the latter two: what is typed so far is no text
+    ):  # the latter two: the typed part is not text
         return []
 
 

@@ -169,7 +169,7 @@ def _alone(dsn: str, queues: Any) -> Iterator[bool]:
         yield run(connection, begin_tick(" ".join(queues)))
 
 
-# ---------------------------------------------------------------- what it came to
+# ---------------------------------------------------------------- its outcome
 
 
 _COUNTED = ("completed", "failed", "cancelled", "waiting", "queued", "running", "paused", "stuck")

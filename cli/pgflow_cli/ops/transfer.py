@@ -193,7 +193,7 @@ def _opened(output: Path | None) -> Any:
         return nullcontext(sys.stdout)
     try:
         return output.open("w", encoding="utf-8")
-    except (OSError, ValueError) as error:  # a path with NUL is no OSError
+    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
         raise Mistake(
             f"{shown(str(output))} cannot be written: {getattr(error, 'strerror', None) or error}"
         ) from error
@@ -233,7 +233,7 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
         return
     try:
         opened_file = Path(file).open(encoding="utf-8")  # noqa: SIM115 - left below
-    except (OSError, ValueError) as error:  # a path with NUL is no OSError
+    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
         raise Mistake(
             f"{shown(file)} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from error

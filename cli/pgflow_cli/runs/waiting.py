@@ -101,7 +101,7 @@ def _tell_why(connection: psycopg.Connection[Any], key: str) -> None:
 
     try:
         row = as_row(find_detail(connection, key), _RUN)
-    except (Mistake, psycopg.Error):  # whoever waits goes on, and hears of it in the end
+    except (Mistake, psycopg.Error):  # the wait goes on, and reports it in the end
         return
     if row["status"] not in OVER and row["why"]:
         note(f"pgflow: waiting for run {key!r}, which is {_standing(row)}")

@@ -39,7 +39,7 @@ def top(
         asyncio.run(_tell_once(target, dsn, choose_form(as_json=as_json)))
         return
     try:
-        import textual  # noqa: F401 - whether it is there is told in one line
+        import textual  # noqa: F401 - its absence is one line
     except ImportError:
         raise Mistake('the screen needs textual: pip install "pgflow-engine[tui]"') from None
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
@@ -72,7 +72,7 @@ async def _show(
     person = None if read_only else Person(operator(), roles)
     async with open_target(target, dsn, listen=False) as app:
         desk = ImpatientDesk(app)
-        await desk.ask(database_now())  # what cannot be reached at all is told without a screen
+        await desk.ask(database_now())  # an unreachable database is reported without a screen
         await Top(desk, person, _name(dsn)).run_async()
 
 

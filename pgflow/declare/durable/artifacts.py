@@ -66,5 +66,5 @@ def earlier_outputs(shared: Path, run: str) -> list[str]:
                 line = f"{told['outputType']} ({told['nodeId']}): {shared / told['path']}"
                 found.append((path.stat().st_mtime, line))
         except (OSError, ValueError, LookupError, TypeError):
-            continue  # it is being replaced, or somebody else's
+            continue  # it is being replaced, or is another process's
     return [line for _, line in sorted(found, reverse=True)]

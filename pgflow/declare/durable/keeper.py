@@ -184,7 +184,7 @@ class Keeper:
             os.chdir(asked["cwd"])
             program = _find(asked["argv"][0], asked["env"].get("PATH", os.defpath))
             os.execve(program, asked["argv"], asked["env"])  # noqa: S606 - its purpose
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+        except BaseException as error:  # noqa: BLE001 - every error is reported
             os.write(tell, _trouble(error).encode("utf-8", "replace"))
         finally:
             os._exit(127)

@@ -44,7 +44,7 @@ def lease_key(folder: str) -> str:
 
 def is_alone(settings: Settings, graph: Graph) -> bool:
     """Return True for a run that has its folder alone."""
-    # The input of a run that began before there were leases says nothing of them.
+    # The input of a run that began before leases existed has none.
     return (
         settings.depth == 0
         and "lease" in settings.model_fields_set

@@ -153,7 +153,7 @@ class Player:
     def _command_text(self, name: str) -> str:
         text = self.frozen.commands.get(name)
         if text is None and self.settings.provider == "stub:":
-            return placeholder_command(name)  # whose node has a stub, or nobody to take its turn
+            return placeholder_command(name)  # its node has a stub, or no provider
         if text is None or not trim(text):
             raise CommandUnavailable(f"Command '{name}' was not found, or its file is empty")
         return text

@@ -265,7 +265,7 @@ class FunctionProvider:
         if not module or not name:
             raise InvalidArgument(f"python:{argument} names no function: write python:MODULE:NAME")
         try:
-            self.function: Callable[[Turn], Any] = getattr(importlib.import_module(module), name)  # noqa: TID251 - named by whoever starts the run
+            self.function: Callable[[Turn], Any] = getattr(importlib.import_module(module), name)  # noqa: TID251 - named at the start of the run
         except (ImportError, AttributeError) as error:
             raise InvalidArgument(f"python:{argument} cannot be found: {error}") from error
         self.honours = frozenset(getattr(self.function, "honours", ()))
@@ -361,7 +361,7 @@ def make_provider(spec: str) -> Provider:
         return _OWN[name](argument)
     if name in _PLACES:
         module, _, attribute = _PLACES[name].partition(":")
-        made: Provider = getattr(importlib.import_module(module), attribute)(argument)  # noqa: TID251 - named by whoever starts the run
+        made: Provider = getattr(importlib.import_module(module), attribute)(argument)  # noqa: TID251 - named at the start of the run
         return made
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name not in found:

@@ -130,7 +130,7 @@ async def _take(taker: _Taker, turn: Turn, *, is_last: bool) -> Done:
     the turn again.
     """
 
-    async def body(prompt: str) -> _Taken:  # noqa: ARG001 - whoever asks the same is given this
+    async def body(prompt: str) -> _Taken:  # noqa: ARG001 - an equal prompt gets this answer
         return await _answer(taker.ask, turn, taker.folders, is_last=is_last)
 
     async def decide(prompt: str) -> pgflow.Choice[dict[str, Any]]:

@@ -255,7 +255,7 @@ def _check_inputs(
             continue
         where = resolve(folder, source.base, entry.location)
         if where.startswith(("/", "~", "..")):
-            continue  # said with the paths that lead out
+            continue  # reported with the paths that lead out
         if not folder.has(where):
             findings.warn(f"Inputs-table paths resolve: {entry.location} does not", entry.position)
 

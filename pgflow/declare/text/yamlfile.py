@@ -268,7 +268,7 @@ class _Composer:
                 self.stack[-1].add(node)
             else:
                 yield node
-        if self.wrong:  # told last: the original lets it pass, and says what is no YAML at all
+        if self.wrong:  # last: the original accepts it, and reports other errors
             raise min(self.wrong, key=lambda error: error.line)
 
     def _take(self, event: Any) -> Marked | None:

@@ -53,7 +53,7 @@ async def greet(name: str) -> None:
 
 @pgflow.workflow
 async def greet(name: str) -> None:
-    print(name)  # pgflow: ignore[PF110] somebody pipes this into a file
+    print(name)  # pgflow: ignore[PF110] the output is piped into a file
 """
 
     def check_comments(

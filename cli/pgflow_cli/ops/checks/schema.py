@@ -205,7 +205,7 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
     who = patient.row(_WHO, (list(_GRANTEES),))
     name = who["name"]
     if not who["may_use"] or not who["may_read"]:
-        # Whoever made the roles is a member that inherits nothing, and a plain grant leaves it so.
+        # The creator of the roles is a member that inherits nothing, and a plain grant keeps that.
         inherits = " with inherit true" if who["is_member"] else ""
         yield Finding(
             "fail",
