@@ -381,7 +381,7 @@ def test_every_problem_has_its_place():
         """
     )
     problems = [(problem.line, problem.column) for problem in read_text(text, "w.yaml").problems]
-    assert problems == [(11, 21), (8, 14)]
+    assert problems == [(11, 21), (8, 14), (12, 30)]
 
 
 def test_a_near_miss_is_pointed_out():
@@ -392,5 +392,5 @@ def test_a_near_miss_is_pointed_out():
         ).problems
     ]
     assert hints == ["Did you mean 'scope'?"]
-    (problem,) = read_text(workflow("- {id: a, promt: x}")).problems
+    (problem,) = read_text(workflow("- {id: a, promt: x}")).errors
     assert problem.hint == "Is 'promt' meant to be 'prompt'?"

@@ -25,7 +25,9 @@ def judged(file):
         "ok": ours.ok,
         "errorType": None if wrong is None else wrong.kind,
         "error": None if wrong is None else wrong.message,
-        "warnings": [each.message for each in ours.problems if each.severity == "warning"],
+        "warnings": [each.message for each in ours.problems if each.severity == "warning"]
+        if ours.ok
+        else [],
         "nodes": len(ours.nodes) if ours.ok else None,
     }
 

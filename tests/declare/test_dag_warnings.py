@@ -70,7 +70,7 @@ WORKFLOWS = {
         "now applies on every provider including Codex. Delete the 'modelReasoningEffort:' line."
     ),
     "effort: 11": "Invalid 'effort' value ignored: expected one of minimal, low, medium, high, "
-    "xhigh, max",
+    "xhigh, max, ultra",
     "webSearchMode: on": "Invalid 'webSearchMode' value ignored: expected one of disabled, cached, "
     "live",
     "interactive: 'yes'": "Invalid 'interactive' value ignored: expected true or false",
@@ -171,9 +171,22 @@ def test_the_old_effort_is_applied_to_every_node():
     assert graph(text).options == {"effort": "high"}
 
 
-def test_a_file_that_is_wrong_is_not_warned_of():
-    verdict = read_text(workflow("- {id: a, bash: x, foo: 1}\n- {id: a, bash: x}"))
-    assert [problem.severity for problem in verdict.problems] == ["error"]
+@pytest.mark.parametrize("other", ["{id: a, bash: x}", "{id: b, bahs: x}", "{id: b, foo2: x}"])
+def test_unknown_keys_are_told_beside_errors(other):
+    verdict = read_text(workflow(f"- {{id: a, bash: x, foo: 1}}\n- {other}", "bar: 2"))
+    said = [problem.message.partition(":")[2] for problem in verdict.warnings]
+    assert len(verdict.errors) == 1
+    unknown = ["foo", *(key for key in ("bahs", "foo2") if key in other), "bar"]
+    assert said == [f" unknown key '{key}' will be ignored." for key in unknown]
+
+
+def test_a_key_that_is_like_no_other_may_be_newer():
+    (problem,) = read_text(workflow("- {id: a, bash: x, quotas: 1}")).warnings
+    assert problem.hint == "Is it newer than the Archon that pgflow knows (2026-08-22)?"
+
+
+def test_the_newest_effort_is_one():
+    assert warnings(workflow("- {id: a, prompt: x, effort: ultra}", "effort: ultra")) == []
 
 
 def test_a_misspelt_key_is_pointed_out():

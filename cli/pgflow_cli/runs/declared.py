@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgflow.texts import cut
 from pgflow_cli.files.declared import read_graph
 from pgflow_cli.look.database import fetch, opened
 from pgflow_cli.look.failures import USAGE, Mistake
@@ -424,6 +423,8 @@ def say_end(end: dict[str, Any], seconds: float | None = None) -> str:
         end: Its end.
         seconds: Time from its beginning, if that was seen.
     """
+    from pgflow.texts import cut
+
     round_ = f" #{end['iteration']}" if end.get("iteration") else ""
     took = f" ({seconds:.1f} s)" if seconds is not None else ""
     why = f": {cut(shown(end['reason']), 600)}" if end.get("reason") else ""

@@ -104,6 +104,7 @@ def build_node(node: Draft, places: Places) -> Node:
         when=None if when is None else parse_condition(when, places.at(node, ("when",))),
         retry=_retry(fields.get("retry")),
         timeout_ms=fields.get("timeout"),
+        skips_when_late=fields.get("on_timeout") == "skip",
         idle_timeout_ms=fields.get("idle_timeout"),
         always_run=fields.get("always_run", False),
         output_schema=fields.get("output_format"),

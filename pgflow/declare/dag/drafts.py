@@ -47,8 +47,9 @@ _BASE = _STRUCTURE | _SCHEDULE
 _MEANINGFUL: Final[dict[str, frozenset[str]]] = {
     "command": _BASE | _AGENT | {"retry", "command", "with", "effect"},
     "prompt": _BASE | _AGENT | {"retry", "prompt", "effect"},
-    "bash": _BASE | {"retry", "bash", "timeout", "effect"},
-    "script": _BASE | {"retry", "script", "runtime", "deps", "timeout", "with", "effect"},
+    "bash": _BASE | {"retry", "bash", "timeout", "on_timeout", "effect"},
+    "script": _BASE
+    | {"retry", "script", "runtime", "deps", "timeout", "on_timeout", "with", "effect"},
     "approval": _BASE | {"retry", "approval"},
     "cancel": _BASE | {"retry", "cancel"},
     "wait": _STRUCTURE | {"output_type", "wait"},

@@ -26,7 +26,7 @@ from pgflow.declare.text.moments import MOMENT, moment
 from pgflow.declare.text.yamlfile import Steps
 
 KEBAB: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 TRIGGER_RULES: Final = ("all_success", "one_success", "none_failed_min_one_success", "all_done")
 HOOK_EVENTS: Final = (
     "PreToolUse",
@@ -428,4 +428,5 @@ def modes(group: Shape) -> dict[str, Shape]:
         "runtime": OneOf(("bun", "uv")),
         "deps": ListOf(Text(empty="each dep must be a non-empty string")),
         "timeout": Number(),
+        "on_timeout": OneOf(("fail", "skip")),
     }

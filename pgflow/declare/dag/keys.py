@@ -26,6 +26,9 @@ from pgflow.declare.dag.noderules import GROUP, NODE
 from pgflow.declare.text.spelling import similar
 from pgflow.declare.text.yamlfile import Steps
 
+KNOWN: Final = "2026-08-22"
+"""Date of the Archon whose keys are known."""
+
 WORKFLOW_KEYS: Final = (
     "name",
     "description",
@@ -164,7 +167,13 @@ def _unknown_inside(
 
 def _unknown(label: str, key: str, path: Steps, note: str, known: Any) -> Warned:
     names = [] if note else [f"'{name}'" for name in similar(str(path[-1]), known)]
-    hint = f"Did you mean {' or '.join(names)}?" if names else ""
+    hint = (
+        f"Did you mean {' or '.join(names)}?"
+        if names
+        else ""
+        if note
+        else f"Is it newer than the Archon that pgflow knows ({KNOWN})?"
+    )
     return Warned(path, f"{label}: unknown key '{key}' will be ignored.{note}", hint)
 
 

@@ -150,10 +150,10 @@ def _load(loaded: Loaded, document: Marked, lines: list[str]) -> None:
     findings += wrong
     loaded.nodes = tuple(reading.nodes)
     loaded.problems += _errors(findings, document, lines)
-    if not findings:
-        unknown = islice(unknown_in_workflow(raw), MAX_WARNINGS)
-        told = [*reading.told, *loaded.options.told, *unknown, *loaded.options.ignored]
-        loaded.problems += [_problem(warned, document, lines, "warning") for warned in told]
+    said, dropped = ([], []) if findings else (loaded.options.told, loaded.options.ignored)
+    unknown = islice(unknown_in_workflow(raw), MAX_WARNINGS) if loaded.name else ()
+    told = [*reading.told, *said, *unknown, *dropped]
+    loaded.problems += [_problem(warned, document, lines, "warning") for warned in told]
 
 
 def _errors(findings: list[Finding], document: Marked, lines: list[str]) -> Iterator[Problem]:
@@ -224,6 +224,8 @@ class _Reading:
             if node is not None and node.mode == "include" and "mutates_checkout" in raw:
                 node, flaws = None, [Flaw((), _CHECKOUT)]
             if node is None:
+                if len(self.told) < MAX_WARNINGS:
+                    self.told += unknown_in_node(raw, index, path)
                 broken.add(shown_id(raw, index))
                 found += [
                     (text, Finding((*path, *flaw.path), text, _hint(raw, flaw)))

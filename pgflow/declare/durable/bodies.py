@@ -46,7 +46,8 @@ class Done(BaseModel):
     """Outcome of a node's work: a text, perhaps a value; or an error. ``unknown`` if it was stopped
     in the middle, so that its effect is unknown. ``session`` is the agent's session that a later
     turn can continue. ``long`` is the file of an output that is too long for the journal: the text
-    is its beginning, and a value is only there.
+    is its beginning, and a value is only there. ``skipped`` is the reason for which the node counts
+    as skipped.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -58,6 +59,7 @@ class Done(BaseModel):
     unknown: bool = False
     session: str | None = None
     long: Long | None = None
+    skipped: str | None = None
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -67,7 +69,7 @@ class Done(BaseModel):
         dumped: dict[str, Any] = dump(self)
         if self.error is not None:
             dumped["error"] = without_secrets(self.error)
-        for name in ("session", "long"):
+        for name in ("session", "long", "skipped"):
             if dumped[name] is None:
                 del dumped[name]
         return dumped
@@ -303,6 +305,8 @@ def _judged(job: Job, seconds: float, ended: Ended) -> Done:
     """Return the outcome of a node whose program has ended."""
     complaint = ended.stderr.text.decode("utf-8", "replace").replace("\0", "\ufffd").strip()
     complaint = complaint[-_COMPLAINT_CHARS:]
+    if ended.timed_out and job.node.skips_when_late:
+        return Done(skipped="timeout")
     if ended.timed_out:
         return Done(error=f"{job.what} timed out after {seconds * 1000:g}ms", unknown=True)
     if ended.status < 0:

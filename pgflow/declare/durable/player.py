@@ -410,7 +410,10 @@ class Player:
                 return await self._turn_of_loop(task, state)
             case _:
                 done = await self.tried(task, state)
-                return receive(task, output_of(done, task.node))
+                change = receive(task, output_of(done, task.node))
+                if done.skipped is not None and isinstance(change, Settled):
+                    return replace(change, reason=done.skipped)
+                return change
 
     async def tried(self, task: Task, state: State, key: str = "") -> Done:
         """Do the work of a node, again where the node's retries say so.
@@ -571,6 +574,8 @@ def output_of(done: Done, node: Node) -> Output:
     """Return the outcome of a node's work, as the graph takes it."""
     if done.error is not None:
         return Output("failed", error=done.error)
+    if done.skipped is not None:
+        return Output("skipped")
     return Output(
         "completed",
         done.text,

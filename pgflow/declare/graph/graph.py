@@ -386,6 +386,7 @@ class Node(Part):
     when: Condition | None = None
     retry: Retry | None = None
     timeout_ms: float | None = None
+    skips_when_late: bool = False
     idle_timeout_ms: float | None = None
     always_run: bool = False
     output_schema: JsonValue = None

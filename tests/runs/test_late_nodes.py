@@ -1,0 +1,37 @@
+"""Nodes whose time is over: failed, or skipped where the file says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from runkit import play, write
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+
+LATE = """
+- {{id: late, bash: mkfifo gate; cat gate, timeout: 200{more}}}
+- {{id: after, bash: echo on, depends_on: [late], trigger_rule: all_done}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "state", "reason"),
+    [
+        (", on_timeout: skip", "completed", "skipped", "timeout"),
+        (", on_timeout: fail", "failed", "failed", "bash node 'late' timed out after 200ms"),
+        ("", "failed", "failed", "bash node 'late' timed out after 200ms"),
+    ],
+)
+async def test_a_node_that_is_late_is_what_its_file_says(
+    aflow: AsyncHarness, tmp_path: Path, more: str, status: str, state: str, reason: str
+) -> None:
+    run = await play(aflow, write(tmp_path, LATE.format(more=more)))
+    assert (run.status, run.states["after"]) == (status, "completed"), run
+    assert [(one["state"], one["reason"]) for one in run.ends if one["id"] == "late"] == [
+        (state, reason)
+    ]
