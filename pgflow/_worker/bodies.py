@@ -97,7 +97,7 @@ class Bodies:
         self._meter = options.meter
         self._loop = loop = asyncio.get_running_loop()
         # Without a factory `create_task` only calls this, which is one call less for each body.
-        self._begin_task: Callable[..., asyncio.Task[None]] = (
+        self._begin_task: Any = (
             partial(asyncio.Task, loop=loop)
             if loop.get_task_factory() is None
             else loop.create_task
@@ -137,7 +137,7 @@ class Bodies:
             )
         else:
             self._tasks[call] = self._threads.start(
-                partial(context.run, self._come_to, call, scope, fn),
+                lambda: context.run(self._come_to, call, scope, fn),
                 partial(self._posts.post, self._body_ended, execution, call, scope, context),
             )
 

@@ -58,7 +58,7 @@ class RunHost(Part):
 
     # ------------------------------------------------------------ bodies
 
-    def stop_body(self, _execution: Execution, call: StepCall) -> None:
+    def stop_body(self, execution: Execution, call: StepCall) -> None:  # noqa: ARG002 - the host of a test looks at it
         """Nobody waits for a body any more."""
         if threading.get_ident() != self._thread_id:
             self._posts.post(self._bodies.stop, call)
