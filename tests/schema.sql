@@ -2815,7 +2815,7 @@ function pgflow.check_asked_(node pgflow.flow_node, value jsonb) returns void, o
   -- Refuses (PF003) what a run in SQL cannot say or ask for
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 0000053411ef3fdaa26f7aa5969eb1ce
+  md5 08c1be0d26e0162dabb7433b5dd04bc1
 
 function pgflow.check_balance_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- All that was opened in each ledger is closed or open, for each run and in total
@@ -3877,7 +3877,7 @@ function pgflow.flow_ask_(c jsonb, body text, low text[], places integer[], i in
   -- ask: a gate, at which a person answers
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 dcc37841c16b959a65197adcdb53156c
+  md5 75822117f84c57632865d35f0ddc2830
 
 function pgflow.flow_branch_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- elsif, else, and when of a case or a handler: the next branch
@@ -5162,7 +5162,7 @@ function pgflow.new_gate_(f pgflow.flow_frame, node pgflow.flow_node, call integ
   -- A gate that is to be asked, as a question names it
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 21c394714dc7c147a281049779d12054
+  md5 e34f0c2487d08ba02c97fa90df8134c4
 
 function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns TABLE(name text, worker_id integer, declared jsonb), owner pgflow_owner
   -- The valid declaration of each schedule, or of these: the youngest of those by living workers
@@ -5826,7 +5826,7 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 199b39a6571bacefdab880d785a07d02
+  md5 249e3996356448708285245f27ae6e47
   grant execute to pgflow_worker
 
 function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner
