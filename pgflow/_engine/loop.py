@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import itertools
 import logging
 import math
 import signal
@@ -216,7 +215,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._task_names = 0
         # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes: the
         # number of the run is above the bits by which small sets order their members.
-        self._next_ordinal = itertools.count(((host.run_id & 0x1FFFFF) << 40) + 1).__next__
+        self._ordinals = (host.run_id & 0x1FFFFF) << 40
         self._closing = False
         self._running: asyncio.Handle | None = None
         self._repeating: deque[asyncio.Handle] | None = None
@@ -428,7 +427,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def create_future(self) -> asyncio.Future[Any]:
         """A future with an ordinal."""
         future: WorkflowFuture[Any] = WorkflowFuture.__new__(WorkflowFuture)
-        future._ordinal = self._next_ordinal()
+        self._ordinals += 1
+        future._ordinal = self._ordinals
         future.__init__(loop=self)  # type: ignore[misc]
         return future
 
@@ -449,7 +449,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             )
         self._task_names += 1
         task: WorkflowTask[T] = WorkflowTask.__new__(WorkflowTask)
-        task._ordinal = self._next_ordinal()
+        self._ordinals += 1
+        task._ordinal = self._ordinals
         task.own_context = context if context is not None else contextvars.copy_context()
         task.__init__(  # type: ignore[misc]
             coro, loop=self, name=name or f"task-{self._task_names}", context=task.own_context
