@@ -123,7 +123,7 @@ def difference(value: Any, back: Any, place: str = "") -> Difference | None:
         is_same = (
             value == back and value.fold == back.fold and _is_same_zone(value.tzinfo, back.tzinfo)
         )
-    elif isinstance(value, Decimal):
+    elif isinstance(value, (Decimal, complex)):
         is_same = str(value) == str(back)
     else:
         is_same = bool(value == back)
@@ -164,7 +164,10 @@ def _difference_of_dicts(value: Any, back: Any, place: str) -> Difference | None
         return _changed(place)
     for (key, item), (other, found) in zip(value.items(), back.items(), strict=True):
         here = f"{place}[{key!r:.40}]"
-        differs = difference(key, other, f"{here} (the key)") or difference(item, found, here)
+        differs = difference(key, other, f"{here} (the key)")
+        if differs is not None:  # JSON has no keys but texts, so any other was not given as JSON
+            return dataclasses.replace(differs, is_reading=differs.is_reading and type(key) is str)
+        differs = difference(item, found, here)
         if differs is not None:
             return differs
     return None
@@ -280,9 +283,13 @@ class Writer:
             return ABSENT
         if isinstance(value, Enum):
             return self._enum(value)
-        if value is self._refused:
-            raise ValueError(f"nothing says how to write a {kind.__qualname__}")
+        self._check_asked(value)
         return json.loads(self._codec_of(kind).encode(value, "it"))
+
+    def _check_asked(self, value: Any) -> None:
+        """The codec that asks for tags, asked again, would ask for them again."""
+        if value is self._refused:
+            raise ValueError(f"nothing says how to write a {type(value).__qualname__}")
 
     @staticmethod
     def _finite(value: Any) -> Any:
@@ -349,6 +356,7 @@ class Writer:
                 else item
                 for name, item in plain.items()
             }
+        self._check_asked(value)
         written = json.loads(self._codec_of(type(value)).encode(value, "it"))
         name = type(value).__qualname__
         if isinstance(written, dict) and not is_root(type(value)) and TAG not in written:

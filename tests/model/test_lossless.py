@@ -305,6 +305,11 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Decimal, Decimal("sNaN"), "finite"),
     (Decimal, Decimal("-Infinity"), "finite"),
     (float, math.nan, "not JSON"),
+    (complex, complex(-0.0, 1), "it would come back as another value"),
+    (dict[str, int], {1: 1}, r"\[1\] \(the key\) is a int and would come back as a str"),
+    (dict[str, int] | None, {True: 1}, r"\(the key\) is a bool and would come back as a str"),
+    (dict[bytes, int], {True: 1}, r"\(the key\) is a bool and would come back as a bytes"),
+    (dict[str | int, int], {1.5: 1}, r"\(the key\) is a float and would come back as a str"),
     (Bounded, Bounded.model_construct(quantity=0), "quantity: Input should be greater than 0"),
 ]
 
@@ -564,3 +569,28 @@ def test_numbers_of_json_are_of_its_own_types_only() -> None:
     for value in [(1,), {1: 2}, [Tone.LOW], {"a": Text("x")}, {"a": {1}}, decimal.Decimal(1)]:
         assert not proofs.is_json(value)
     assert ANYTHING.encode([1, "a"], "it") == '[1,"a"]'
+
+
+@pytest.mark.parametrize("annotation", [Any, list[Any], "itself"])
+def test_a_value_that_its_own_class_cannot_read_is_refused_after_a_few_tries(
+    annotation: Any,
+) -> None:
+    reads: list[Any] = []
+
+    class Torn(pydantic.BaseModel):
+        needed: int
+        other: str = "x"
+
+        @pydantic.model_validator(mode="before")
+        @classmethod
+        def count(cls, given: Any) -> Any:
+            reads.append(given)
+            if len(reads) > 99:
+                pytest.fail("it is asked again and again")
+            return given
+
+    torn: Any = Torn.model_construct()
+    codec = codec_for(Torn if annotation == "itself" else annotation)
+    with pytest.raises(NotStorable):
+        codec.encode([torn] if annotation == list[Any] else torn, "it")
+    assert reads
