@@ -69,6 +69,22 @@ X
 cat <<X
 ${y:x} $[x] ${!x}
 X
+printf -vq "$x"; (( q ))
+printf "$x" hi
+read y <<< x; (( y ))
+[[ $x =~ (.*) ]]; (( BASH_REMATCH[0] ))
+[[ $x =~ (.*) ]] && (( ${BASH_REMATCH[1]} ))
+: "$x"; (( $_ ))
+f() { (( ${!#} )); }; f "$x"
+builtin read "$x" <<< 1
+command unset "$x"
+\test -v "$x"
+"read" "$x" <<< 1
+builtin declare -i n="$x"
+command declare "n=$x"; (( n ))
+declare -i n; : ${n:=$x}
+declare -i REPLY; read <<< "$x"
+exec {q[x]}> f
 printf -v "$a.output" hi
 printf -v"$a.output" hi
 [[ -v "$a.output" ]]

@@ -23,10 +23,11 @@ from pgflow.declare.text.bash import (
     parser,
     places,
     text_of,
+    upwards,
     walk,
 )
 from pgflow.declare.text.bashcode import SHELLS, Code, Finding
-from pgflow.declare.text.bashvalues import Values, command_name, words_of
+from pgflow.declare.text.bashvalues import ARGUMENTS, Values, command_name, unwrapped, words_of
 
 _TAKES_NAMES: Final = "takes the name of a variable from"
 _NAME_IT: Final = "an index in a name runs commands, so write the name itself"
@@ -40,12 +41,20 @@ _EVALUATED_VARIABLES: Final = """
 """Variables that say which programs run."""
 
 _WRAPPERS: Final = frozenset(
-    {"builtin", "command", "doas", "env", "exec", "nohup", "setsid", "stdbuf", "sudo", "time"}
-)
+    {
+        "builtin", "command", "doas", "env", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf",
+        "sudo", "time", "timeout",
+    }
+)  # fmt: skip
 _WITH_ARGUMENT: Final = {"read": "dnNptui", "mapfile": "dnOsucC", "readarray": "dnOsucC"}
 _IS_ASSIGNMENT: Final = re.compile(r"[\"']?[A-Za-z_]\w*\+?=")
+_DESCRIPTOR: Final = re.compile(rb"\{[A-Za-z_]\w*\[[^]\n]*\]\}(?=[<>])")
+"""Elements of arrays that keep the number of an opened file: bash evaluates the index."""
+_ESCAPED: Final = re.compile(rb"\n[ \t]*\\(?=[\w\"'])")
+_TEXTS: Final = frozenset({"comment", "heredoc_body", "raw_string", "string"})
 _BRACKETS: Final = re.compile(rb"(\w+)\[([^]]*)")
 _SEEN: Final = ("arithmetic_expansion", "command_substitution", "expansion")
+_POSITIONAL: Final = re.compile(rb"\$\{?[!#]?[0-9@*]")
 _REFERENCE: Final = re.compile(r"\$[{!#]*([A-Za-z_]\w*|[0-9@*])")
 
 
@@ -64,6 +73,7 @@ class Rules:
 
     def findings(self, root: Any) -> Iterator[Finding]:
         """Yield the findings on the script, in the order of its text."""
+        yield from self._unseen(root)
         for node in commands(root):
             match node.type:
                 case "command":
@@ -85,8 +95,23 @@ class Rules:
                     yield from self._expansion(node)
                 case "heredoc_redirect":
                     yield from self._heredoc(node)
+                case "file_redirect" if self._says(node) and b">&" in node.text:
+                    yield self._refused(node, ">& expands twice", "write > file 2>&1")
                 case _:
                     pass
+
+    @staticmethod
+    def _unseen(root: Any) -> Iterator[Finding]:
+        """Texts that the lexer takes for something else."""
+        for found in _DESCRIPTOR.finditer(root.text):
+            said = f"{found[0].decode()} is a descriptor in an element of an array"
+            yield Finding(root.start_byte + found.start(), f"{said}: use a variable of its own")
+        for found in _ESCAPED.finditer(root.text):
+            at = root.start_byte + found.end() - 1
+            around = upwards(root.descendant_for_byte_range(at, at + 1))
+            if _TEXTS.isdisjoint(node.type for node in around):
+                said = "the lexer does not see that a line begins with a backslash"
+                yield Finding(at, f"{said}: leave it away")
 
     # ------------------------------------------------------------ helpers
 
@@ -119,28 +144,28 @@ class Rules:
     # ------------------------------------------------------------ names and programs
 
     def _command(self, command: Any) -> Iterator[Finding]:
-        name, words = command_name(command), words_of(command)
-        yield from self._program(command, name, words)
+        yield from self._program(command, command_name(command), words_of(command))
+        name, words = unwrapped(command)
         match name:
+            case "declare" | "local" | "typeset" | "readonly" | "export":
+                for word in filter(self._is_name, words):
+                    yield self._refused(word, f"{name} {_TAKES_NAMES}", f"begin with {name}")
             case "read" | "mapfile" | "readarray":
                 yield from self._reader(command, name, words)
-            case "printf" if len(words) > 1 and text_of(words[0]) == "-v":
-                yield from self._named(command, "printf -v", words[1:2])
-                yield from self._special(command, [text_of(words[1])], words[2:])
-            case "printf" if words and words[0].text.startswith(b"-v") and self._says(words[0]):
-                yield from self._named(command, "printf -v", words[:1])
-            case "unset":
-                yield from self._named(command, name, words)
+            case "printf" if words:
+                yield from self._printf(command, words)
             case "getopts":
                 yield from self._named(command, name, words[1:2])
-            case "coproc":
-                yield from self._named(command, name, words[:1])
+                if "OPTARG" in self._values.names or any(map(self._says, words[2:])):
+                    yield from self._special(command, ["OPTARG"], None)
+            case "coproc" | "unset":
+                yield from self._named(command, name, words if name == "unset" else words[:1])
             case "wait":
                 after = [n for n, word in enumerate(words) if text_of(word).startswith("-p")]
                 yield from self._named(
                     command, "wait -p", [one for n in after for one in words[n : n + 2]]
                 )
-            case "test":
+            case "test" | "[":
                 yield from self._test(words)
             case "let":
                 yield from self._let(words)
@@ -149,8 +174,24 @@ class Rules:
                     yield from self._inner(name, words)
                 yield from self._code.findings(command, name, words)
 
+    def _printf(self, command: Any, words: list[Any]) -> Iterator[Finding]:
+        first = text_of(words[0])
+        if first == "-v" and words[1:]:
+            yield from self._named(command, "printf -v", words[1:2])
+            yield from self._special(command, [text_of(words[1])], words[2:])
+        elif self._says(words[0]) and first.startswith("-v"):
+            yield from self._named(command, "printf -v", words[:1])
+        elif self._says(words[0]) and words[1:] and re.match(r"[\"']?[$`]", first):
+            yield self._refused(
+                words[0], "printf takes its options from", "write printf '%s' before it"
+            )
+
     def _program(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
         """The name of a program, also behind ``exec`` and its like."""
+        if name == "env":
+            for word in filter(self._says, words):
+                given = text_of(word).partition("=")[0].strip("\"'")
+                yield from self._chooses(word, given)
         if name in _WRAPPERS:
             if name == "command" and words and text_of(words[0]) in ("-v", "-V"):
                 return
@@ -160,6 +201,7 @@ class Rules:
                     for n, word in enumerate(words)
                     if not re.match(r"-|[A-Za-z_]\w*=", text_of(word))
                     and not (n and text_of(words[n - 1]).startswith("-"))
+                    and not (name == "timeout" and re.match(r"[0-9]", text_of(word)))
                 ),
                 None,
             )
@@ -196,20 +238,30 @@ class Rules:
             else:
                 named.append(word)
         yield from self._named(command, name, named)
-        if self._values.names.intersection(map(text_of, named)):
-            yield from self._special(command, [text_of(word) for word in named], None)
+        texts = [text_of(word) for word in named]
+        if not texts and name == "read":
+            texts = ["REPLY"]
+        if self._values.names.intersection(texts):
+            yield from self._special(command, texts, None)
 
     def _special(self, node: Any, names: list[str], values: list[Any] | None) -> Iterator[Finding]:
         """Variables with ``-i`` or ``-n`` that get a value in another way than by an assignment."""
         if values is not None and not any(self._says(value) for value in values):
             return
         for name in names:
+            yield from self._chooses(node, name)
             if name in self._names.integers:
                 said = f"{name} is an integer, so bash evaluates what it is given here"
                 yield Finding(node.start_byte, f"{said}: read it into another variable first")
             elif name in self._names.references:
                 said = f"{name} has declare -n, so bash takes what it is given for a name"
                 yield Finding(node.start_byte, f"{said}: {_NAME_IT}")
+
+    def _chooses(self, node: Any, name: str) -> Iterator[Finding]:
+        """A variable that says which programs run, and is given a value."""
+        if name in _EVALUATED_VARIABLES.split():
+            said = f"{name} says which programs run, and is given"
+            yield self._refused(node, said, "give it a text of your own")
 
     def _declaration(self, node: Any) -> Iterator[Finding]:
         name, flags = text_of(node.children[0]), flags_of(node)
@@ -249,9 +301,7 @@ class Rules:
             return
         if name in self._names.references:
             yield from self._special(node, [name], None)
-        if name in _EVALUATED_VARIABLES.split():
-            said = f"{name} says which programs run, and is given"
-            yield self._refused(value, said, "give it a text of your own")
+        yield from self._chooses(value, name)
 
     def _compared(self, node: Any) -> Iterator[Finding]:
         """An element of an array that is compared without a ``$``: ``[[ a[0] -gt 1 ]]``."""
@@ -289,14 +339,19 @@ class Rules:
             if word.type not in ("raw_string", "string") or self._says(word):
                 continue
             root = parser().parse(word.text[1:-1].replace(b"\\$", b"$")).root_node
-            values = Values(root, (), self._values.names)
+            names = self._values.names
+            if any(map(self._says, words)):
+                names |= {ARGUMENTS}
+            values = Values(root, (), names)
             rules = Rules(values, self._names, word.text[1:-1])
             read = {
                 match.decode()
                 for place in places(root, self._names)
                 for match in re.findall(rb"[A-Za-z_]\w*", place.node.text)
             }
-            inner = next((one for one in rules.findings(root) if one.is_error), None)
+            if ARGUMENTS in names and _POSITIONAL.search(word.text):
+                read |= {ARGUMENTS} if places(root, self._names) else set()
+            inner = next(rules.findings(root), None)
             named = sorted(read & values.names)
             if inner is not None or named:
                 why = f"evaluates {named[0]}" if inner is None else inner.message
@@ -304,7 +359,10 @@ class Rules:
 
     def _expansion(self, node: Any) -> Iterator[Finding]:
         signs = [text_of(child) for child in node.children]
-        if not self._values.expands(node):
+        if {":=", "="} & set(signs):
+            yield from self._special(node, [name_of(node)], [node.children[-2]])
+        is_last = signs[1:3] == ["!", "#"] and ARGUMENTS in self._values.names
+        if not self._values.expands(node) and not is_last:
             return
         if signs[1:2] == ["!"] and not ({"@", "*"} & set(signs[2:])) and not _is_all(node):
             yield self._refused(node, f"${{!...}} {_TAKES_NAMES}", "choose with case ... in")

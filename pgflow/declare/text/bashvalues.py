@@ -36,7 +36,9 @@ ARGUMENTS: Final = "@"
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _POSITIONAL: Final = re.compile(r"[1-9][0-9]*|[@*]")
+_OF_WORDS: Final = frozenset({"array", "herestring_redirect"})
 _FILES_OUT: Final = frozenset({">", ">>", "&>", "&>>", ">|"})
+_IN_SHELL: Final = frozenset({"builtin", "command", "time"})
 _READERS: Final = {"read": "REPLY", "mapfile": "MAPFILE", "readarray": "MAPFILE"}
 
 
@@ -52,9 +54,27 @@ def command_name(command: Any) -> str:
     if command.type in ("declaration_command", "unset_command"):
         return text_of(command.children[0])
     name = command.child_by_field_name("name")
-    if name is None or any(child.type != "word" for child in name.children):
+    return "" if name is None else _plain_name(name)
+
+
+def _plain_name(word: Any) -> str:
+    text = re.sub(r"\$(?=['\"])", "", text_of(word))
+    if set("$`") & set(text):
         return ""
-    return text_of(name).rpartition("/")[2].lstrip("\\")
+    return re.sub(r"[\\\"']", "", text).rpartition("/")[2]
+
+
+def unwrapped(command: Any) -> tuple[str, list[Any]]:
+    """The name of the command that runs in the shell itself, and its arguments: of `builtin read x`
+    those of `read`.
+    """
+    name, words = command_name(command), words_of(command)
+    while name in _IN_SHELL:
+        rest = [n for n, word in enumerate(words) if not word.text.startswith(b"-")]
+        if not rest:
+            break
+        name, words = _plain_name(words[rest[0]]), words[rest[0] + 1 :]
+    return name, words
 
 
 class Values:
@@ -152,7 +172,7 @@ class Values:
             return source in names
         if self._carries(source, names):
             return True
-        words = source.named_children if source.type == "array" else [source]
+        words = source.named_children if source.type in _OF_WORDS else [source]
         return any(
             text_of(word).strip("'\"") in names for word in words
         )  # arithmetic follows names
@@ -187,11 +207,14 @@ class Values:
                     self._sources[name_of(node)].append(node.children[-2])
             case "command":
                 self._collect_command(node)
+            case "binary_expression" if any(text_of(sign) == "=~" for sign in node.children):
+                self._sources["BASH_REMATCH"].append(node.children[0])
             case _:
                 pass
 
     def _collect_command(self, command: Any) -> None:
-        name, words = command_name(command), words_of(command)
+        name, words = unwrapped(command)
+        self._sources["_"] += words[-1:]
         if name in _READERS:
             given = [text_of(word) for word in words if word.type == "word"]
             named = {word for word in given if _IDENTIFIER.fullmatch(word)} or {_READERS[name]}
@@ -200,8 +223,9 @@ class Values:
                 inputs = [*inputs, self._root]  # of a file that was opened somewhere
             for variable in named:
                 self._sources[variable] += inputs
-        elif name == "printf" and len(words) > 1 and text_of(words[0]) == "-v":
-            self._sources[text_of(words[1])] += words[2:]
+        elif name == "printf" and len(words) > 1 and text_of(words[0]).startswith("-v"):
+            attached = text_of(words[0])[2:]
+            self._sources[attached or text_of(words[1])] += words[1 if attached else 2 :]
         elif name == "getopts":
             self._sources["OPTARG"].append(ARGUMENTS)
         elif name == "set":
