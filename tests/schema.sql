@@ -571,7 +571,7 @@ table pgflow.held, owner pgflow_owner
   has_begun boolean -- True once a worker has held the run
   state text not null -- paused = by an order, stuck = it needs help
   reason text not null -- Reason in short: the one given for the pause, or the kind of trouble
-  held_by text -- Who paused it, with the role of the session in brackets; pgflow where the engine did
+  held_by text -- Author of the pause, with the role of the session in brackets; pgflow if the engine paused it
   code_hash text -- Hash of the code that found the run impossible to replay: a worker with other code tries it again
   detail jsonb -- Details of the trouble, such as both sides of a divergence
   constraint held_pkey PRIMARY KEY (run_id)
@@ -1949,7 +1949,7 @@ view pgflow.queue_changes, owner pgflow_owner
   what text -- set, paused, resumed or purged
   said jsonb -- The rules that were set, as given; null removes one. Of a purge, the number of runs
   why text -- The reason given; null = none
-  changed_by text -- Who made the change, with the role of the session in brackets
+  changed_by text -- Author of the change, with the role of the session in brackets
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2274,7 +2274,7 @@ view pgflow.undelivered_messages, owner pgflow_owner
   sent_at timestamp with time zone -- Time of sending
   sent_by text -- Sender: the name that was given, with the role of the session in brackets
   moved_at timestamp with time zone -- Time at which it was put aside
-  moved_by text -- Who took it out of the mailbox, with the role of the session in brackets; null = the run had ended
+  moved_by text -- Author of the order that took it out of the mailbox, with the role of the session in brackets; null = the run had ended
   why text -- The reason that was given; or why the code of the run could not take it
   replaced_in bigint -- The number of the message that has its place now; null = none has
   tenant text -- Tenant of the run; empty where there is only one

@@ -26,10 +26,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:demo", "Kills workers, and proves that the books still balance."),
         "init": ("ops.schema:init", "Sets up a project: installs the schema, writes flows.py."),
         "doctor": ("ops.doctor:doctor", "Checks a database, and shows how to fix what it finds."),
-        "health": (
-            "ops.health:health",
-            "Checks that the database answers and its schema fits; for probes.",
-        ),
+        "health": ("ops.health:health", "Checks that the database answers and its schema fits."),
         "bench": ("ops.bench:bench", "Measures pgflow on a database, and says what limits it."),
         "install-skill": (
             "skill:install_skill",

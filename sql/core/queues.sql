@@ -254,4 +254,4 @@ comment on column pgflow.queue_changes.said
   is 'The rules that were set, as given; null removes one. Of a purge, the number of runs';
 comment on column pgflow.queue_changes.why is 'The reason given; null = none';
 comment on column pgflow.queue_changes.changed_by
-  is 'Who made the change, with the role of the session in brackets';
+  is 'Author of the change, with the role of the session in brackets';

@@ -738,5 +738,5 @@ comment on column pgflow.held.priority is 'Lower numbers are claimed first, with
 comment on column pgflow.held.state is 'paused = by an order, stuck = it needs help';
 comment on column pgflow.held.reason is 'Reason in short: the one given for the pause, or the kind of trouble';
 comment on column pgflow.held.held_by
-  is 'Who paused it, with the role of the session in brackets; pgflow where the engine did';
+  is 'Author of the pause, with the role of the session in brackets; pgflow if the engine paused it';
 comment on column pgflow.held.detail is 'Details of the trouble, such as both sides of a divergence';

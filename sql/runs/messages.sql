@@ -315,7 +315,7 @@ comment on column pgflow.undelivered_messages.sent_by
   is 'Sender: the name that was given, with the role of the session in brackets';
 comment on column pgflow.undelivered_messages.moved_at is 'Time at which it was put aside';
 comment on column pgflow.undelivered_messages.moved_by
-  is 'Who took it out of the mailbox, with the role of the session in brackets; null = the run had ended';
+  is 'Author of the order that took it out of the mailbox, with the role of the session in brackets; null = the run had ended';
 comment on column pgflow.undelivered_messages.why
   is 'The reason that was given; or why the code of the run could not take it';
 comment on column pgflow.undelivered_messages.replaced_in

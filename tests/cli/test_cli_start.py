@@ -138,7 +138,7 @@ def test_running_out_of_time_is_exit_code_three(dsn, conn):
     assert answer.code == 3
     assert re.fullmatch(
         r"pgflow: run 'nap-1' is \w+ after 0.3 s. Go on here with: pgflow run cli_jobs:napping "
-        r"seconds:=3600 -k nap-1 --max-runtime 300ms; or with a worker: pgflow workers cli_jobs\n",
+        r"seconds:=3600 -k nap-1 --max-runtime 300ms --json; or with a worker: pgflow workers cli_jobs\n",
         answer.err,
     )
     assert statuses(conn)["nap-1"] in ("waiting", "queued")

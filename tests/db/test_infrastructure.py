@@ -295,7 +295,7 @@ def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(
     rename(conn, ("wake",))
     answer = cli(dsn, "signal", "r", "go", "1")
     assert (answer.code, count(conn, "pgflow.signal")) == (0, 1)
-    assert "nobody could be woken" in answer.err
+    assert "could not notify a worker" in answer.err
 
 
 # ---------------------------------------------------------------- bodies whose errors are their own

@@ -34,7 +34,7 @@ def test_what_somebody_says_comes_before_the_words_of_a_code():
     )
     assert (
         in_words({"reason": "silent", "heartbeat_timeout": 2.5})
-        == "it was accepted, and there was no sign of life for 2.5 s"
+        == "it was accepted, and sent no heartbeat for 2.5 s"
     )
     assert in_words({"reason": "of a newer version"}) == "of a newer version"
     assert (reason_of({}), in_words({})) == ("", "")

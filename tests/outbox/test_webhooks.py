@@ -253,6 +253,6 @@ async def test_what_is_refused_is_logged_without_secrets_or_content(
     body = b'{"id": "hidden"}'
     assert await post(served, "/orders", standard(b"other"), body) == 401
     assert await post(served, "/orders", standard(b"\n"), b"\n") == 422
-    assert "webhook orders is refused" in caplog.text
+    assert "webhook orders: request refused" in caplog.text
     assert SECRET not in caplog.text
     assert "hidden" not in caplog.text

@@ -13,7 +13,7 @@ from pgflow_cli.look.output import AsJson, Form, choose_form, dump
 
 
 def health(*, as_json: AsJson = None, dsn: Dsn = None) -> None:
-    """Says whether the database answers and fits; for probes.
+    """Checks that the database answers and its schema fits.
 
     Exit code 0 if so, 69 if the database cannot be reached, 2 if its schema does not fit. It needs
     no more rights than a login has.
