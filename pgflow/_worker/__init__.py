@@ -1,1 +1,1 @@
-"""One process that works: claims, bodies, commits, and the loops beside them."""
+"""The worker process: it claims runs, runs bodies, commits, and keeps the loops beside them."""

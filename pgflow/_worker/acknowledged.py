@@ -1,17 +1,16 @@
-"""Units that this worker was told are durable, for as long as a standby may lack them: they show
-what a fail-over has lost.
+"""Acknowledged units that a standby may still lack. They show what a fail-over has lost.
 
-The rows that could say so are lost together with what they say. So the worker remembers for each
-run the last unit that was acknowledged, cut into stretches by the beats of the heart: each beat
-answers how far the server's log is durable, which is behind everything acknowledged before the beat
-was sent. A server of another timeline - or the same one, fallen back - says how far it had come
-when it took over, unless it was restarted since. So of another timeline all that is remembered is
-asked for, run by run, and of the same one what came after that place.
+A fail-over loses the rows together with every trace of them in the database. So the worker
+remembers the last acknowledged unit of each run, in stretches that the heartbeats delimit: the
+answer to a beat says how far the server's log is durable, which includes everything acknowledged
+before the beat was sent. A server on another timeline, or one that fell back on the same timeline,
+reports how far it had come when it took over, unless it has restarted since. On another timeline
+the worker checks every remembered run; on the same timeline only what follows that position.
 
-A position alone proves no loss: the log holds more than what was acknowledged, and with a
-synchronous standby what it lacks never was. So where commits wait for a standby only runs that lack
-something are a loss; elsewhere a piece of the log is, too, since clients and the application were
-told of commits that no worker remembers.
+A position alone proves no loss: the log holds more than the acknowledged units, and behind a
+synchronous standby the missing part was never acknowledged. So where commits wait for a standby,
+only a run that lacks units is a loss. Elsewhere a missing piece of the log is one too, because
+clients and the application may have seen commits that no worker remembers.
 """
 
 from __future__ import annotations
@@ -26,17 +25,19 @@ from pgflow._db.calls.loss import Loss
 from pgflow._db.calls.worker import Beat
 from pgflow._db.query import Query
 
+# Both bound the memory: older or further units are not checked after a fail-over.
 REMEMBERED_SECONDS = 300.0
 REMEMBERED_RUNS = 100_000
+# Bounds the arrays of one statement.
 ASKED_AT_ONCE = 5_000
 
 
 Told: TypeAlias = "tuple[int, int, bool, str]"
-"""Token, seq, whether the run has ended, and its key: the last that was acknowledged of a run. The
-seq is 0 if only its end was.
+"""Token, seq, whether the run has ended, and its key: the last acknowledgement of a run. The seq is
+0 if only the end was acknowledged.
 
-It is a plain tuple, which the garbage collector lets alone once it has seen that it holds nothing
-but numbers and texts. It would go through 100,000 objects of a class again and again.
+A plain tuple of numbers and texts, because the garbage collector stops tracking those. It would
+traverse 100,000 instances of a class again and again.
 """
 
 
@@ -47,8 +48,9 @@ class _Stretch(NamedTuple):
 
 
 class Acknowledged:
-    """See the module. Runs are noted on the worker's loop;
-    all the rest is the heart's, on its thread.
+    """Remembers acknowledged units and detects which of them a fail-over lost.
+
+    The worker's loop notes runs. The heart's thread does everything else.
     """
 
     def __init__(self) -> None:
@@ -59,25 +61,27 @@ class Acknowledged:
         self._last_at = 0.0
 
     def note(self, run_id: int, token: int, seq: int, key: str, *, has_ended: bool) -> None:
-        """This run's units up to that seq are acknowledged; with 0, no unit is new."""
+        """Note that the run's units up to `seq` are acknowledged; 0 if no unit is new."""
         told = self._open
         if seq == 0 and run_id in told:
             seq = told[run_id][1]
         told[run_id] = (token, seq, has_ended, key)
 
     def cut(self) -> None:
-        """A beat is about to be sent: what was noted up to now was acknowledged before."""
+        """Close the current stretch before a beat is sent: everything in it was acknowledged
+        earlier.
+        """
         told, self._open = self._open, {}
         if told:
             self._sent.append(told)
 
     def judge(self, answer: Beat, ask: Callable[[Query[Any]], Any]) -> Loss | None:
-        """Return the loss, if the server that answered has another log than the one before, or a
-        shorter one; else None.
+        """Return the loss if the server that answered has a different or shorter log than the one
+        before, else None.
 
         Args:
-            answer: Of the beat.
-            ask: Asks the database; what it raises is raised.
+            answer: The answer to the beat.
+            ask: Runs a query on the database. Its errors propagate.
         """
         last = self._last
         if (
@@ -94,8 +98,8 @@ class Acknowledged:
             if answer.recovered_to is None
             else min(answer.recovered_to, answer.flushed)
         )
-        # Where another log begins is known of a server that has run ever since. One that was
-        # restarted has forgotten it.
+        # Where another log begins is known only to a server that has run ever since: a restarted
+        # one has forgotten it.
         known = kept if last.timeline == answer.timeline else -1
         doubtful = {run_id: told for part in self._doubtful(known) for run_id, told in part.items()}
         lost = self._ask_for(doubtful, ask)
@@ -116,8 +120,8 @@ class Acknowledged:
         )
 
     def beaten(self, answer: Beat) -> None:
-        """The answer to a beat is seen to:
-        what was noted before it lies before the position that it tells.
+        """File the closed stretches under the position in the answer, which covers all
+        of them.
         """
         if answer.timeline is None or answer.flushed is None:
             self._sent.clear()
@@ -159,8 +163,8 @@ class Acknowledged:
 
 
 def _fell_back(last: Beat, answer: Beat) -> bool:
-    """The same log is shorter than it was: the server was put back to an earlier state,
-    or its disk has lied.
+    """Return True if the same timeline is now shorter: the server was restored to an earlier state,
+    or its disk lost acknowledged writes.
     """
     return (
         last.flushed is not None

@@ -1,5 +1,5 @@
-"""The aftermath of a commit: what it means to a run that its flush is durable, refused, or nobody's
-to commit any more.
+"""The result of a commit, applied to its run: the flush is durable, refused, or its lease
+is lost.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from pgflow.meter import Meter
 log = logging.getLogger("pgflow")
 
 _TOLD = ("definition", "engine", "refused", UNREADABLE)
-"""Reasons of which the log has said more already."""
+"""Reasons that already have a log record of their own."""
 
 
 class Aftermath:
-    """See the module.
+    """Applies the results of commits to their runs.
 
     Args:
-        runs: Told what has become of one.
-        turns: Told that something of a run has changed.
-        suspects: Told of bodies whose result is durable.
-        acknowledged: Told of what is durable.
-        news: Told of runs that were ended from outside.
-        pager: Asked to look where a run is held; None without a hook.
-        meter: Counts runs that have ended.
-        envelopes: With which answers are opened; where there are any, no error's text is logged.
-        failures: Told of runs that have failed.
+        runs: The runs of this worker.
+        turns: Turns of transactional steps; notified when a run changes.
+        suspects: Cleared by the durable result of a body.
+        acknowledged: Notes durable units.
+        news: Announces runs that were ended from outside, and emitted values.
+        pager: Looks at once when a run is held; None without a hook.
+        meter: Counts ended runs.
+        envelopes: Opens encrypted answers. If there are any, the text of errors is not logged.
+        failures: Calls the `on_failure` functions for failed runs.
 
     Attributes:
         finished: Number of runs that have ended here.
@@ -78,7 +78,7 @@ class Aftermath:
     def committed(
         self, execution: Execution, flush: Flush, answer: dict[str, Any] | None, server: Any
     ) -> None:
-        """A flush is durable, as this server has said."""
+        """Apply a durable flush and the server's answer to its run."""
         claim = execution.claim
         if flush.rows or flush.ending is not None:
             seq = flush.last_seq if flush.rows else 0
@@ -107,12 +107,12 @@ class Aftermath:
             self._turns.changed(execution)
 
     def over(self) -> None:
-        """A batch has been told of: whoever waits for something durable looks again."""
+        """Wake the waiters for a durable change, once the whole batch is applied."""
         self._runs.changed.set()
 
     def _is_opened(self, execution: Execution, answer: dict[str, Any]) -> bool:
-        """Opens what the database has decided. What cannot be read is in the journal, where the
-        next claim finds it and holds the run.
+        """Open the answer in place. If it cannot be decoded, hand the run back and return False:
+        the value is in the journal, where the next claim finds it and holds the run.
         """
         try:
             open_answer(answer, self._envelopes, execution.claim.key)
@@ -140,8 +140,10 @@ class Aftermath:
             log.log(level, "run %s %s", claim.key, status, extra=log_fields(claim))
 
     def _tell_failure(self, execution: Execution, text: str) -> None:
-        """A run has failed for good. Handlers get the error itself, to group and show it by; the
-        message has its class only, since its text may quote what the run works on.
+        """Log a run that failed for good, and call the `on_failure` functions.
+
+        Handlers get the error itself, to group and show it. The message has only its class, because
+        its text may quote the run's data.
         """
         claim, data = execution.claim, json.loads(text)
         error = execution.code.driver.outcome()[1]
@@ -167,8 +169,8 @@ class Aftermath:
         )
 
     def _tell_place(self, execution: Execution, flush: Flush, place: str) -> None:
-        """A run has left without an end of its own:
-        parked, held, continued as new, or ended from outside.
+        """Count a run that left without an outcome of its own: parked, held, continued as new, or
+        ended from outside. Log why it is held.
         """
         question = flush.question or {}
         self._runs.count_left(
@@ -181,33 +183,33 @@ class Aftermath:
         if place == "held" and hold is not None and hold[1] not in _TOLD:
             claim = execution.claim
             log.warning(
-                "run %s is stuck: %s; `pgflow show` says more",
+                "run %s is stuck: %s; see `pgflow show`",
                 claim.key,
                 hold[1],
                 extra=log_fields(claim),
             )
 
     def lost(self, execution: Execution) -> None:
-        """Somebody else holds the run."""
+        """Discard the run: another worker holds it."""
         self._runs.discard(execution, "another worker holds it")
 
     def unanswered(self, execution: Execution) -> None:
-        """The answer to a question is lost: the run must be replayed to learn it."""
+        """Hand the run back: the answer to its question is lost, and only a replay finds it."""
         self._runs.give_back(execution)
 
     def not_committed(self, execution: Execution, error: BaseException) -> None:
-        """The committer failed at a batch with this run:
-        what is durable of it, a replay will find out.
+        """Hand the run back after the committer failed on its batch. The replay finds what is
+        durable.
         """
         if self._runs.has(execution):
             self._runs.engine_failed(execution.claim, error)
             self._runs.give_back(execution)
 
     def refused(self, execution: Execution, error: Exception) -> None:
-        """The server would not store what the run wanted to record: a person must look."""
+        """Log that the server rejected the run's data for good. The run is held for a person."""
         claim = execution.claim
         log.error(
-            "run %s is held: the server refused what it wanted to record: %s",
+            "run %s is held: the server rejected its commit: %s",
             claim.key,
             redacted(error),
             extra=log_fields(claim),

@@ -1,5 +1,5 @@
-"""The beginnings of runs in a worker: a claim becomes an execution whose code runs, or that holds
-its run before any code has.
+"""Starts claimed runs: turns a claim into an execution that runs its code, or holds the run before
+any of its code has run.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ log = logging.getLogger("pgflow")
 
 
 class Beginnings(Part):
-    """See the module. It has the threads for the code of sync workflows,
-    and those for checkers of Refs.
+    """Starts runs. It owns the threads for the code of sync workflows and for the checkers of Refs.
 
     Args:
-        runs: Those that are here.
-        host: Of the executions.
-        turns: Told that something of a run has changed.
-        posts: By which threads tell the loop.
-        tasks: Run the checks of Refs beside.
+        runs: The runs of this worker.
+        host: Host of the executions.
+        turns: Turns of transactional steps; notified when a run changes.
+        posts: Calls from threads to the loop.
+        tasks: Runs the checks of Refs.
     """
 
     def __init__(
@@ -66,8 +65,8 @@ class Beginnings(Part):
         self._checks = AppCalls(AT_ONCE, "pgflow-check")
 
     def begin(self, claim: Claim) -> None:
-        """Begins a run that was claimed. What goes wrong in it is its own: the other runs of the
-        claim and their worker go on.
+        """Start a claimed run. An error of the engine hands back this run only; the other runs and
+        the worker continue.
         """
         try:
             self._begin_soundly(claim)
@@ -95,14 +94,14 @@ class Beginnings(Part):
             )
             self._runs.add(execution)
             log.error(
-                "run %s is held: the engine failed at it %d times: %s",
+                "run %s is held: the engine failed on it %d times: %s",
                 claim.key,
                 tries,
                 why,
                 extra=log_fields(claim),
             )
             execution.hold_for(
-                "engine", {"message": f"the engine failed at it {tries} times: {why}"}
+                "engine", {"message": f"the engine failed on it {tries} times: {why}"}
             )
             return
         try:
@@ -129,8 +128,8 @@ class Beginnings(Part):
             execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
 
     def _hold_unread(self, claim: Claim, workflow: Workflow[..., Any], error: CodecError) -> None:
-        """Holds a run of which something cannot be decoded here, before its code has seen anything;
-        also for a worker with other code.
+        """Hold a run whose data cannot be decoded here before its code has seen any of it. A worker
+        with other code may retry it.
         """
         execution = Execution(
             claim, self._host, partial(self._driver, workflow), ANYTHING, workflow.code_hash
@@ -140,7 +139,7 @@ class Beginnings(Part):
         execution.hold_for(UNREADABLE, {"message": str(error)}, workflow.code_hash)
 
     def _start(self, execution: Execution) -> None:
-        """Runs its code, once it is known whether what its journal claims to exist still does."""
+        """Run the code, after checking that the Refs in the journal still exist."""
         checkers = self._definitions.ref_checkers
         refs = (
             refs_in(execution.claim.units, checkers)
@@ -192,6 +191,6 @@ class Beginnings(Part):
         self._turns.changed(execution)
 
     async def stop(self) -> None:
-        """Begins no more in its threads; never waits for what hangs in them."""
+        """Stop using the threads, without waiting for calls that hang in them."""
         self._code_threads.close()
         self._checks.close()

@@ -1,11 +1,11 @@
-"""Running the bodies of steps: outside the workflow's loop, where they may do anything.
+"""Runs the bodies of steps, outside the workflow's loop, where they may do anything.
 
-An ``async def`` body is a task of the worker's loop, a ``def`` body a call in a thread. What it
-returns is encoded at once; what it raises is judged: an error of ``raises=`` or of the last try is
-the outcome, any other is a failed attempt with a delay. A result that cannot be stored is an
-outcome at once: the body has done its work, and would do it again. Errors of the databases that a
-body has to do with are its own. Only the connection that a transactional body is handed is ours:
-trouble with that is waited out, and never recorded.
+An ``async def`` body is a task of the worker's loop, a ``def`` body a call in a thread. Its result
+is encoded at once. Its error is either the outcome (an error of ``raises=``, or the last attempt)
+or a failed attempt with a delay. A result that cannot be stored is an outcome at once: the body has
+done its work, and a retry would repeat it. Errors of databases that the body itself uses belong to
+the body. Only the connection passed to a transactional body is pgflow's: trouble with it is retried
+and never recorded.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ log = logging.getLogger("pgflow")
 
 
 class Bodies:
-    """The bodies that run in this worker. Each is here, with its task or job, from its start until
-    somebody has judged it or given it up, and beside them those that wait for a sign of life.
+    """The bodies that run in this worker, each with its task or job from its start until it is
+    judged or given up, and the bodies that wait for a fresh heartbeat.
 
     Args:
-        runs: Told what a body came to.
-        calls: Calls them.
-        transactions: Attempts at transactional ones.
+        runs: The runs of this worker; get the results.
+        calls: Calls the bodies.
+        transactions: Attempts at transactional steps.
         acts: Attempts at effects.
-        progress: Makes the scope through which a body reports.
-        threads: For those that are no coroutines.
-        posts: By which these tell the loop.
-        lost: Told of threads that nobody waits for any more.
-        life: Says if others might think us dead.
+        progress: Sends the reports of bodies.
+        threads: For ``def`` bodies.
+        posts: Calls from threads to the loop.
+        lost: Tracks abandoned threads.
+        life: Its `stale_at` defers effectful bodies.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Bodies:
             if loop.get_task_factory() is None
             else loop.create_task
         )
-        # A body that another one's end brings on must not see the variables that that one has set.
+        # A body started by the end of another one must not see that one's variables.
         self._context = contextvars.copy_context()
         self._tasks: dict[StepCall, asyncio.Task[None] | Job] = {}
         self._deferred: list[tuple[Execution, StepCall]] = []
@@ -113,9 +113,11 @@ class Bodies:
         return len(self._tasks)
 
     def start(self, execution: Execution, call: StepCall) -> None:
-        """Runs a body; an effectful one only while others surely believe us alive. One that needs
-        nothing more is run by a task in one coroutine, each further one of which costs as much as
-        its bookkeeping, or by a thread without a task.
+        """Start a body. Defer an effectful one if the last heartbeat is too old: others may soon
+        believe this worker dead.
+
+        A plain body runs in a single coroutine, or in a thread without a task, because each further
+        coroutine costs as much as all of its bookkeeping.
         """
         if call.spec.effect != "r" and time.monotonic() > self._life.stale_at:
             self._deferred.append((execution, call))
@@ -142,15 +144,15 @@ class Bodies:
             )
 
     def start_deferred(self) -> None:
-        """Starts the bodies that have waited for a sign of life."""
+        """Start the bodies that waited for a fresh heartbeat."""
         deferred, self._deferred = self._deferred, []
         for execution, call in deferred:
             if not execution.over and execution.wants(call):
                 self.start(execution, call)
 
     def stop(self, call: StepCall) -> None:
-        """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its
-        fence it goes on.
+        """Give a body up: cancel its task, or abandon its thread. A body past its fence
+        continues.
         """
         if self._deferred:
             self._deferred = [pair for pair in self._deferred if pair[1] is not call]
@@ -166,14 +168,15 @@ class Bodies:
             self.stop(call)
 
     async def stop_all(self) -> None:
-        """Cancels every task, for the end of the process, and waits a little for each: what they
-        would have done is done elsewhere.
+        """Cancel every task at the end of the worker, and wait up to a second for each. Another
+        worker repeats their work.
         """
         for task in self.abandon():
+            # Bounded, because a body may suppress the cancel.
             await asyncio.wait([task], timeout=1)
 
     def abandon(self) -> list[asyncio.Task[None]]:
-        """The same without waiting; returns the tasks."""
+        """Cancel every task without waiting, and return the tasks."""
         self._stopped = True
         self._lost.end()
         for call, task in list(self._tasks.items()):
@@ -186,8 +189,8 @@ class Bodies:
     # -------------------------------------------- a body that needs nothing but a task, or a thread
 
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
-        """In its thread: what the body returned, encoded, or raised;
-        what it hands on to the loop.
+        """Return the body's encoded result, its coroutine, or its error. Runs in the body's
+        thread.
         """
         try:
             value = self._calls.call_sync(call, fn, ())
@@ -211,7 +214,7 @@ class Bodies:
             else:
                 outcome.close()
             return
-        if self._tasks.pop(call, None) is None:  # nobody waits for it any more
+        if self._tasks.pop(call, None) is None:  # given up meanwhile
             return
         if isinstance(outcome, StepResult):
             self.returned(execution, outcome)
@@ -229,8 +232,8 @@ class Bodies:
         scope: StepScope,
         body: Callable[..., Any] | CoroutineType[Any, Any, Any],
     ) -> None:
-        """Awaits an async body; or the rest of one that is a lambda, or a def, and has called an
-        async def.
+        """Await an async body, or the coroutine that a lambda or a ``def`` returned, and judge its
+        outcome.
         """
         try:
             if isinstance(body, CoroutineType):
@@ -253,7 +256,9 @@ class Bodies:
     async def _run(
         self, execution: Execution, call: StepCall, trouble: BaseException | None = None
     ) -> None:
-        """Runs a body until it is judged; again, if a first try met trouble of ours."""
+        """Run a body until it is judged. `trouble` is the connection trouble that a first attempt
+        met.
+        """
         try:
             await self._try_until_judged(execution, call, trouble)
         except BaseException as error:
@@ -295,7 +300,7 @@ class Bodies:
     async def _trouble_of(
         self, execution: Execution, call: StepCall, scope: StepScope
     ) -> BaseException | None:
-        """Return the trouble of ours that an attempt met; None if it was judged."""
+        """Return the connection trouble that an attempt met, or None if the attempt was judged."""
         try:
             await self._attempt(execution, call, scope)
         except asyncio.CancelledError as error:
@@ -323,8 +328,8 @@ class Bodies:
         self.returned(execution, _encoded(call, scope, value))
 
     async def _try_effect(self, execution: Execution, call: EffectCall, scope: StepScope) -> None:
-        """One attempt at an effect, or one question to the counterparty. Whatever happens in it is
-        told, and nothing of it repeated.
+        """Make one attempt at an effect, or ask the counterparty once. Record every outcome and
+        repeat nothing.
         """
         turn, is_acting = call.turn, call.is_acting
         scope.begin_try()
@@ -337,7 +342,7 @@ class Bodies:
             if self._stopped or execution.over or not execution.wants(call):
                 raise
             result = unknown(call, Unknown.CANCELLED_ITSELF, error)
-        except BaseException as error:  # whatever a body raises says something of the effect
+        except BaseException as error:  # any error is evidence about the effect
             if self._is_the_end(call, error):
                 raise
             result = unknown(call, Unknown.RAISED if is_acting else Unknown.ASKING_FAILED, error)
@@ -347,19 +352,19 @@ class Bodies:
         result.took_seconds = time.monotonic() - began
         self.returned(execution, result)
 
-    # ------------------------------------------------------------ what it came to
+    # ------------------------------------------------------------ results
 
     def returned(self, execution: Execution, result: StepResult) -> None:
-        """A body has come back; never raises."""
+        """Hand the result of a body to its run; never raises."""
         call, again = result.call, result.delay_seconds is not None
         if self._meter is not None:
             self._meter.attempt_ended(
                 call.spec.effect, failed=result.error is not None, again=again
             )
         if result.error is not None:
-            # Never its text: it may quote what the run works on.
+            # Never log its text: it may quote the run's data.
             kind = result.error["type"].removeprefix("builtins.")
-            then = f"tried again in {result.delay_seconds:.2f} s" if again else "not tried again"
+            then = f"retrying in {result.delay_seconds:.2f} s" if again else "not retried"
             if isinstance(result, EffectResult):
                 then = f"its outcome is {result.verdict}"
             log.info(
@@ -372,7 +377,7 @@ class Bodies:
         self._runs.guard(execution, execution.step_returned, result)
 
     def _judge_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
-        """Judges what a body has raised, and tells a person if that cannot be judged."""
+        """Judge the error of a body, and hold the run if that fails."""
         try:
             self._body_raised(execution, call, error)
         except BaseException as failure:
@@ -381,7 +386,7 @@ class Bodies:
             self._cannot_be_judged(execution, call, failure)
 
     def _body_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
-        """Judges what a body has raised that was not stopped by anybody."""
+        """Judge the error of a body that was not cancelled by its run or worker."""
         if isinstance(error, asyncio.CancelledError):
             self.returned(
                 execution,
@@ -391,7 +396,7 @@ class Bodies:
             )
         elif isinstance(error, LeaseLost):
             self._runs.discard(execution, str(error))
-        elif isinstance(error, CodecError):  # which is no fault of the body, and no outcome
+        elif isinstance(error, CodecError):  # not the body's fault, so not an outcome
             execution.hold_for(
                 UNREADABLE, {"message": str(error), "step": call.name, "call": call.number}
             )
@@ -403,19 +408,19 @@ class Bodies:
             self.returned(execution, _judge(call, error))
 
     def _cannot_be_judged(self, execution: Execution, call: StepCall, error: BaseException) -> None:
-        """Holds the run: the result of a body could not be judged,
-        and nobody would ever hear of it.
+        """Hold the run because the result of a body could not be processed. Without this, the run
+        would wait for it forever.
         """
         where = log_fields(execution.claim, call)
         log.error(
-            "step %s: what it came to cannot be told; the run is held",
+            "step %s: cannot process its result; the run is held",
             call.name,
             exc_info=error,
             extra=where,
         )
         if self._runs.has(execution) and not execution.over:
             told = f": {redacted(error)}" if self._tells_errors else ""
-            message = f"what step {call.name} came to cannot be told: {type(error).__name__}{told}"
+            message = f"cannot process the result of step {call.name}: {type(error).__name__}{told}"
             self._runs.guard(
                 execution,
                 execution.hold_for,
@@ -424,14 +429,14 @@ class Bodies:
             )
 
     def _is_stopped(self, execution: Execution, call: StepCall, error: BaseException) -> bool:
-        """Return True if the body was cancelled by somebody who wants nothing of it any more."""
+        """Return True if the body was cancelled because its run or worker no longer needs it."""
         return isinstance(error, asyncio.CancelledError) and (
             self._stopped or execution.over or not execution.wants(call)
         )
 
     def _is_the_end(self, call: StepCall, error: BaseException) -> bool:
-        """Return True if something other than the body raised this: the process ends, or the loop
-        has closed this very coroutine.
+        """Return True if the error did not come from the body: the process ends, or the loop has
+        closed this coroutine.
         """
         if isinstance(error, GeneratorExit):
             return (
@@ -467,7 +472,7 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
 
 
 def _judge(call: StepCall, error: BaseException) -> StepResult:
-    """A failed attempt with a delay, or the outcome."""
+    """Return a failed attempt with a delay, or the outcome if no attempt is left."""
     is_final = isinstance(error, call.spec.raises) or not isinstance(error, Exception)
     if isinstance(error, Unstorable):
         error, is_final = error.error, True
@@ -486,7 +491,7 @@ def _hold_refused(execution: Execution, call: StepCall, error: BaseException) ->
     }
     claim = execution.claim
     log.error(
-        "run %s is held: step %s was refused for long: %s",
+        "run %s is held: the server kept refusing step %s: %s",
         claim.key,
         call.name,
         redacted(error),

@@ -1,5 +1,5 @@
-"""Calls of functions of the app for a step: of its body, or of what is asked before or after it.
-They are awaited, or made in a thread.
+"""Calls functions of the app for a step: its body, and the questions before or after it. Coroutine
+functions are awaited, others run in a thread.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _INFRASTRUCTURE_RETRIES = Retries(
 
 
 class BodyCalls:
-    """See the module. It keeps nothing: whoever calls owns what comes of it.
+    """Calls functions of the app. It keeps no state; the caller owns the result.
 
     Args:
-        threads: For functions that are no coroutines.
-        posts: By which they tell the loop.
-        lost: Told of threads that nobody waits for any more.
-        interceptors: Their ``around_step`` is entered around each call.
-        preparing: Ended where a prepared statement was lost on a connection of ours.
-        meter: Counts tries that are not recorded.
+        threads: For functions that are not coroutine functions.
+        posts: Calls from threads to the loop.
+        lost: Tracks abandoned threads.
+        interceptors: Their ``around_step`` wraps each call.
+        preparing: Stops preparing statements if a pooler lost one on a connection of pgflow.
+        meter: Counts attempts that are not recorded.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class BodyCalls:
     def call(
         self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
     ) -> Awaitable[Any]:
-        """Return an awaitable for what a function returns, within the step's time-out.
+        """Return an awaitable for the function's result, within the step's time-out.
 
-        Plain functions do: a coroutine for each body costs as much as its bookkeeping.
+        A plain function, because a coroutine for each body costs as much as its bookkeeping.
         """
         called = self.call_untimed(call, fn, first)
         return (
@@ -81,7 +81,7 @@ class BodyCalls:
     def call_untimed(
         self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
     ) -> Awaitable[Any]:
-        """The same without a time-out."""
+        """Return an awaitable for the function's result, without a time-out."""
         if not call.spec.definition.is_async:
             return self.in_thread(call, self.call_sync, call, fn, first)
         if not self._interceptors:
@@ -95,14 +95,14 @@ class BodyCalls:
             return hearing.returned(await fn(*args, **kwargs))
 
     def call_sync(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
-        """Call a function in the thread that it is to run in."""
+        """Call a function inside the interceptors, in the current thread."""
         if not self._interceptors:
             return fn(*first, *call.args, **call.kwargs)
         with around_body(self._interceptors) as hearing:
             return hearing.returned(fn(*first, *call.args, **call.kwargs))
 
     async def in_thread(self, call: StepCall, work: Callable[..., Any], *args: Any) -> Any:
-        """Do work in a thread, and wait for what it comes to."""
+        """Run work in a thread and return its result. A cancel abandons the thread."""
         context = contextvars.copy_context()
         ended: asyncio.Future[Any] = self._loop.create_future()
         job = self._threads.start(
@@ -113,7 +113,7 @@ class BodyCalls:
             outcome = await ended
         except asyncio.CancelledError:
             self._lost.left_behind(call, job)
-            if ended.done() and not ended.cancelled():  # it came while the step was given up
+            if ended.done() and not ended.cancelled():  # it arrived while the step was given up
                 _close_if_coroutine(ended.result())
             raise
         if type(outcome) is _Raised:
@@ -126,12 +126,15 @@ class BodyCalls:
     async def wait_out(
         self, execution: Execution, call: StepCall, error: BaseException, tries: int
     ) -> None:
-        """Waits as long as trouble with a connection, or contention, deserves."""
+        """Sleep before the next attempt: briefly after contention, longer after connection
+        trouble.
+        """
         if is_of_a_pooler(error):
             self._preparing.end(error)
         is_contention = sqlstate_of(error) in ("40001", "40P01", "55P03") or is_conflict_on_unit(
             error
         )
+        # Contention passes soon (at most 1.28 s here); a server that is away takes longer.
         delay = (
             random.uniform(0.5, 1) * 0.005 * 2 ** min(tries, 8)  # noqa: S311
             if is_contention
@@ -139,7 +142,7 @@ class BodyCalls:
         )
         log.log(
             logging.DEBUG if is_contention else logging.WARNING,
-            "step %s, call %s: %s; tried again in %.2f s and not recorded",
+            "step %s, call %s: %s; retrying in %.2f s, not recorded",
             call.name,
             call.number,
             redacted(error),
@@ -152,7 +155,7 @@ class BodyCalls:
 
 
 def as_raised(error: BaseException) -> BaseException:
-    """Return an error of a body in a thread, as a coroutine in its place would raise it."""
+    """Return the error of a body in a thread as a coroutine would raise it."""
     if isinstance(error, (StopIteration, StopAsyncIteration)):
         return RuntimeError(f"the body raised {type(error).__name__}")
     return asyncio.CancelledError(*error.args) if isinstance(error, FutureCancelled) else error
@@ -164,7 +167,7 @@ async def _within(seconds: float, called: Awaitable[Any]) -> Any:
 
 
 class _Raised(NamedTuple):
-    """Exception that a body in a thread has raised."""
+    """An error raised by a body in a thread."""
 
     error: BaseException
 
@@ -184,6 +187,8 @@ def _tell(ended: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def _close_if_coroutine(outcome: Any) -> None:
-    """Close what nobody will await: Python would warn of it, at the next pass of the collector."""
+    """Close a coroutine that is never awaited, to avoid Python's warning at the next garbage
+    collection.
+    """
     if type(outcome) is CoroutineType:
         outcome.close()

@@ -1,15 +1,15 @@
-"""The place from which a worker's claims read:
-the head of its lanes, or behind the last run claimed.
+"""The position from which a worker's claims read: the head of its lanes, or behind the last run
+claimed.
 
-At the head stand the dead rows of all runs that were claimed before, until vacuum removes them. A
-transaction that somebody holds open keeps vacuum from that, and reading past the rows of 100,000
-runs takes longer than all the rest of a claim. So a look from the head that took long is not soon
-repeated: for ten times as long, claims read on from where the last one ended.
+The head of a lane fills with the dead rows of claimed runs until vacuum removes them, which a
+long-running transaction prevents. Reading past the rows of 100,000 runs takes longer than the rest
+of a claim. So after a slow look from the head, claims resume behind the last run claimed for ten
+times as long as that look took.
 
-A run that becomes ready before that place meanwhile - given back, woken, started with a higher
-priority - waits for the next look from the head. That comes at once when a claim finds less than it
-asked for, so that only behind a backlog anything waits; and after a second at the latest. Where
-nothing holds vacuum back a look takes a fraction of a millisecond, and hardly any claim reads on.
+A run that becomes ready before that position (handed back, woken, started with a higher priority)
+waits for the next look from the head. That look follows at once when a claim finds less than it
+asked for, so runs wait only behind a backlog, and it follows after a second at the latest. Where
+vacuum keeps up, a look takes a fraction of a millisecond and hardly any claim resumes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pgflow._db.calls.claim import ClaimRequest, Position
 from pgflow._model.claims import Claim
 
 TIMES_AS_LONG = 10
-"""Factor by which a look from the head is not repeated sooner than it took: such looks take at most
-about a tenth of the time.
+"""Pause between slow looks from the head, as a multiple of what the last one took: such looks take
+at most about a tenth of the time.
 """
 
 MOST_SECONDS = 1.0
-"""As the interval of polls, after which a run that nobody was told of is found at the latest."""
+"""Longest such pause: the interval of polls, which bounds how long an unnotified run waits."""
 
 
 class ClaimCursor:
-    """See the module.
+    """Decides where the next claim reads from.
 
     Args:
         clock: Seconds, on a clock that only measures durations.
@@ -42,15 +42,15 @@ class ClaimCursor:
         self._head_due = 0.0
 
     def position(self) -> Position | None:
-        """Behind which run the next claim should look; None = from the head."""
+        """Return the run behind which the next claim reads; None to read from the head."""
         return self._last if self._clock() < self._head_due else None
 
     def answered(self, request: ClaimRequest, claims: list[Claim]) -> None:
-        """Learns from what a claim found; claims may overtake each other."""
+        """Learn from the result of a claim. Claims may overtake each other."""
         if len(claims) < request.max_runs:
             self._last = None
             return
-        # Suspects are picked wherever they stand.
+        # Suspects are picked from any position.
         last = max(
             ((claim.priority, claim.run_id) for claim in claims if not claim.is_suspect),
             default=None,

@@ -1,5 +1,5 @@
-"""The claims of a worker: as many runs as it has room for,
-alone or together with a commit that ends some.
+"""Claims as many runs as the worker has room for, in statements of their own or together with a
+commit that ends runs.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+# Bounds the answer of one claim.
 MAX_CLAIM = 128
 
 
 class Claims(Loop):
-    """See the module. No more is asked for than there is room for:
-    what is on its way counts like what is here.
+    """Claims runs. Requested runs count like running ones, so a claim never asks for more than
+    there is room for.
 
     Args:
-        wanted: Set by whoever has heard of work, or made room for some.
-        beginnings: Begins what was claimed.
-        lines: Told when a claim found less than it asked for; knows if a limit may be the reason.
+        wanted: Set when there may be work, or room for some.
+        beginnings: Starts claimed runs.
+        lines: Notified when a claim found less than it asked for; knows whether a limit may be the
+            reason.
     """
 
     name = "the loop of claims"
@@ -81,24 +83,27 @@ class Claims(Loop):
 
     @property
     def is_waiting(self) -> bool:
-        """True while there are claims on their way, or journals of claimed runs."""
+        """True while claims are under way, or pages of claimed runs' journals."""
         return self._asked_for > 0
 
     @property
     def _may_find_more(self) -> bool:
-        """True if the end of a run may let another begin: the last claim found all that it asked
-        for, or a limit may have held others back.
+        """True if the end of a run may let another start: the last claim was filled, or a limit may
+        hold runs back.
         """
         return self._has_backlog or self._lines.is_limited
 
     def outgrown(self, *, is_outgrown: bool) -> None:
-        """The schema was upgraded to one that this code cannot work with, or put back."""
+        """Stop claiming because the schema was upgraded beyond this code, or resume because it was
+        put back.
+        """
         self._is_outgrown = is_outgrown
 
     async def loop(self) -> None:
-        """Claims when there may be work, for as long as there is work and room."""
+        """Claim whenever there may be work, for as long as there is work and room."""
         while True:
             await self._wanted.wait()
+            # Before the claim: work announced during it is claimed in the next round.
             self._wanted.clear()
             while not self._life.is_stopping and (count := self.free()) > 0:
                 try:
@@ -128,8 +133,11 @@ class Claims(Loop):
         )
 
     async def claim(self, count: int) -> int:
-        """Claims so many runs; finds fewer only if there are no more."""
+        """Claim up to `count` runs and return how many were found. Fewer means that there are no
+        more.
+        """
         found, is_from_head = await self._claim_once(count)
+        # Behind the cursor there are too few: runs may have become ready before it.
         if found < count and not is_from_head:
             found += (await self._claim_once(count - found))[0]
         return found
@@ -144,6 +152,7 @@ class Claims(Loop):
             if self._meter is not None:
                 self._meter.claim_seconds.observe(time.perf_counter() - began)
         finally:
+            # Also after an error, which frees the places that it asked for.
             self.arrived(request, claims)
         return len(claims), request.after is None
 
@@ -157,11 +166,11 @@ class Claims(Loop):
         )
 
     def request_with(self, flushes: Sequence[Flush]) -> ClaimRequest | None:
-        """Return the claim to ride with a commit of these: for the places of runs that end or park,
-        where there is a backlog to drain, else for children that start and that this worker serves;
-        None if there are neither.
+        """Return the claim to send along with a commit of these flushes, or None.
 
-        It may ask for more than is left of a tally.
+        With a backlog it fills the places of the runs that end or park. Otherwise it claims the
+        children that start and that this worker serves. It is not sent at all if a tally limits the
+        worker, because it may exceed the rest of the tally.
         """
         ending = parking = starting = 0
         if self._may_find_more:
@@ -175,7 +184,7 @@ class Claims(Loop):
         count = max(0, min(MAX_CLAIM, free + ending))
         parks = max(0, min(MAX_CLAIM, free + ending + parking) - count)
         if starting:
-            count = min(count, starting + 1)  # with one more, it comes short if there are no others
+            count = min(count, starting + 1)  # one more, to come short if there are no others
         is_limited = self._tally is not None and self._tally.most is not None
         may_not = self._life.is_stopping or self._is_outgrown or self._life.failed.is_set()
         if may_not or is_limited or not (count or parks):
@@ -185,7 +194,7 @@ class Claims(Loop):
         return self._request(count)._replace(replaces=ending, parks=parks)
 
     def _starting(self, flushes: Sequence[Flush]) -> int:
-        """Return how many children these start that this worker may claim."""
+        """Return how many children start in these flushes that this worker may claim."""
         started = [
             child
             for flush in flushes
@@ -198,23 +207,23 @@ class Claims(Loop):
         return sum(1 for _, workflow, queue, *_ in started if (workflow, queue) in served)
 
     def left_of(self, request: ClaimRequest, claims: list[Claim], lanes: list[int]) -> list[int]:
-        """Return those of these lanes, which a commit has made ready, in which there may be more
-        than the claim that rode with it has brought.
+        """Return the lanes made ready by the commit that may hold more runs than its claim
+        found.
         """
         if request.after is not None or len(claims) >= request.max_runs:
             return lanes
         return [lane for lane in lanes if lane not in request.lanes]
 
     def arrived(self, request: ClaimRequest, claims: list[Claim], parked: int = 0) -> ClaimRequest:
-        """The answer to a claim, however it was asked for.
+        """Start the runs of a claim, however it was sent.
 
         Args:
             request: The claim.
-            claims: Runs that it has found.
-            parked: Number of runs that have parked in the commit with which it rode.
+            claims: The runs found.
+            parked: Number of runs that parked in the commit that carried the claim.
 
         Returns:
-            The claim as the database took it: for the places of runs that have parked.
+            The claim as the database applied it, including the places of the runs that parked.
         """
         self._asked_for -= request.max_runs + request.parks
         self._replaced -= request.replaces + request.parks
@@ -234,6 +243,7 @@ class Claims(Loop):
             if self._life.is_stopping:
                 self._runs.release_soon(claim)
             elif len(claim.units) < claim.last_seq:
+                # Keep the place until the rest of the journal is here.
                 self._asked_for += 1
                 self._tasks.spawn(self._load_and_begin(claim))
             else:
@@ -241,7 +251,7 @@ class Claims(Loop):
         return request
 
     def _learn(self, request: ClaimRequest, claims: list[Claim]) -> None:
-        """Learns from a claim whether there is more, and where."""
+        """Learn from a claim whether there are more runs, and where."""
         self._cursor.answered(request, claims)
         is_short = len(claims) < request.max_runs
         self._has_backlog = not is_short
@@ -251,7 +261,9 @@ class Claims(Loop):
             self._lines.came_short()
 
     async def _load_and_begin(self, claim: Claim) -> None:
-        """A journal too long for the answer of the claim comes in pages."""
+        """Load the rest of a journal that was too long for the claim's answer, then start
+        the run.
+        """
         try:
             while len(claim.units) < claim.last_seq:
                 page = await self._control.insist(
@@ -264,7 +276,7 @@ class Claims(Loop):
             raise  # the worker ends
         except Exception as error:
             log.exception(
-                "run %s: its journal cannot be read; the run is handed back",
+                "run %s: cannot read its journal; the run is handed back",
                 claim.key,
                 extra=log_fields(claim),
             )

@@ -1,8 +1,8 @@
-"""The queue of the committer: runs that have something to make durable, and the connections that
-rest until it is worth to set out.
+"""The queue of the committer: runs with something to commit, and connections that rest until a
+batch is worth sending.
 
-At most half of the active runs go in one batch. A second connection sets out only when so many are
-waiting: see :mod:`pgflow._worker.committer`.
+A batch takes at most half of the active runs. A second connection sends only when that many runs
+are waiting: see :mod:`pgflow._worker.committer`.
 """
 
 from __future__ import annotations
@@ -14,44 +14,43 @@ from pgflow._engine.flush import Flush
 from pgflow._worker.runs import Runs
 
 MAX_BATCH_RUNS = 256
+# Bounds the document of one batch, beside the number of runs.
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 
 Item = tuple[Execution, Flush]
 
 
 class CommitQueue:
-    """See the module. A line, as a connection with its task is called, looks for a batch, is on its
-    way with one, or rests.
+    """Collects runs and hands out batches. A line (a connection with its task) looks for a batch,
+    sends one, or rests.
 
     Args:
-        runs: Those of the worker: how many there are bounds a batch.
-        lines: Number of lines, all of which begin with a look.
+        runs: The runs of this worker. Their number bounds a batch.
+        lines: Number of lines. All of them look first.
     """
 
     def __init__(self, runs: Runs, lines: int) -> None:
         self._executions = runs.executions
         self._pending: dict[int, Execution] = {}
         self._again: list[Item] = []
-        self._due: list[Item] = []  # those that were put off, and go alone
+        self._due: list[Item] = []  # flushes that were put off, each sent alone
         self._resting: list[asyncio.Future[None]] = []
         self._awake = lines
-        self._looking = lines  # those of them that are about to look for what waits
+        self._looking = lines  # lines among them that are about to look for a batch
         self._is_closed = False
 
     def submit(self, execution: Execution) -> None:
-        """This run has something to make durable."""
+        """Queue a run that has something to commit."""
         self._pending[execution.run_id] = execution
         if self._resting and not self._looking:
             self._call_up()
 
     def send_again(self, item: Item) -> None:
-        """The server was busy with this run:
-        its flush goes with the next batch, exactly as it was.
-        """
+        """Send a flush unchanged with the next batch, because the server was busy with its run."""
         self._again.append(item)
 
     def put_off(self, item: Item, delay_seconds: float) -> None:
-        """The same after a delay, and alone: it may be refused again."""
+        """Send a flush unchanged and alone after a delay: it may be refused again."""
         asyncio.get_running_loop().call_later(delay_seconds, self._come_due, item)
 
     def _come_due(self, item: Item) -> None:
@@ -60,7 +59,7 @@ class CommitQueue:
             self._call_up()
 
     def _call_up(self) -> None:
-        """Calls a line that rests, if none is about to look anyway and what waits is worth it."""
+        """Wake a resting line, unless another is about to look or too few runs are waiting."""
         if not self._resting or self._looking:
             return
         if self._due or (self._pending and (not self._awake or len(self._pending) >= self._limit)):
@@ -70,12 +69,14 @@ class CommitQueue:
 
     @property
     def _limit(self) -> int:
-        """Most runs in one batch; so many must wait before a second connection sets out."""
+        """Most runs in one batch, and the number that must wait before a second connection
+        sends.
+        """
         return min(MAX_BATCH_RUNS, max(1, (len(self._executions) + 1) // 2))
 
     def take_batch(self) -> list[Item]:
-        """Return the next batch, with which a line sets out; empty if there is none, or if the
-        other line should go on alone.
+        """Return the next batch for a line to send. It is empty if there is none, or if the other
+        line should continue alone.
         """
         items = self._next_batch()
         if items:
@@ -101,16 +102,16 @@ class CommitQueue:
         return items
 
     def came_back(self) -> None:
-        """A line has delivered its batch, and is about to look for another."""
+        """Note that a line has delivered its batch and looks for the next."""
         self._looking += 1
 
     def left(self) -> None:
-        """A line that was on its way has ended."""
+        """Note that a line ended while it was sending."""
         self._awake -= 1
 
     def rest(self) -> asyncio.Future[None]:
-        """Return the call for which a line rests: if all rest, the first that has something to
-        commit makes it.
+        """Return the future that wakes a resting line. If all lines rest, the first run with
+        something to commit sets it.
         """
         self._awake -= 1
         self._looking -= 1
@@ -119,5 +120,5 @@ class CommitQueue:
         return called
 
     def close(self) -> None:
-        """Takes up nothing any more that was put off."""
+        """Drop the flushes that were put off."""
         self._is_closed = True

@@ -1,20 +1,19 @@
-"""Group commit: everything that the runs of this process have
-to make durable goes through two connections.
+"""Group commit: everything that the runs of this process make durable goes through two connections.
 
-While one batch is on its way, what other runs want committed piles up, and goes as one. At most
-half of the active runs go in one batch, and the second connection sets out only when half are
-waiting: with one connection client and server would work in lockstep, with a free-for-all the
-batches would be crumbs. A run that is alone takes a direct path without a document. One connection
-is kept where nothing is to do, and the other closed after a while.
+While one batch is under way, the commits of other runs collect and leave as one. A batch takes at
+most half of the active runs, and the second connection sends only when half are waiting: with one
+connection, client and server would work in lockstep; without the bound, the batches would be tiny.
+A run that is alone takes a direct path without a document. One connection stays open when idle, and
+the other is closed after a while.
 
-A batch whose answer is lost is sent again, exactly as it was, on a new connection: the careful path
-on the server says what is there already. Nothing that rests on it starts before that is known.
+A batch whose answer is lost is sent again, unchanged, on a new connection: the careful path on the
+server finds what is already there. Nothing that depends on the batch starts before then.
 
-A batch that the server refuses is sent again too, after three tries run by run. Data that cannot be
-stored hold their run for a person at once. Anything else - a time-out, a function that is missing
-during an upgrade - is sent again with growing pauses, and holds up no other run; if it is refused
-for long while the server would take it that the run is held, the run is held. A server that takes
-nothing does not take the hold either, so an outage holds nobody.
+A batch that the server refuses is sent again too, run by run after three attempts. Data that cannot
+be stored holds its run for a person at once. Any other error, such as a time-out or a function
+missing during an upgrade, is retried with growing pauses and delays no other run. If a run is
+refused for long, it is held, provided that the server accepts the hold. A server that accepts
+nothing does not accept the hold either, so an outage holds no run.
 """
 
 from __future__ import annotations
@@ -61,27 +60,28 @@ from pgflow.meter import Meter
 log = logging.getLogger("pgflow")
 
 LINES = 2
-"""Number of connections."""
+"""Number of connections that commit."""
+# A frozen server keeps its connections open, so each wait has a deadline.
 COMMIT_TIMEOUT_SECONDS = 30.0
 IDLE_SECONDS = 30.0
-"""Seconds for which a second connection is kept that nothing needs."""
+"""Seconds before an idle second connection is closed."""
 TRIES_TOGETHER = 3
-"""Times that a batch which the server refuses is sent as it is; then it goes run by run."""
+"""Attempts at a refused batch as a whole, before it is sent run by run."""
 
 _TROUBLE = (psycopg.Error, TimeoutError, OSError, PgflowError)
 
 
 class Committer(Part):
-    """See the module. It has the lines, as a connection with its task is called.
+    """Commits batches. It owns the lines: connections, each with its task.
 
     Args:
-        queue: Has the runs that wait for a commit.
-        claims: Give room that a batch makes to other runs, in the same round trip.
-        aftermath: Told what became of each run's flush.
-        wakes: Told of runs that a batch gave a reason to look at.
-        news: Told of runs that have ended.
-        life: Fails with it.
-        busy_poll: As the worker waits for answers.
+        queue: The runs that wait for a commit.
+        claims: Fills the places of ending runs in the same round trip.
+        aftermath: Applies the result of each flush to its run.
+        wakes: Wakes the runs that a batch sent messages to.
+        news: Announces the runs that have ended.
+        life: Fails with the committer.
+        busy_poll: Polls for answers as the rest of the worker does.
         meter: Counts batches.
     """
 
@@ -112,7 +112,7 @@ class Committer(Part):
         self._lines: set[_Line] = set()
 
     def start(self) -> None:
-        """Starts the connections' tasks."""
+        """Start a task for each connection."""
         self._tasks = [
             asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(LINES)
         ]
@@ -129,12 +129,12 @@ class Committer(Part):
             )
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then: what was sent to the old one is sent again."""
+        """Cut the connections to the old primary; what was sent there is sent again."""
         for line in self._lines:
             line.leave(left_at)
 
     async def stop(self) -> None:
-        """Ends the tasks, once what is on its way has arrived."""
+        """Cancel the tasks, and wait until they have ended."""
         self._closing = True
         self._queue.close()
         for task in self._tasks:
@@ -150,7 +150,7 @@ class Committer(Part):
             while not self._closing:
                 items = self._queue.take_batch()
                 if not items:
-                    # What the last batch has let go on may have something at once:
+                    # The runs that the last batch released may have something at once:
                     # bodies that wait for nothing.
                     await (asyncio.sleep(0) if has_delivered else self._rest(line))
                     has_delivered = False
@@ -166,8 +166,8 @@ class Committer(Part):
                 self._queue.came_back()
 
     async def _failed(self, items: list[Item], error: Exception) -> None:
-        """Something is wrong with the engine, not with the server: the runs of the batch go on from
-        the journal, this line goes on.
+        """Hand back the runs of a batch on which the engine, not the server, failed. They continue
+        from the journal; the line continues with other runs.
         """
         log.error(
             "the committer failed at a batch of %d runs; they are handed back",
@@ -181,14 +181,14 @@ class Committer(Part):
         await asyncio.sleep(back_off_seconds(self._failures.count))
 
     async def _rest(self, line: _Line) -> None:
-        """Waits to be called up: if all rest, by the first that has something to commit."""
+        """Wait until the queue wakes this line."""
         line.rests_since = asyncio.get_running_loop().time()
         await self._queue.rest()
         line.rests_since = None
 
     async def close_idle(self) -> None:
-        """Closes the connections that have rested for long, but for one: who comes first after a
-        rest should not wait for it.
+        """Close the connections that have been idle for long, except one, so that the first commit
+        after a pause need not wait for a new connection.
         """
         since = asyncio.get_running_loop().time() - IDLE_SECONDS
         opened = [line for line in self._lines if line.is_open]
@@ -199,8 +199,8 @@ class Committer(Part):
             await line.close()
 
     async def _deliver(self, line: _Line, items: list[Item]) -> None:
-        """Commits a batch, whatever it takes; a run whose part the server refuses is put off, so
-        that it holds up no other.
+        """Commit a batch, whatever it takes. A run whose part the server refuses is put off, so
+        that it delays no other.
         """
         tries = 0
         careful = False
@@ -232,8 +232,8 @@ class Committer(Part):
             self._meter.commit_failed()
 
     async def _refused(self, line: _Line, item: Item, error: Exception, *, is_data: bool) -> None:
-        """The server is well, and will not commit this:
-        holds the run if that is for good, else puts it off.
+        """Handle a flush that a working server refuses: hold the run if the error is permanent,
+        else put it off.
         """
         flush = item[1]
         now = asyncio.get_running_loop().time()
@@ -252,7 +252,7 @@ class Committer(Part):
         delay = min(5.0, 0.02 * 2 ** min(flush.tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
         log.log(
             logging.WARNING if flush.tries % 8 == 1 else logging.DEBUG,
-            "run %s: a commit failed (%s); it is sent again in %.2f s",
+            "run %s: a commit failed (%s); sending it again in %.2f s",
             execution.claim.key,
             redacted(error),
             delay,
@@ -261,11 +261,10 @@ class Committer(Part):
         self._queue.put_off(item, delay)
 
     async def _hold(self, line: _Line, item: Item, error: Exception) -> bool:
-        """Holds a run for a person instead of what it wanted to record; False if the server will
-        not have that either.
+        """Hold a run instead of its flush. Return False if the server refuses that too.
 
-        So nothing is held while the server takes nothing from anybody:
-        what is well again goes on by itself.
+        So a server that accepts nothing holds no run, and runs continue by themselves once it
+        recovers.
         """
         execution, flush = item
         held = execution.flushing.hold_instead_of(
@@ -304,6 +303,7 @@ class Committer(Part):
                 answer = await wire.ask(self._query(items, careful=careful))
         finally:
             if request is not None:
+                # Also after an error, which frees the places that it asked for.
                 request = self._claims.arrived(request, claims, answer.parked)
         if self._meter is not None:
             self._meter.committed(
@@ -327,7 +327,7 @@ class Committer(Part):
         return calls.commit_and_claim(self._document(items, apart), request, apart)
 
     def _query(self, items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:
-        """The direct path for a lone unit, else the batch."""
+        """Return the direct call for a lone unit, else the batch."""
         flush = items[0][1]
         if (
             len(items) == 1
@@ -359,7 +359,7 @@ class Committer(Part):
         return calls.commit_units(self._document(items, apart), apart, careful=careful)
 
     def _spread(self, items: list[Item], answer: calls.CommitAnswer, server: Any) -> None:
-        """Tells each run what became of its flush."""
+        """Apply the answer to each run of the batch."""
         told = []
         for execution, flush in items:
             verdict = answer.bad.get(execution.run_id) if answer.bad else None
@@ -385,12 +385,12 @@ class Committer(Part):
 
 
 def _may_differ(wire: OwnWire, items: list[Item]) -> bool:
-    """Return True if the server may have a flush already, which was sent before, or may lack
-    acknowledged units of a run: another server said so, or it was before this connection was
-    opened.
+    """Return True if the server may already have one of the flushes, or may lack acknowledged units
+    of a run.
 
-    Behind that may be another server, to which not everything had come. The careful path looks
-    whether the last unit is there.
+    The first is possible if a flush was sent before. The second is possible if the last
+    acknowledgement came from another server or before this connection was opened: behind the same
+    address may be a new primary with a shorter log. The careful path checks for the last unit.
     """
     opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
     for execution, flush in items:
@@ -401,7 +401,7 @@ def _may_differ(wire: OwnWire, items: list[Item]) -> bool:
 
 
 class _Line:
-    """A connection that is opened when needed and again when lost."""
+    """A connection that opens on demand and again after a loss."""
 
     def __init__(self, options: ConnectOptions, busy_poll: BusyPoll) -> None:
         self._options = options
@@ -438,7 +438,7 @@ class _Line:
 
     async def back_off(self, error: Exception, tries: int) -> None:
         delay = min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
-        log.warning("a commit failed (%s); it is sent again in %.2f s", redacted(error), delay)
+        log.warning("a commit failed (%s); sending it again in %.2f s", redacted(error), delay)
         if is_of_a_pooler(error):
             self._options.preparing.end(error)
         if not is_answer(error):

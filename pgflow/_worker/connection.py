@@ -1,6 +1,4 @@
-"""The worker's connection for everything that is not a commit: claims, polls, wakes,
-notifications.
-"""
+"""The worker's connection for everything except commits: claims, polls, wakes, notifications."""
 
 from __future__ import annotations
 
@@ -23,11 +21,12 @@ log = logging.getLogger("pgflow")
 
 T = TypeVar("T")
 
+# A frozen server keeps its connections open, so each wait has a deadline.
 CALL_TIMEOUT_SECONDS = 30.0
 
 
 class WorkerConnection:
-    """One connection, used by one call at a time, opened again when it is lost."""
+    """One connection, used by one call at a time and reopened when lost."""
 
     def __init__(
         self,
@@ -45,13 +44,14 @@ class WorkerConnection:
         self._closed = False
 
     async def ask(self, query: Query[T]) -> T:
-        """Runs a query once.
+        """Run a query once.
 
         Raises:
-            psycopg.Error: What the server or the connection said.
+            psycopg.Error: The server or the connection reported an error.
             TimeoutError: No answer in time; the connection is given up.
-            PgflowError: It was closed.
+            PgflowError: The connection is closed.
         """
+        # One call at a time: a connection has one statement under way.
         async with self._lock:
             if self._closed:
                 raise PgflowError(f"connection {self._name!r} is closed")
@@ -70,16 +70,16 @@ class WorkerConnection:
                 raise
 
     async def insist(self, query: Query[T], *, is_patient: bool = True) -> T:
-        """Runs a query that may be run twice, until there is an answer.
+        """Run an idempotent query until there is an answer.
 
         Args:
             query: The query.
-            is_patient: True to wait, too, while its function is missing or forbidden,
-                as during an upgrade.
+            is_patient: True to also wait while its function is missing or forbidden, as during an
+                upgrade.
 
         Raises:
-            psycopg.Error: It cannot be run with these arguments,
-                or not at all and ``is_patient`` is not said.
+            psycopg.Error: The query cannot run with these arguments, or its function is missing or
+                forbidden and ``is_patient`` is False.
             PgflowError: As :meth:`ask`.
         """
         tries = 0
@@ -94,12 +94,12 @@ class WorkerConnection:
                     raise
                 tries += 1
                 level = logging.WARNING if tries == 3 or tries % 16 == 0 else logging.DEBUG
-                log.log(level, "%s: %s; asked again", self._name, redacted(error))
+                log.log(level, "%s: %s; retrying", self._name, redacted(error))
                 await asyncio.sleep(min(5.0, 0.02 * 2 ** min(tries, 8)) * random.uniform(0.5, 1))  # noqa: S311 - spreads the load
 
     @property
     def backend_pid(self) -> int | None:
-        """Server process of the connection."""
+        """Process id of the connection's backend; None if not connected."""
         return (
             None
             if self._wire is None or self._wire.connection.closed
@@ -107,20 +107,18 @@ class WorkerConnection:
         )
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then: what waits for the old one is told that its
-        connection is lost.
-        """
+        """Cut a connection to the old primary, so that a call waiting on it fails at once."""
         if self._wire is not None:
             cut_if_left(self._wire.connection, left_at)
 
     def abandon(self) -> None:
-        """Cuts the connection, where the event loop has ended without a close."""
+        """Cut the connection after the event loop ended without a close."""
         self._closed = True
         if self._wire is not None:
             self._wire.connection.pgconn.finish()
 
     async def close(self) -> None:
-        """Closes the connection for good."""
+        """Close the connection for good."""
         self._closed = True
         await self._drop()
 

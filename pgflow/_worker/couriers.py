@@ -1,9 +1,10 @@
-"""Couriers: each hands over the events of one relay, batch after batch.
+"""Couriers: each delivers the events of one relay, batch after batch.
 
-A target outside gets events of different keys at once, under a lease that is prolonged meanwhile. A
-worker that was frozen must not hand over what another has by now, so nothing is begun once the
-lease may be over by this process's own clock. A target in this database gets its events in the
-transaction that settles them: it holds the relay's row, and is rolled back if the relay is lost.
+An outside target gets events with different keys in parallel, under a lease that is renewed
+meanwhile. A worker that was frozen must not deliver events that another worker has taken over. So
+no delivery starts once the lease may have expired by this process's own clock. A target in this
+database gets its events in the transaction that settles them: it locks the relay's row, and rolls
+back if the relay is lost.
 """
 
 from __future__ import annotations
@@ -49,26 +50,30 @@ from pgflow.texts import printable
 log = logging.getLogger("pgflow")
 
 BATCH = 100
+# Of the 30 seconds, renewals may fail twice (at 8 and 16) before SURE_SECONDS is over; in the last
+# 6 no delivery starts.
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 8.0
 SURE_SECONDS = 24.0
-"""Nothing is begun so long after the lease was last prolonged: another may have it soon."""
+"""Age of the last renewal after which no delivery starts: another worker may take the relay
+soon.
+"""
 LOOKS_BEHIND = 50
-"""Times that a slow transaction is waited for at once; later, polls find what it leaves."""
+"""Most waits in a row for a slow transaction. Later, polls find its events."""
 LAST_WORD_SECONDS = 5.0
 
 
 class _Lost(Exception):
-    """Another has the relay by now."""
+    """Another worker has the relay by now."""
 
 
 class Courier(ABC):
-    """A courier of one relay.
+    """Delivers the events of one relay.
 
     Args:
         token: Fence of this worker.
-        control: Asks what needs no transaction of its own.
-        definitions: Of the app.
+        control: Runs queries that need no transaction of their own.
+        definitions: The app's.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Courier(ABC):
         self.definitions = definitions
 
     async def bring(self) -> bool:
-        """Delivers a batch; False if there is none now."""
+        """Deliver a batch; return False if there is nothing to deliver now."""
         relay = self.relay
         for _ in range(LOOKS_BEHIND):
             began = time.monotonic()
@@ -96,18 +101,18 @@ class Courier(ABC):
 
     @abstractmethod
     async def deliver(self, events: list[TakenEvent], began: float) -> bool:
-        """Delivers a batch, and settles it; False if the relay is lost.
+        """Deliver a batch and settle it; return False if the relay is lost.
 
         Args:
             events: In the order in which they are due.
-            began: Time at which the lease began at the latest (``time.monotonic``).
+            began: Latest start of the lease (``time.monotonic``).
         """
 
     async def close(self) -> None:  # noqa: B027 - most targets hold nothing open
-        """Closes what the target holds open."""
+        """Close the resources that the target holds open."""
 
     def event_of(self, taken: TakenEvent) -> Event:
-        """The event as a target gets it."""
+        """Return the event as a target gets it."""
         what = f"the payload of event {taken.event_id}"
         return Event(
             taken.event_id,
@@ -118,7 +123,7 @@ class Courier(ABC):
         )
 
     def failed(self, taken: TakenEvent, error: BaseException) -> Result:
-        """Result of a try that has failed."""
+        """Return the result of a failed attempt: dead, or failed with a delay."""
         attempts = taken.attempts + 1
         retries = self.relay.retries
         is_dead = isinstance(error, Undeliverable) or attempts >= retries.max_attempts
@@ -136,7 +141,7 @@ class Courier(ABC):
         return Result(taken.event_id, "failed", why, max(delay, 0.0))
 
     def settling(self, upto: int | None, results: Sequence[Result]) -> Query[bool]:
-        """Return the word on a batch."""
+        """Return the query that settles a batch."""
         relay = self.relay
         return calls.settle_events(
             relay.name,
@@ -150,7 +155,7 @@ class Courier(ABC):
 
 
 class _Lease:
-    """A lease while a batch is under way."""
+    """The lease of a relay during a batch."""
 
     def __init__(self, began: float) -> None:
         self.prolonged = began
@@ -158,7 +163,7 @@ class _Lease:
 
     @property
     def is_sure(self) -> bool:
-        """True if nobody else can have the relay."""
+        """True if no other worker can have the relay."""
         return not self.is_lost and time.monotonic() - self.prolonged < SURE_SECONDS
 
 
@@ -166,7 +171,7 @@ class _Lease:
 
 
 class OutsideCourier(Courier):
-    """Hands events to a sink, or calls a handler with them."""
+    """Passes events to a sink or a handler function."""
 
     async def deliver(self, events: list[TakenEvent], began: float) -> bool:
         """See :class:`Courier`."""
@@ -195,7 +200,7 @@ class OutsideCourier(Courier):
                     await self.relay.to.close()
 
     def _is_open(self, done: dict[int, Result]) -> bool:
-        """True once the target has failed so often that it is better left alone."""
+        """Return True once the target has failed so often that delivery should pause."""
         failed = sum(result.outcome != "ok" for result in done.values())
         return failed == len(done) and failed >= self.relay.circuit
 
@@ -248,10 +253,11 @@ class OutsideCourier(Courier):
 
     @asynccontextmanager
     async def _prolonged(self, began: float) -> AsyncIterator[_Lease]:
-        """Prolongs the lease while the block goes on; one that is lost ends the block."""
+        """Renew the lease during the block. Losing it ends the block."""
         lease = _Lease(began)
         me = asyncio.current_task()
         assert me is not None
+        # Swallow the cancel of `_renew` only; one from outside goes on.
         cancelling = me.cancelling()
         renewing = asyncio.create_task(self._renew(lease, me))
         try:
@@ -286,8 +292,8 @@ class OutsideCourier(Courier):
 
 
 class InsideCourier(Courier):
-    """Runs a statement for each event, in the transaction that settles it: a batch at once, or one
-    after the other once that has failed.
+    """Runs a statement for each event, in the transaction that settles it. It tries a whole batch
+    in one transaction, then one event at a time if that failed.
     """
 
     def __init__(
@@ -359,10 +365,10 @@ class InsideCourier(Courier):
     async def settle_with(
         self, events: list[TakenEvent], upto: int | None, results: list[Result]
     ) -> None:
-        """Does what events ask for, and settles them, in one transaction.
+        """Run the events' statements and settle them, in one transaction.
 
         Raises:
-            _Lost: Another has the relay by now; nothing has happened.
+            _Lost: Another worker has the relay by now; the transaction is rolled back.
         """
         queries = [self._statement(self.event_of(event)) for event in events]
         lanes: set[int] = set()
@@ -377,7 +383,7 @@ class InsideCourier(Courier):
             self._news.woken(sorted(lanes), [])
 
     async def hold(self, transaction: AsyncTransaction) -> None:
-        """Locks the relay for this transaction, behind the fence."""
+        """Lock the relay for this transaction, behind the fence."""
         query = calls.hold_relay(self.relay.name, self.token, LEASE_SECONDS)
         if not await run_by(transaction.execute, query):
             raise _Lost
@@ -385,7 +391,7 @@ class InsideCourier(Courier):
     async def end(
         self, transaction: AsyncTransaction, upto: int | None, results: list[Result]
     ) -> None:
-        """Settles, and commits."""
+        """Settle, and commit."""
         if not await run_by(transaction.execute, self.settling(upto, results)):
             raise _Lost
         await transaction.commit()
@@ -398,7 +404,9 @@ class InsideCourier(Courier):
         return to.statement(event, self.relay.name)
 
     def _start(self, workflow: Workflow[..., Any], event: Event) -> Query[start.Started]:
-        """The start of a run whose key names the event, so that there is one however often."""
+        """Return the start of a run. Its key names the event, so repeated deliveries start
+        one run.
+        """
         key = f"{self.relay.name}/{event.id}"
         options = replace(workflow.start_options, key=key)
         for interceptor in self.definitions.interceptors:
@@ -463,7 +471,7 @@ def _provider(definitions: Definitions, annotation: Any, *, is_async: bool) -> A
         if isinstance(provider, wanted) and provider.provides(annotation):
             return provider
     raise DefinitionError(
-        f"no provider hands out what the handler of a relay wants, annotated {annotation!r}: pass "
+        f"no provider hands out {annotation!r}, which the handler of a relay takes: pass "
         "one with App(providers=[...])"
     )
 
@@ -471,7 +479,7 @@ def _provider(definitions: Definitions, annotation: Any, *, is_async: bool) -> A
 def make_courier(
     relay: Relay, token: int, control: WorkerConnection, news: News, definitions: Definitions
 ) -> Courier:
-    """The courier of a relay, by its target.
+    """Return the courier for the relay's target.
 
     Raises:
         DefinitionError: No provider hands out the connection that its handler takes.

@@ -1,7 +1,8 @@
-"""Drafts: the values that a step's body emits while it runs, on their way to those who read along.
+"""Drafts: values that a step's body emits while it runs, streamed to readers.
 
-It counts only once the step has completed, and is recorded then. Until that it is kept where it may
-be lost, and a little late: values of a few hundredths of a second go in one statement.
+Emitted values count only once the step has completed, and are recorded then. Until then they are
+kept where they may be lost, and arrive slightly late: the values of a few hundredths of a second
+share one statement.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MAX_DRAFTS = 500
 
 
 class Drafts:
-    """Takes what one body emits, in whichever thread it runs."""
+    """Sends the emitted values of one body, which may emit in any thread."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class Drafts:
         self._sending: asyncio.Task[None] | None = None
 
     def tell(self, scope: StepScope) -> None:
-        """The body has emitted something."""
-        self._execution.beat = True  # rows that the end of the run removes
+        """Schedule sending what the body has emitted."""
+        self._execution.beat = True  # its rows must be removed at the end of the run
         self._tasks.loop.call_soon_threadsafe(self._begin, scope)
 
     def _begin(self, scope: StepScope) -> None:
@@ -56,9 +57,7 @@ class Drafts:
             self._sending = self._tasks.spawn(self._send(scope))
 
     async def _send(self, scope: StepScope) -> None:
-        """Sends what there is, and what has come meanwhile,
-        as long as somebody waits for the body.
-        """
+        """Send the emitted values, including new ones, while the step is running."""
         execution = self._execution
         while True:
             await asyncio.sleep(SEND_AFTER_SECONDS)
@@ -87,7 +86,7 @@ class Drafts:
                     return
             except Exception as error:  # noqa: BLE001 - readers get it when the step has completed
                 log.warning(
-                    "what step %s emitted is not read before it completes: %s",
+                    "cannot stream the values of step %s before it completes: %s",
                     scope.call.name,
                     redacted(error),
                     extra=log_fields(execution.claim, scope.call),

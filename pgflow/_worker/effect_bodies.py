@@ -1,7 +1,7 @@
-"""Acting on the world, once: the body of an effect, what is looked at before it, and asking the
-counterparty afterwards.
+"""One attempt at an effect: its precondition, its body, and the questions to the counterparty
+afterwards.
 
-Whatever happens here says something of the effect, and nothing of it is repeated.
+Every outcome here, errors included, is evidence about the effect, so none of it is repeated.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from pgflow._worker.body_calls import BodyCalls
 from pgflow.errors import Diverged, NotStorable, Stale
 
 BEGIN_WITHIN = 0.5
-"""Share of the time between the end of an attempt and when "absent" is believed, by which an act
-may begin later than it was licensed.
+"""Longest delay between the licence and the start of an act, as a share of the time between the end
+of an attempt and when "absent" is believed.
 
-The rest is for what cannot be seen:
-the process may stand still between the last look at the clock and the act.
+The rest allows for a process that is frozen between its last look at the clock and the act.
 """
 
 ASKED_BEFORE_ACT = 5
-"""Times that a precondition or an observer with trouble of its database is asked;
-the last error counts.
+"""Attempts at a precondition or an observer whose database is in trouble; then the last error
+counts.
 """
 
 
@@ -42,7 +41,7 @@ class Acts:
     """Attempts at effects, and questions to their counterparties.
 
     Args:
-        calls: Makes them.
+        calls: Calls the functions.
         replacements: Functions that tests call in place of a body, by step.
     """
 
@@ -53,7 +52,7 @@ class Acts:
         self._replacements = replacements
 
     async def act(self, execution: Execution, call: EffectCall) -> EffectResult:
-        """One attempt: what came of it, as far as that is known."""
+        """Make one attempt, and return what is known of its outcome."""
         step: EffectStep[..., Any] = call.spec.definition.declared
         if not call.agreed.has_body:
             return unknown(call, Unknown.NO_COMPENSATION)
@@ -75,8 +74,10 @@ class Acts:
     async def _refused_before_act(
         self, execution: Execution, call: EffectCall, step: EffectStep[..., Any]
     ) -> EffectResult | None:
-        """Asks the precondition, then looks whether what the act rests on is as it was: nothing
-        comes between that and the act.
+        """Check the precondition, then whether the observed state is as expected, and return the
+        refusal if either fails.
+
+        The observation comes last, so that nothing happens between it and the act.
         """
         try:
             if step.guard is not None and not await self._ask_before_act(
@@ -99,8 +100,8 @@ class Acts:
     async def _ask_before_act(
         self, execution: Execution, call: EffectCall, fn: Callable[..., Any]
     ) -> Any:
-        """Call a function before the act and return its answer; retry trouble with its database a
-        few times: nothing was done yet.
+        """Call a function before the act and return its answer. Retry trouble with its database a
+        few times: the act has not begun.
         """
         tries = 0
         while True:
@@ -127,12 +128,12 @@ class Acts:
         return _confirmed(call, value, f"the result of effect {call.name}")
 
     async def inquire(self, call: EffectCall) -> EffectResult:
-        """Asks the counterparty what became of the attempts so far."""
+        """Ask the counterparty about the outcome of the attempts so far."""
         step: EffectStep[..., Any] = call.spec.definition.declared
         assert step.settler is not None
         answer = await self._calls.call(call, step.settler, ())
         if isinstance(answer, Confirmed) and isinstance(answer.value, Accepted):
-            # It was taken on, and its confirmation is to come.
+            # The counterparty has accepted it and confirms it later.
             return accepted(call, answer.value)
         if isinstance(answer, Confirmed):
             return _confirmed(call, answer.value, f"what settling effect {call.name} brought")
@@ -149,19 +150,19 @@ class Acts:
 def _confirmed(call: EffectCall, value: Any, what: str) -> EffectResult:
     try:
         return EffectResult(call, "confirmed", call.spec.result.encode(value, what))
-    except NotStorable as error:  # it was done, and would return the like if it were done again
+    except NotStorable as error:  # it was done, and a retry would return the same kind of value
         return unknown(call, Unknown.MISFIT, error)
 
 
 def accepted(call: EffectCall, value: Accepted) -> EffectResult:
-    """The counterparty has taken it on."""
+    """Return the result of an effect that the counterparty has accepted and will confirm."""
     return EffectResult(
         call, "accepted", checked_ref(value.ref), beats_within_seconds=value.beats_within_seconds
     )
 
 
 def unknown(call: EffectCall, reason: str, error: BaseException | None = None) -> EffectResult:
-    """Nobody knows whether an attempt has acted, for one of the reasons in
+    """Return the result of an attempt that may or may not have acted, for one of the reasons in
     `pgflow._model.reasons`.
     """
     return EffectResult(
@@ -172,7 +173,7 @@ def unknown(call: EffectCall, reason: str, error: BaseException | None = None) -
 def _diverged(call: EffectCall, observed: str) -> Diverged:
     assert call.expected is not None
     return Diverged(
-        f"what effect {call.name} rests on is not as it was expected to be; nothing was done",
+        f"effect {call.name}: the observed state is not the expected one; nothing was done",
         call.expected,
         observed,
     )
@@ -181,14 +182,16 @@ def _diverged(call: EffectCall, observed: str) -> Diverged:
 def _not_done(
     call: EffectCall, error: BaseException, reason: str = Unknown.PRECONDITION_FAILED
 ) -> EffectResult:
-    """This attempt has done nothing; an earlier one may have."""
+    """Return the result of an attempt that did not act. It is unknown if an earlier attempt may
+    have acted.
+    """
     if call.may_have_acted:
         return unknown(call, reason, error)
     return EffectResult(call, "failed", error=encode_error(error))
 
 
 def checked_ref(ref: object) -> str:
-    """A counterparty's reference, if it can be found again."""
+    """Return the counterparty's reference, or raise TypeError if it is not a usable text."""
     if not isinstance(ref, str) or not is_name(ref):
         raise TypeError(
             f"the reference of Accepted must be a text of 1 to 255 bytes without NUL, not {ref!r}"

@@ -1,8 +1,8 @@
-"""The mailbox of entities: updates that somebody has asked for from SQL are made here, if the code
-of the entity is at hand.
+"""The mailbox of entities: executes updates requested from SQL, for entities whose code this worker
+has.
 
-Each is one transaction: the mail is taken, the update made, and its row in the history written. One
-that raises is refused, in a transaction of its own, since the first one has changed nothing.
+Each update is one transaction: it takes the mail, makes the update and writes its row of history.
+An update that raises is refused in a second transaction, because the first one is rolled back.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 PASSED_OVER = 100
-"""Updates that cannot be made now, after which the others wait for the next look."""
+"""Number of updates to skip in one look because they cannot be made now; the rest wait for the next
+look.
+"""
 IDLE_TIMEOUT_MS = 10_000
-"""Time after which the server cuts off a worker that is frozen in an update."""
+"""Milliseconds after which the server disconnects a worker that is frozen in an update."""
 
 
 class EntityMail(Loop):
-    """See the module.
+    """Executes the updates of entities.
 
     Args:
-        control: Looks if there is anything to make.
-        definitions: Of the app: its connections, and its codec.
-        poll_seconds: Between looks where nothing was found.
+        control: Checks whether there are updates.
+        definitions: The app's connections and codec.
+        poll_seconds: Between looks that find nothing.
     """
 
     name = "the mailbox of entities"
@@ -59,7 +61,7 @@ class EntityMail(Loop):
         self._poll_seconds = poll_seconds
 
     async def loop(self) -> None:
-        """Looks every so often, and makes all that there is."""
+        """Look every `poll_seconds`, and make all updates there are."""
         while True:
             await self._look()
             await asyncio.sleep(self._poll_seconds)
@@ -69,7 +71,9 @@ class EntityMail(Loop):
             await self._make_all()
 
     async def _has_mail(self) -> bool:
-        """Return True if an update is wanted. Only then a connection is taken to make it."""
+        """Return True if an update is requested. Only then does the loop take a connection from the
+        pool.
+        """
         try:
             return await self._control.ask(calls.has_updates(sorted(known)))
         except (psycopg.Error, OSError, TimeoutError) as error:
@@ -77,7 +81,9 @@ class EntityMail(Loop):
             return False
 
     async def _make_all(self) -> None:
-        """Makes one update after the other. What cannot be made now stops no other entity."""
+        """Make one update after the other. An update that cannot be made now does not block other
+        entities.
+        """
         passed_over: list[int] = []
         while len(passed_over) < PASSED_OVER:
             asked: calls.Asked | None = None
@@ -95,9 +101,10 @@ class EntityMail(Loop):
                     continue
                 if not isinstance(error, (psycopg.Error, OSError, TimeoutError, CodecError)):
                     raise
-                log.warning("cannot make updates of entities: %s", redacted(error))
+                log.warning("cannot execute updates of entities: %s", redacted(error))
                 if asked is None:
                     return
+                # Skipped in this look, so that it blocks no other entity.
                 passed_over.append(asked.mail_id)
 
     def _provider(self) -> AsyncTransactionProvider:
@@ -143,8 +150,8 @@ class EntityMail(Loop):
 
 
 def _is_its_own(error: Exception) -> bool:
-    """Return True if an update would raise it again: with the right key a value can be read some
-    day, and one that was redacted never.
+    """Return True if a retry of the update would raise the error again. A missing key may be added
+    later; a redacted value stays unreadable.
     """
     if isinstance(error, CodecError):
         return isinstance(error, Redacted)

@@ -1,7 +1,7 @@
-"""Failures: tells the app's functions of ``on_failure`` that a run has failed for good.
+"""Calls the app's ``on_failure`` functions for a run that has failed for good.
 
-They are called once the failure is durable, by the worker that has recorded it. Nothing remembers
-them: a worker that is killed between both calls none. The log has its record before.
+The worker that recorded the failure calls them once it is durable. They are not called again: if
+that worker is killed first, no other worker calls them. The log record comes first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ THREADS = 4
 
 
 class Failures(Part):
-    """See the module. It has the threads for functions that are no coroutines."""
+    """Calls ``on_failure`` functions. It owns the threads for those that are not coroutine
+    functions.
+    """
 
     def __init__(self, tasks: Tasks, hooks: Sequence[Callable[[FailedRun], Any]]) -> None:
         self._tasks = tasks
@@ -32,7 +34,7 @@ class Failures(Part):
         self._open: set[asyncio.Task[Any]] = set()
 
     def tell(self, failed: FailedRun) -> None:
-        """Call all of them, beside whatever else goes on."""
+        """Call all of the functions, each in a task."""
         for hook in self._hooks:
             task = self._tasks.spawn(self._call(hook, failed))
             self._open.add(task)
@@ -43,7 +45,7 @@ class Failures(Part):
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 await self._calls.call(hook, failed, (failed.run_id, id(hook)))
-        except BaseException as error:  # whatever it raises, it is the function's own trouble
+        except BaseException as error:  # any error is the function's own
             if not is_its_own(error, task):
                 raise
             log.warning(
@@ -54,10 +56,10 @@ class Failures(Part):
             )
 
     async def finish(self, within_seconds: float) -> None:
-        """Let those under way end, for as long as this."""
+        """Wait up to `within_seconds` for the calls under way."""
         if self._open:
             await asyncio.wait(self._open, timeout=within_seconds)
 
     async def stop(self) -> None:
-        """Calls none any more; never waits for one that hangs in its thread."""
+        """Stop calling functions, without waiting for one that hangs in its thread."""
         self._calls.close()

@@ -1,5 +1,5 @@
-"""The turns of transactional steps: of each run one at a time fences and commits, whichever thread
-its body is in.
+"""Turns of transactional steps: one step of a run fences and commits at a time, in whichever thread
+its body runs.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from pgflow._worker.threads import Answer, Posts
 
 
 class Turns:
-    """The turns of all runs. Whoever waits for one looks again whenever something
-    of the run has changed.
+    """The turns of all runs. Waiters check again whenever something of their run has changed.
 
     Attributes:
-        waiting: By run, those who wait for a turn.
+        waiting: The waiters of each run.
 
     Args:
         runs: The runs of this worker.
-        suspects: Told of bodies whose result is durable.
-        acknowledged: Told of what is durable.
-        control: Asks the database beside a transaction.
+        suspects: Cleared by the durable result of a body.
+        acknowledged: Notes durable units.
+        control: Runs queries outside of the step's transaction.
     """
 
     def __init__(
@@ -51,24 +50,24 @@ class Turns:
 
     @staticmethod
     def is_free(execution: Execution) -> bool:
-        """Return True if a step of the run may fence at once, or its run is over."""
+        """Return True if a step of the run may fence at once, or the run is over."""
         return execution.over or execution.flushing.may_fence
 
     async def wait_for(self, execution: Execution) -> None:
-        """Waits until a step of the run may fence."""
+        """Wait until a step of the run may fence."""
         while not self.is_free(execution):
             turn = self._loop.create_future()
             self.waiting.setdefault(execution, []).append(turn)
             await turn
 
     def changed(self, execution: Execution) -> None:
-        """Have whoever waits for a turn look again."""
+        """Wake the waiters of a run, so that they check again."""
         for turn in self.waiting.pop(execution, ()):
             if not turn.done():
                 turn.set_result(None)
 
     def fenced(self, execution: Execution, seq: int) -> None:
-        """A transaction of the run is committed: its units up to this seq are durable."""
+        """Note that a transaction of the run is committed: its units up to this seq are durable."""
         self._suspects.got_on(execution)
         execution.flushing.heard_at(time.monotonic())
         self._acknowledged.note(
@@ -76,17 +75,17 @@ class Turns:
         )
 
     def go_on(self, execution: Execution) -> None:
-        """A transaction is over: its outcome is released, and the next may have its turn."""
+        """Release the outcome of a finished transaction and give the next one its turn."""
         if not execution.over:
             self._runs.guard(execution, execution.advance)
         self.changed(execution)
 
     async def ask_elsewhere(self, query: Query[Any]) -> Any:
-        """Runs a query on a connection of the worker, until there is an answer."""
+        """Run a query on the worker's connection until there is an answer."""
         return await self._control.insist(query)
 
     def answer(self, coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
-        """Has a thread told what a coroutine comes to."""
+        """Run a coroutine and pass its result to a waiting thread."""
         task = self._loop.create_task(_answered(coroutine, answer))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -118,8 +117,8 @@ class FenceQueue:
 
     @asynccontextmanager
     async def limited(self) -> AsyncIterator[None]:
-        """Around a body in a thread: once this is left, by its time-out or otherwise, the thread
-        may no longer fence.
+        """Wrap a body in a thread. Once the block ends, by a time-out or otherwise, the thread may
+        no longer fence.
         """
         try:
             async with asyncio.timeout(None) as self._limit:
@@ -128,9 +127,7 @@ class FenceQueue:
             self._over = True
 
     def start_clock(self, seconds: float) -> None:
-        """The body in the thread begins;
-        until it takes its turn it must not last longer than this.
-        """
+        """Start the time-out of the body in the thread. It ends when the body takes its turn."""
         if self._limit is not None and not self._over:
             self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
@@ -143,7 +140,7 @@ class FenceQueue:
         return self._execution.begin_fence(call, text)
 
     def take_turn_for(self, call: StepCall, text: str, answer: Answer) -> None:
-        """The same for a thread, without a task of the loop where the turn is free."""
+        """Take a turn for a thread, without a task of the loop if the turn is free."""
         if not self._over and not self._turns.is_free(self._execution):
             self._turns.answer(self.take_turn(call, text), answer)
             return
@@ -159,11 +156,11 @@ class FenceQueue:
         self.turn_ended(call, flush, committed, at_us)
 
     def turn_ended(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
-        """The turn is over."""
+        """End the turn and schedule what follows it."""
         self._execution.flushing.end_fence(call, flush, committed=committed, at_us=at_us)
         if committed:
             self._turns.fenced(self._execution, flush.last_seq)
-        # Once the connection is back.
+        # In the next turn of the loop, once the connection is back at its provider.
         asyncio.get_running_loop().call_soon(self._turns.go_on, self._execution)
 
     async def ask_elsewhere(self, query: Query[Any]) -> Any:
@@ -174,7 +171,7 @@ class FenceQueue:
 
 
 class FenceQueueFromThread:
-    """The same for a body in a thread: each move is made on the worker's loop."""
+    """Turns for a body in a thread: each move runs on the worker's loop."""
 
     def __init__(self, turns: Turns, queue: FenceQueue, posts: Posts) -> None:
         self._turns = turns
@@ -187,13 +184,13 @@ class FenceQueueFromThread:
         return flush
 
     def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
-        if committed:  # told with the end of the body, once the connection is back
+        if committed:  # reported at the end of the body, once the connection is back
             self._committed = call, flush, committed, at_us
         else:
             self._posts.post(self._queue.turn_ended, call, flush, committed, at_us)
 
     def tell_end(self) -> None:
-        """Tells the loop of a turn that ended with a commit; the connection is back by now."""
+        """Report a turn that ended with a commit to the loop, after the connection was returned."""
         if self._committed is not None:
             self._posts.post(self._queue.turn_ended, *self._committed)
 

@@ -1,7 +1,7 @@
-"""The flusher: buffers that nothing else has flushed leave after a tenth of a second.
+"""The flusher: commits buffered units that have waited for a tenth of a second.
 
-It is the loop that never rests for long. So whoever watches the worker looks if it moves, and it
-looks after lost threads.
+This loop never rests for long. So the watchdog uses its ticks to see whether the worker's loop
+runs, and it also checks the lost threads.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SWEEP_SECONDS = 0.05
 
 
 class Flusher(Loop):
-    """See the module.
+    """Bounds how long a unit waits in a buffer.
 
     Attributes:
-        ticks: A number that moves while the worker's loop does.
+        ticks: Counter that moves while the worker's loop runs.
     """
 
     name = "the loop of flushes"
@@ -34,7 +34,7 @@ class Flusher(Loop):
         self._lost = lost
 
     async def loop(self) -> None:
-        """Looks twenty times a second."""
+        """Look twenty times a second."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.ticks += 1
@@ -42,7 +42,9 @@ class Flusher(Loop):
             self._lost.look()
 
     def _flush_old(self) -> None:
-        """Not in the loop itself, whose variables would hold the last execution while it rests."""
+        """Submit runs with old units. A separate function, because the loop's own variables would
+        keep the last execution alive while it sleeps.
+        """
         for execution in self._runs.executions.values():
             if (
                 execution.buffer.rows

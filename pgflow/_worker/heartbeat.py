@@ -1,8 +1,8 @@
-"""Signs of life, on a thread and a connection of their own:
-a busy loop elsewhere cannot fake a death.
+"""Sends heartbeats on a thread and a connection of their own, so that a busy loop cannot make the
+worker look dead.
 
-The thread looks after others too: after workers that may be dead (:mod:`pgflow._worker.reaper`),
-and after its own worker's loop (:mod:`pgflow._worker.watchdog`).
+The thread also watches others: workers that may be dead (:mod:`pgflow._worker.reaper`), and its own
+worker's loop (:mod:`pgflow._worker.watchdog`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("pgflow")
 T = TypeVar("T")
 
 SAY_EVERY_SECONDS = 10.0
-"""Between two lines of the log about beats that are missed one after the other."""
+"""Interval between log lines about consecutive missed beats."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Rhythm:
     """Intervals of the heart, in seconds.
 
     Attributes:
-        beat: Between signs of life.
-        look: Between looks at the others.
-        dead_after: Without a sign of life so long, a worker is dead.
-        blocked_after: The worker's loop standing still so long is worth a warning.
+        beat: Between heartbeats.
+        look: Between looks at the other workers.
+        dead_after: A worker without a heartbeat for this long is dead.
+        blocked_after: A worker's loop that is blocked for this long is worth a warning.
     """
 
     beat: float = 2.0
@@ -58,7 +58,7 @@ class Rhythm:
     blocked_after: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuses what is no duration where it is given; a timedelta is taken for its seconds."""
+        """Reject invalid durations where they are given, and convert timedeltas to seconds."""
         for field in fields(self):
             object.__setattr__(
                 self, field.name, seconds(getattr(self, field.name), f"{field.name} of a rhythm")
@@ -66,31 +66,32 @@ class Rhythm:
 
     @classmethod
     def within(cls, dead_after: float) -> Self:
-        """Return the rhythm of a worker that is to count as dead after so long.
+        """Return the rhythm of a worker that counts as dead after `dead_after`.
 
         Args:
-            dead_after: Seconds without a sign of life.
+            dead_after: Seconds without a heartbeat.
         """
+        # Five beats per time-out: a single lost one makes no worker look dead.
         return cls(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after)
 
     @property
     def patience(self) -> float:
-        """Seconds that the heart waits for an answer: if the server is frozen, another must be
-        found before we count as dead.
+        """Seconds that the heart waits for an answer: if the server is frozen, the heart must find
+        another before this worker counts as dead.
         """
         return max(2.0, self.dead_after / 2)
 
 
 class Tidings(NamedTuple):
-    """Functions that are called on the worker's loop with what the heart has heard of.
+    """Callbacks on the worker's loop for what the heart learns.
 
     Attributes:
-        mail: Somebody wants to cancel or pause these runs of ours.
+        mail: These runs of this worker have mail: a cancel or a pause.
         reaped: A dead worker's runs are ready again, in these lanes.
-        resumed: The last sign of life is fresh again.
-        declared_dead: Others have taken our runs.
-        server_changed: Another server is the primary: what was opened or begun before this time
-            (``time.monotonic``) is with the old one.
+        resumed: The last heartbeat is fresh again.
+        declared_dead: Other workers have taken this worker's runs.
+        server_changed: Another server is the primary. What was opened or begun before this time
+            (``time.monotonic``) belongs to the old one.
     """
 
     mail: Callable[[list[int]], object]
@@ -101,16 +102,16 @@ class Tidings(NamedTuple):
 
 
 class Heart(Part):
-    """See the module. What it keeps is its thread's, but for the number under which it beats.
+    """Sends heartbeats. Only its own thread changes its state, except for the worker's number.
 
     Args:
         options: Options of its connection.
-        life: Of the worker; signs of life are noted there.
+        life: Records the heartbeats.
         rhythm: Its intervals.
-        told: Called when something is heard of.
-        post: Has such a call made on the worker's loop.
-        acknowledged: Judges what a fail-over has lost.
-        watchdog: Looks after the loop.
+        told: Callbacks for what it learns.
+        post: Schedules such a callback on the worker's loop.
+        acknowledged: Detects what a fail-over has lost.
+        watchdog: Watches the loop.
         meter: Counts losses.
     """
 
@@ -137,7 +138,7 @@ class Heart(Part):
         self._worker_id = 0
         self._stop = threading.Event()
         self._connection: Connection | None = None
-        self._is_new = False  # the connection: nothing was heard on it yet
+        self._is_new = False  # True until the connection has brought its first answer
         self._server: tuple[Server, int | None] | None = None
         self._heard_at = time.monotonic()
         self._missed = 0
@@ -147,7 +148,7 @@ class Heart(Part):
         self._thread = threading.Thread(target=self._run, name="pgflow-heart", daemon=True)
 
     def start(self) -> None:
-        """Starts beating, for the worker as it is registered."""
+        """Start beating for the registered worker."""
         self.renew()
         self._heard_at = time.monotonic()
         self._life.beaten(self._heard_at)
@@ -155,27 +156,28 @@ class Heart(Part):
         self._thread.start()
 
     def renew(self) -> None:
-        """The worker has registered, or registered anew."""
+        """Beat under the number of a new registration."""
         self._worker_id = self._life.worker_id
         self._dead = False
 
     def say_that_it_stops(self) -> None:
-        """Has each beat tell from now on that the worker is about to leave."""
+        """Announce with every further beat that the worker is about to leave."""
         self._is_stopping = True
 
     async def stop(self) -> None:
-        """Stops, and waits for the thread."""
+        """Stop the thread, and wait for it."""
         await asyncio.to_thread(self.join)
 
     def join(self) -> None:
-        """The same, in sync code."""
+        """Stop the thread from sync code, and wait for it."""
         self._stop.set()
+        # Bounded: the thread may be waiting for a frozen server.
         self._thread.join(timeout=5)
 
     @property
     def is_beating(self) -> bool:
-        """True while the thread goes on: without it the worker would be taken for dead,
-        and could not say so.
+        """True while the thread runs. Without it, others would take the worker for dead without its
+        knowledge.
         """
         return self._thread.is_alive()
 
@@ -184,19 +186,19 @@ class Heart(Part):
         while not self._stop.is_set():
             try:
                 if self._is_new:
-                    next_beat = 0.0  # its answer says which server this is
+                    next_beat = 0.0  # beat at once: the answer identifies the server
                 if time.monotonic() >= next_beat:
                     self._beat()
                     next_beat = time.monotonic() + self._rhythm.beat
                 self._look()
-            except BaseException as error:  # noqa: BLE001 - a heart that stops for whatever reason would be taken for a death
+            except BaseException as error:  # noqa: BLE001 - others would take a stopped heart for a death
                 self._lose(error)
             try:
                 if not self._stop.is_set():
                     self._watchdog.look()
             except BaseException as error:  # noqa: BLE001 - it looks at objects of the application, which may answer anything
                 log.warning(
-                    "the heart of worker %s cannot tell what its loop is at: %s",
+                    "the heart of worker %s cannot inspect the worker's loop: %s",
                     self._worker_id,
                     redacted(error),
                 )
@@ -204,7 +206,9 @@ class Heart(Part):
         self._close()
 
     def _ask(self, query: Query[T]) -> T:
-        """An answer within the heart's patience: a server that is silent for longer is given up."""
+        """Return the answer to a query. Give up a server that is silent for longer than the heart's
+        patience.
+        """
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._options, "pgflow heart")
             self._is_new = True
@@ -226,11 +230,12 @@ class Heart(Part):
                 "the heart of worker %s missed a beat: %s", self._worker_id, redacted(error)
             )
         self._missed += 1
+        # Without an answer the others' silence is unknown, so none of it counts.
         self._reaper.forget()
         self._close()
 
     def _recover(self) -> None:
-        """Say that the server answers again, if it has not."""
+        """Log that the server answers again, if beats were missed."""
         if self._missed:
             log.info(
                 "the heart of worker %s beats again, %.1f s after it missed the first of %s",
@@ -246,7 +251,9 @@ class Heart(Part):
             self._connection = None
 
     def _beat(self) -> None:
+        # Count from here to be safe: the others see this beat only later.
         sent = time.monotonic()
+        # Before the query, too: units noted later may lie beyond the position that it returns.
         self._acknowledged.cut()
         answer = self._ask(calls.beat(self._worker_id, stopping=self._is_stopping))
         self._recover()
@@ -265,8 +272,8 @@ class Heart(Part):
             self._post(self._told.mail, answer.mail)
 
     def _notice(self, answer: calls.Beat) -> None:
-        """Compare the server that answered with the one before; tell the worker if the address or
-        the timeline is another.
+        """Compare the server that answered with the one before, and notify the worker if the
+        address or the timeline has changed.
         """
         assert self._connection is not None
         self._is_new = False
@@ -274,7 +281,7 @@ class Heart(Part):
         self._server = server
         if before is not None and before != server:
             log.warning(
-                "worker %s goes on with the server at %s:%s, which has become the primary",
+                "worker %s continues with the server at %s:%s, the new primary",
                 self._worker_id,
                 *server[0],
             )
@@ -286,7 +293,7 @@ class Heart(Part):
         loss = self._acknowledged.judge(answer, self._ask)
         if loss is not None:
             self._report(loss)
-        # Not before: what cannot be written down now is judged again after the next beat.
+        # Only after the report: if that fails, the next beat judges the same stretches again.
         self._acknowledged.beaten(answer)
 
     def _report(self, loss: loss_calls.Loss) -> None:
@@ -294,9 +301,9 @@ class Heart(Part):
             ", ..." if len(loss.runs) > 5 else ""
         )
         log.error(
-            "the server's log goes on from %X (timeline %s), and %X (timeline %s) was "
-            "acknowledged %.1f s ago: of %s runs of this worker something is lost%s. `pgflow "
-            "doctor` says more",
+            "the server's log continues from %X (timeline %s), but %X (timeline %s) was "
+            "acknowledged %.1f s ago: %s runs of this worker have lost work%s; see `pgflow "
+            "doctor`",
             loss.kept,
             loss.new_timeline,
             loss.acknowledged,
@@ -312,7 +319,7 @@ class Heart(Part):
     def _look(self) -> None:
         beats = self._ask(calls.observe_workers())
         looked = time.monotonic()
-        if not self._is_new:  # else it is not said yet whose beats these are
+        if not self._is_new:  # else the server of these beats is not known yet
             self._heard_at = looked
         self._reaper.look(
             {worker_id: beat for worker_id, beat in beats.items() if worker_id != self._worker_id},

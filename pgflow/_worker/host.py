@@ -1,7 +1,6 @@
-"""The host of executions (:class:`pgflow._engine.host.Host`):
-what a run wants of its worker, while it is here.
+"""The host of executions (:class:`pgflow._engine.host.Host`): what a run asks of its worker.
 
-The code of a sync workflow asks from its own thread. Then the loop is told.
+The code of a sync workflow asks from its own thread. Then the request is posted to the loop.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from pgflow._worker.runs import Runs
 from pgflow._worker.threads import Posts
 
 PATIENCE_US = 50_000
-"""Microseconds that a parent waits in memory for children that have just started, or for more
+"""Microseconds that a parent waits in memory for children that have just started, or for further
 results after one.
 """
 PATIENCE_WITH_ROOM_US = 250_000
-"""The same where nobody waits for its place: a few round trips of a busy server."""
+"""The same while the worker has free places: a few round trips of a busy server."""
 
 
 class RunHost(Part):
-    """See the module. It keeps the looks that runs wait for, one a run.
+    """Answers executions. It keeps one timer for each run that waits for a look at the database.
 
     Args:
-        runs: Those that are here.
+        runs: The runs of this worker.
         bodies: Runs bodies.
-        queue: Takes what must become durable.
-        posts: By which threads tell the loop.
+        queue: Takes the runs with something to commit.
+        posts: Calls from threads to the loop.
         concurrency: Most runs at once.
     """
 
@@ -59,14 +58,14 @@ class RunHost(Part):
     # ------------------------------------------------------------ bodies
 
     def stop_body(self, execution: Execution, call: StepCall) -> None:  # noqa: ARG002 - the host of a test looks at it
-        """Nobody waits for a body any more."""
+        """Give up a body."""
         if threading.get_ident() != self._thread_id:
             self._posts.post(self._bodies.stop, call)
         else:
             self._bodies.stop(call)
 
     def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
-        """The next try of a body, if the run is still here by then."""
+        """Schedule the next attempt at a body. It is dropped if the run has left by then."""
         if threading.get_ident() != self._thread_id:
             self._posts.post(self.retry_body_later, execution, call, delay_seconds)
             return
@@ -79,17 +78,18 @@ class RunHost(Part):
     # ------------------------------------------------------------ the database
 
     def want_flush(self, execution: Execution) -> None:
-        """Something must become durable."""
+        """Queue the run for a commit."""
         if threading.get_ident() == self._thread_id:
             self._queue.submit(execution)
         else:
             self._posts.post(self._queue.submit, execution)
 
     def look_later(self, execution: Execution, delay_seconds: float) -> None:
-        """Asks the database again after a delay; the earliest wish counts."""
+        """Schedule a look at the database after a delay; the earliest request counts."""
         when = self._loop.time() + delay_seconds
         known = self._looks.get(execution)
         if known is not None:
+            # Half a millisecond is not worth a new timer.
             if known.when() <= when + 0.0005:
                 return
             known.cancel()
@@ -101,9 +101,10 @@ class RunHost(Part):
             self._runs.guard(execution, execution.look_due)
 
     def patience_us(self) -> int:
-        """Return the microseconds for which a parent may wait in memory for news of its children:
-        longer while there is room to spare, and not at all where those who wait take most of the
-        room that children need.
+        """Return how long a parent may wait in memory for news of its children, in microseconds.
+
+        It is longer while the worker has free places, and 0 once waiting parents take most of the
+        places that children need.
         """
         if len(self._runs.executions) < self._concurrency:
             return PATIENCE_WITH_ROOM_US
@@ -115,9 +116,7 @@ class RunHost(Part):
     # ------------------------------------------------------------ leaving
 
     def hand_back(self, execution: Execution) -> None:
-        """Give the run back once the dropped effects are taken back: whoever claims it next goes on
-        with its code.
-        """
+        """Hand the run back once its dropped effects are undone. The next claim runs its code."""
         self._runs.give_back(execution)
 
     def _forget(self, execution: Execution) -> None:
@@ -125,6 +124,6 @@ class RunHost(Part):
             look.cancel()
 
     async def stop(self) -> None:
-        """Looks no more."""
+        """Cancel all timers."""
         for look in self._looks.values():
             look.cancel()

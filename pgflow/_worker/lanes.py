@@ -1,8 +1,8 @@
-"""The lanes that a worker serves: those of its queues,
-workflows and versions that the database knows.
+"""The lanes that a worker serves: those of its queues, workflows and versions that exist in the
+database.
 
-A start may name a new one at any time, of a version that nothing was pinned to before. So the
-worker looks for them when one is heard of, and now and then, since a lane may be committed after
+A start may create a lane at any time, of a version that no run was pinned to before. So the worker
+reads the lanes when it hears of a new one, and periodically, because a lane may be committed after
 one with a higher number.
 """
 
@@ -25,17 +25,18 @@ from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+# Bounds how long a lane waits that polls miss: one committed after a lane with a higher number.
 LANES_EVERY_SECONDS = 5.0
 
 
 class Lanes(Loop):
-    """See the module.
+    """Keeps the lanes that this worker serves.
 
     Args:
-        want_claims: Called when one of our lanes may have work.
+        want_claims: Called when a served lane may have work.
 
     Attributes:
-        served: The lanes as they were last read, by number.
+        served: The lanes as last read, by number.
     """
 
     name = "the loop of lanes"
@@ -59,10 +60,10 @@ class Lanes(Loop):
         self._foreign: set[int] = set()
 
     async def look(self, ask: Callable[[Query[list[Lane]]], Awaitable[list[Lane]]]) -> None:
-        """Reads which lanes there are to serve.
+        """Read the lanes to serve.
 
         Args:
-            ask: Asks the database: once, or until there is an answer.
+            ask: Runs the query: once, or until there is an answer.
         """
         versions = [workflow.version for workflow in self._workflows.values()]
         lanes = await ask(claim_calls.serve_lanes(self._queues, list(self._workflows), versions))
@@ -72,11 +73,12 @@ class Lanes(Loop):
             self._want_claims()
 
     async def loop(self) -> None:
-        """Looks for new lanes when one is heard of, and now and then."""
+        """Read the lanes when a new one is reported, and periodically."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LANES_EVERY_SECONDS):
                     await self._wanted.wait()
+            # Before the look: a lane reported during it is looked for in the next round.
             self._wanted.clear()
             try:
                 await self.look(self._control.ask)
@@ -84,8 +86,8 @@ class Lanes(Loop):
                 log.warning("cannot look for lanes: %s", redacted(error))
 
     def heard(self, lanes: Iterable[int]) -> None:
-        """There are ready runs in these lanes: ours are claimed from, and one that was never heard
-        of may be ours.
+        """Claim if a served lane has ready runs. Read the lanes again if one is unknown: it may be
+        one to serve.
         """
         for lane in lanes:
             if lane in self.served:
@@ -95,7 +97,7 @@ class Lanes(Loop):
                 self._wanted.set()
 
     def polled(self, newest: int | None) -> None:
-        """The newest lane has this number."""
+        """Read the lanes again if the newest one has a higher number than before."""
         if (newest or 0) > self._newest:
             self._newest = newest or 0
             self._wanted.set()

@@ -1,5 +1,5 @@
-"""The life of a worker, as far as its parts have to know of it: its number, its last sign of life,
-and whether it goes on.
+"""The state of a worker that its parts share: its number, its last heartbeat, and whether it has
+failed or stops.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ log = logging.getLogger("pgflow")
 
 
 class Life:
-    """State that every part of a worker may read, and that only the methods here change.
+    """State that every part of a worker may read. Only the methods here change it.
 
-    A worker that has failed, or is to stop, stays so. Signs of life are noted on the heart's
-    thread, all else on the worker's loop.
+    A worker that has failed or stops stays so. The heart's thread records heartbeats; the worker's
+    loop changes the rest.
 
     Args:
-        stale_after_seconds: After so long without a sign
-            of life others might soon believe this worker dead.
+        stale_after_seconds: Age of the last heartbeat from which on others might soon believe this
+            worker dead.
 
     Attributes:
-        worker_id: Number under which the database knows this worker; 0 before it is registered,
-            another one after it was declared dead.
+        worker_id: The worker's number in the database; 0 before it is registered, a new one after
+            it was declared dead.
         is_stopping: True once it is asked to stop.
-        failed: Set once it is of no more use.
-        failure: Reason for that; None before.
-        stale_at: Time of the monotonic clock from which on its last sign of life is so long ago
-            that others might soon believe it dead.
+        failed: Set once it can no longer work.
+        failure: The reason for that; None before.
+        stale_at: Time of the monotonic clock at which the last heartbeat becomes so old that others
+            might soon believe this worker dead.
     """
 
     def __init__(self, stale_after_seconds: float) -> None:
@@ -43,20 +43,22 @@ class Life:
         self.beaten(time.monotonic())
 
     def registered(self, worker_id: int) -> None:
-        """The database knows it under this number from now on."""
+        """Record the number of a new registration."""
         self.worker_id = worker_id
 
     def beaten(self, at: float) -> None:
-        """A sign of life that was sent at this time is acknowledged."""
+        """Record the acknowledgement of a heartbeat sent at this time."""
         self.stale_at = at + self._stale_after_seconds
 
     @property
     def age_seconds(self) -> float:
-        """Seconds since the last acknowledged sign of life."""
+        """Seconds since the last acknowledged heartbeat was sent."""
         return time.monotonic() - self.stale_at + self._stale_after_seconds
 
     def fail(self, part: str, error: BaseException | None = None) -> None:
-        """This worker is of no more use: it claims nothing more, and whoever runs it is told."""
+        """End this worker with an error: it claims nothing more, and its owner is notified by
+        `failed`.
+        """
         if self.failure is not None or self.is_stopping:
             return
         because = "" if error is None else f": {type(error).__name__}: {redacted(error)}"
@@ -67,12 +69,12 @@ class Life:
         self.fail_for(failure)
 
     def fail_for(self, failure: WorkerFailed) -> None:
-        """The same, whatever was before."""
+        """End this worker with this error, even if it is stopping or has failed before."""
         self.failure = failure
         log.error("%s", failure, exc_info=failure.__cause__)
         self.failed.set()
 
     def stop(self) -> bool:
-        """Asks it to stop; False if somebody has asked before."""
+        """Ask the worker to stop; return False if it was asked before."""
         was_stopping, self.is_stopping = self.is_stopping, True
         return not was_stopping

@@ -1,10 +1,10 @@
-"""Lines: claims again when a rate, or the end of a run, lets the next run of a queue begin.
+"""Claims again when a rate, or the end of a run, lets the next run of a queue start.
 
-The database counts what begins (``sql/runs/lines.sql``). A claim that finds less than it asked for
-may have been held back by a rate, and nobody tells the worker when that opens. So this asks, once a
-claim came short, and claims at that time. A worker none of whose queues has a rate asks only
-whether one has been given one. A limit opens with the end of a run: where a queue has one, each end
-here brings a claim with it, though the last one came short.
+The database counts what starts (``sql/runs/lines.sql``). A rate may cause a claim to find less than
+it asked for, and no notification follows when the rate allows the next run. So after such a claim
+this loop asks for that time, and claims then. A worker whose queues have no rate only checks
+whether one was set. A limit admits the next run when one ends: with a limit on a queue, each end
+here brings a claim with it, even after a claim that came short.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 LOOK_EVERY_SECONDS = 15.0
-"""Between two questions whether a queue has been given a rule; polls do until then."""
+"""Interval between checks for new rules of queues. Until then, polls find the runs."""
 
 
 class Lines(Loop):
-    """See the module. It keeps whether a queue has a rate, and whether a claim came short.
+    """Claims when a rate lets a run start. It keeps whether a queue has a rate, and whether a claim
+    came short.
 
     Attributes:
         is_limited: True if a queue has a limit.
 
     Args:
         queues: Queues that the worker serves.
-        want_claims: Called when a rate lets a run begin.
+        want_claims: Called when a rate lets a run start.
     """
 
     name = "the loop of lines"
@@ -55,12 +56,12 @@ class Lines(Loop):
         self.is_limited = False
 
     def came_short(self) -> None:
-        """A claim found less than it asked for."""
+        """Note that a claim found less than it asked for."""
         if self._has_rate:
             self._short.set()
 
     async def loop(self) -> None:
-        """Asks when the next run may begin, and claims then."""
+        """Ask when the next run may start, and claim then."""
         while True:
             try:
                 await self._look()

@@ -1,9 +1,9 @@
-"""Notifications: a hint that something has become ready, never more.
+"""Notifications: hints that something has become ready, never more.
 
-A process says so after its commit, and a worker at most once in a few milliseconds: NOTIFY takes a
-lock that all transactions with one share until they end, so no transaction that waits for the disk
-may hold it. What a client has woken is told by the wake itself, which commits asynchronously.
-Whoever misses a notification finds the work with the next poll.
+A process notifies after its commit, and a worker at most once in a few milliseconds: NOTIFY takes a
+lock that all notifying transactions share until they end, so no transaction that waits for the disk
+may hold it. The wake itself, which commits asynchronously, notifies of the runs that a client has
+woken. If a notification is lost, the next poll finds the work.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ log = logging.getLogger("pgflow")
 WORK_CHANNEL = "pgflow_work"
 DONE_CHANNEL = "pgflow_done"
 STREAM_CHANNEL = "pgflow_stream"
+# NOTIFY takes less than 8,000 bytes.
 MAX_PAYLOAD_CHARS = 7_900
 MAX_DIGITS = 20
 CHECK_SECONDS = 10.0
-"""After so long without a notification the server is asked whether it is there: a frozen one is as
-silent as one with no news.
+"""Silence after which the listener asks the server for a sign of life: a frozen server is as silent
+as one without news.
 """
 
 
 class Listener(Part):
-    """Listens on a channel, and comes back after every loss of its connection.
+    """Listens on a channel, and reconnects after every loss of its connection.
 
     Args:
         options: Options of the connection.
         channel: Name of the channel.
         heard: Called with each payload.
-        connected: Called when it listens again: something may have been missed.
-        given_up: Called with its name and an error once listening fails again and again for no
-            fault of the connection.
-        also: Names of further channels, on the same connection.
+        connected: Called when it listens again: notifications may have been missed.
+        given_up: Called with its name and an error once listening keeps failing for reasons other
+            than the connection.
+        also: Names of further channels on the same connection.
     """
 
     def __init__(
@@ -68,22 +69,22 @@ class Listener(Part):
         self.listening = False
 
     def start(self) -> None:
-        """Starts listening."""
+        """Start listening."""
         listening = keep_going(f"the listener on {self._channel}", self._run, self._given_up)
         self._task = asyncio.create_task(listening, name=f"pgflow-listener-{self._channel}")
 
     async def stop(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         if self._task is not None:
             await cancel([self._task])
 
     def abandon(self) -> None:
-        """Cuts its connection, where the event loop has ended without a stop."""
+        """Cut the connection after the event loop ended without a stop."""
         if self._connection is not None:
             self._connection.pgconn.finish()
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then: it is listened to at once."""
+        """Cut a connection to the old primary, and listen on the new one at once."""
         cut_if_left(self._connection, left_at)
 
     async def _run(self) -> None:
@@ -99,6 +100,8 @@ class Listener(Part):
                         connection, sql.SQL("listen {}").format(sql.Identifier(channel))
                     )
                 tries, self.listening = 0, True
+                # After LISTEN: what was committed before it had no notification, and is found by a
+                # look now.
                 self._connected()
                 while True:
                     async for notification in connection.notifies(timeout=CHECK_SECONDS):
@@ -107,7 +110,7 @@ class Listener(Part):
             except (psycopg.Error, OSError) as error:
                 log.log(
                     logging.WARNING if tries == 0 else logging.DEBUG,
-                    "not listening (%s); polling goes on",
+                    "not listening (%s); polling continues",
                     redacted(error),
                 )
             finally:
@@ -126,15 +129,15 @@ class Listener(Part):
 
 
 def payloads(lanes: set[int], mail: set[int]) -> list[str]:
-    """Return payloads for the work channel: ``r1,2;m7,8`` - lanes with ready runs,
-    leased runs with mail.
+    """Return payloads for the work channel, as ``r1,2;m7,8``: lanes with ready runs, leased runs
+    with mail.
     """
     parts = [f"r{chunk}" for chunk in chunks(lanes)] + [f"m{chunk}" for chunk in chunks(mail)]
     return [";".join(parts)] if sum(map(len, parts)) < MAX_PAYLOAD_CHARS - len(parts) else parts
 
 
 def chunks(numbers: set[int]) -> list[str]:
-    """Numbers as comma-separated texts, none longer than a notification may be."""
+    """Return numbers as comma-separated texts, each within the limit of a notification."""
     texts, text = [], ""
     for number in sorted(numbers):
         if len(text) > MAX_PAYLOAD_CHARS - 30:
@@ -145,7 +148,7 @@ def chunks(numbers: set[int]) -> list[str]:
 
 
 def parse_work(payload: str) -> tuple[set[int], set[int]]:
-    """Lanes and runs of a payload; what cannot be read says nothing."""
+    """Return the lanes and the runs of a payload. Unreadable parts are ignored."""
     lanes: set[int] = set()
     mail: set[int] = set()
     for part in payload.split(";"):
@@ -155,10 +158,12 @@ def parse_work(payload: str) -> tuple[set[int], set[int]]:
 
 
 def parse_done(payload: str) -> set[int]:
-    """Chains of a payload on the channels of what is done and of streams."""
+    """Return the chains of a payload on the channels of finished runs and of streams."""
     return set(_numbers(payload))
 
 
 def _numbers(text: str) -> list[int]:
-    """Those of a text that a bigint can be: whoever may connect may notify, and say anything."""
+    """Return the numbers in a text that fit a bigint. Any role that can connect may notify, with
+    any text.
+    """
     return [int(n) for n in text.split(",") if len(n) < MAX_DIGITS and n.isascii() and n.isdigit()]

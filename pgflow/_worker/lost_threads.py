@@ -1,8 +1,7 @@
-"""The threads of bodies, and those of them that are lost: a body in a thread cannot be stopped, so
-it goes on though nobody waits for it.
+"""The threads of bodies, and those that are lost: a body in a thread cannot be stopped, so it
+continues after its step was given up.
 
-Others take the place of lost threads, up to a bound. A worker that has lost so many for as long as
-its grace is of no more use.
+New threads replace lost ones, up to a bound. A worker at that bound for as long as its grace fails.
 """
 
 from __future__ import annotations
@@ -23,21 +22,19 @@ from pgflow._worker.threads import DaemonThreads, Job
 log = logging.getLogger("pgflow")
 
 LEAST_LOST = 32
-"""So many threads may be lost where the options do not say,
-however few runs are worked on at once.
-"""
+"""Least default for the number of threads that may be lost, however low the concurrency."""
 
 
 class LostThreads(Part):
-    """See the module.
+    """Counts lost threads and fails the worker when there are too many.
 
     Args:
-        threads: In which bodies run; they end with this part.
-        transactions: Of bodies that are left behind, which are cut.
-        control: Tells the database how many are lost.
+        threads: Run the bodies, and are shut down with this part.
+        transactions: Open transactions; those of abandoned bodies are cut.
+        control: Records the number of lost threads in the database.
 
     Attributes:
-        most: Number of lost threads that are replaced; with so many this worker ends.
+        most: Number of lost threads that are replaced. The worker fails with this many.
     """
 
     def __init__(
@@ -65,18 +62,19 @@ class LostThreads(Part):
 
     @property
     def count(self) -> int:
-        """Number of threads at bodies that nobody waits for any more."""
+        """Number of threads that run abandoned bodies."""
         return self._threads.lost
 
     def left_behind(self, call: StepCall, job: Job) -> None:
-        """Nobody waits for a body any more, which goes on in its thread if it has begun."""
+        """Abandon a body, which continues in its thread if it has begun."""
         if self._threads.give_up(job) and not self._is_ending:
+            # Past its fence a body goes on to commit.
             if not call.fencing:
                 self._transactions.leave_behind(call)
             if self._meter is not None:
                 self._meter.thread_lost()
             log.warning(
-                "step %s goes on in its thread though nobody waits for it any more: %d of %d "
+                "step %s continues in its thread after it was given up: %d of %d "
                 "threads that this worker may lose are lost",
                 call.name,
                 self._threads.lost,
@@ -84,12 +82,12 @@ class LostThreads(Part):
             )
 
     def end(self) -> None:
-        """All bodies are left behind, with their worker."""
+        """Stop reporting: all bodies are abandoned with their worker."""
         self._is_ending = True
 
     def look(self) -> None:
-        """Tells the database how many there are, and ends the worker where there are too many and
-        they do not come back.
+        """Record the number of lost threads, and fail the worker if there are too many for longer
+        than its grace.
         """
         lost, now = self.count, self._loop.time()
         if lost != self._told and not self._is_telling:
@@ -122,11 +120,11 @@ class LostThreads(Part):
             self._is_telling = False
 
     def registered_anew(self) -> None:
-        """The database knows of none any more."""
+        """Record the number again: the database has none for the new registration."""
         self._told = 0
 
     async def stop(self) -> None:
-        """Begins no further body; never waits for one."""
+        """Start no further body, and wait for none."""
         self._threads.shutdown(cancel_futures=True)
 
 

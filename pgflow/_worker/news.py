@@ -1,5 +1,5 @@
-"""News of runs: of lanes with work, of mail, of answers and of ends, from wherever this process
-hears of them. Ours are seen to, others told.
+"""Routes news of runs, whatever its source: lanes with work, mail, answers and ends. Local runs are
+handled here; other processes are notified.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pgflow._worker.runs import Runs
 
 
 class News:
-    """See the module. It keeps nothing.
+    """Routes news. It keeps no state.
 
     Args:
-        told: Called with the chains that have ended or answered somebody,
-            for those who wait in this process.
+        told: Called with the chains that have ended or answered a request, to wake waiters in this
+            process.
     """
 
     def __init__(
@@ -33,7 +33,9 @@ class News:
         self._told = told
 
     def woken(self, lanes: list[int], mail: list[int]) -> None:
-        """Lanes with ready runs, and leased runs with mail: ours are looked at, others told."""
+        """Handle lanes with ready runs and leased runs with mail: look at this worker's own, and
+        notify other workers.
+        """
         self._lanes.heard(lanes)
         self._runs.poke(mail)
         self._notifier.tell(
@@ -41,19 +43,19 @@ class News:
         )
 
     def have_told(self, chains: list[int]) -> None:
-        """These chains have ended, or have answered somebody: those who wait are told, here and
-        elsewhere.
+        """Wake the waiters for chains that have ended or answered a request, here and in other
+        processes.
         """
         if self._told is not None:
             self._told(chains)
         self._notifier.tell(done=chains)
 
     def emitted(self, chains: list[int]) -> None:
-        """Tells those who read along what runs emit."""
+        """Notify readers of values that runs emitted."""
         self._notifier.tell(emitted=chains)
 
     def heard(self, payload: str) -> None:
-        """Another process has notified of work."""
+        """Handle another process's notification of work."""
         lanes, mail = parse_work(payload)
         self._lanes.heard(lanes)
         self._runs.poke(mail)

@@ -1,7 +1,7 @@
-"""The notifier: tells other processes after a commit of lanes with work, runs with mail, chains
-that are done, and those that have emitted something.
+"""Notifies other processes after a commit: of lanes with work, runs with mail, finished chains, and
+chains that have emitted values.
 
-None of it is needed for correctness: what is not told is found by the next poll.
+Correctness does not depend on it: the next poll finds what was not notified.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 NOTIFY_AFTER_SECONDS = 0.002
-"""Notifications wait so long for company: each commit that notifies takes a lock that all such
-commits share.
-"""
+"""Delay that collects notifications into one commit, because all notifying commits share a lock."""
 
 NOTIFY_EVERY_SECONDS = 0.01
-"""At most so often: each costs the worker's process a round trip, which among many runs would be
-one for every two or three of them.
+"""Least interval between notifications. Each costs the worker a round trip, which with many runs
+would be one for every two or three of them.
 """
 
 
 class Notifier(Part):
-    """See the module. It keeps what is still to be told, at most until its timer."""
+    """Collects notifications until its timer fires."""
 
     def __init__(self, control: WorkerConnection, tasks: Tasks) -> None:
         self._control = control
@@ -53,8 +51,8 @@ class Notifier(Part):
         done: Iterable[int] = (),
         emitted: Iterable[int] = (),
     ) -> None:
-        """Notifies other workers of lanes with work and of runs with mail, and clients of chains
-        that are done, and of those that have emitted something.
+        """Schedule notifications: to other workers of lanes with work and runs with mail, to
+        clients of chains that are finished or have emitted values.
         """
         self._lanes.update(lanes)
         self._mail.update(mail)
@@ -82,5 +80,5 @@ class Notifier(Part):
                 log.debug("cannot notify: %s", redacted(error))
 
     async def stop(self) -> None:
-        """Sends what there is to tell."""
+        """Send the pending notifications."""
         await self._send()

@@ -1,5 +1,5 @@
-"""The transactions that bodies are in,
-and the means to cut their connections while somebody waits on them.
+"""The open transactions of bodies, and the means to cut their connections while a thread or task
+waits on them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pgflow._worker.parts import Part
 
 
 def _do_nothing() -> None:
-    """For transactions whose connection nobody else needs."""
+    """Leave-behind callback for transactions whose connection is not shared."""
 
 
 class _Open(NamedTuple):
-    """A transaction that a body is in: since when, what cuts its connection, and what tells its
-    provider that the body is left behind.
+    """An open transaction of a body: its start, the function that cuts its connection, and the one
+    that notifies its provider of an abandoned body.
     """
 
     began_at: float
@@ -29,28 +29,26 @@ class _Open(NamedTuple):
 
 
 class OpenTransactions(Part):
-    """See the module. A call is known here for as long as its transaction is open, by the last body
-    that has begun one for it.
-    """
+    """Tracks the open transaction of each call: the one that its last body has begun."""
 
     def __init__(self) -> None:
         self._known: dict[StepCall, _Open] = {}
 
     def begun(self, call: StepCall, transaction: Any) -> None:
-        """An async body's transaction is open."""
+        """Track the transaction of an async body."""
         self._known[call] = _Open(time.monotonic(), lambda: _cut(transaction))
 
     def ended(self, call: StepCall) -> None:
-        """It is open no more."""
+        """Stop tracking the transaction of an async body."""
         del self._known[call]
 
     def cords(self, call: StepCall, transaction: Any) -> Cords:
-        """Return the context around what a body in a thread does in its transaction."""
+        """Return a context that tracks the transaction of a body in a thread."""
         return Cords(self._known, call, transaction)
 
     def leave_behind(self, call: StepCall) -> None:
-        """Nobody waits for the body any more: it will not commit,
-        and what it has locked is free for the next.
+        """Cut the transaction of an abandoned body: it cannot commit, and its locks are free for
+        the next attempt.
         """
         known = self._known.get(call)
         if known is not None:
@@ -58,21 +56,19 @@ class OpenTransactions(Part):
             known.cut()
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then: transactions of the old one are lost, and their
-        bodies run again.
-        """
+        """Cut transactions on the old primary. They are lost, and their bodies run again."""
         for transaction in list(self._known.values()):
             if transaction.began_at < left_at:
                 transaction.cut()
 
 
 class Cords:
-    """Means to cut a transaction's connection while its thread waits on it, for as long as the
-    transaction is open.
+    """Cuts a transaction's connection while its thread waits on it, for as long as the transaction
+    is open.
 
     Args:
-        known: Calls under which it is put down, with the time at which the transaction began.
-        call: Of the step.
+        known: Open transactions by call; this one is entered with its start time.
+        call: Call of the step.
         transaction: May change its connection until its first statement has been executed.
     """
 
@@ -90,7 +86,9 @@ class Cords:
         return self
 
     def current(self) -> Cord | None:
-        """Return the cord of its connection now; None if its provider does not tell the socket."""
+        """Return the cord of the current connection; None if its provider does not expose the
+        socket.
+        """
         connection = getattr(self._transaction, "driver_connection", None)
         if self._cord is None or connection is not self._connection:
             fileno = transactions.socket_of(self._transaction)
@@ -103,7 +101,7 @@ class Cords:
 
     def _close(self) -> None:
         if self._known.get(self._call) is self._open:
-            # A body that was left behind comes back when the next try has long begun.
+            # An abandoned body may return late: the entry of the next attempt must stay.
             self._known.pop(self._call, None)
         if self._cord is not None:
             self._cord.close()

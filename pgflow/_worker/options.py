@@ -1,4 +1,4 @@
-"""The options of a worker, and the definitions that an app brings to it."""
+"""The options of a worker, and the definitions that an app passes to it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from pgflow.meter import Meter
 
 @dataclass
 class Tally:
-    """Tally of the runs that a worker has taken, for one that is to take no more than so many.
+    """The runs that a worker has taken, for a worker with a limit on them.
 
     Attributes:
-        most: Most runs that it takes; None for as many as there are. One that it has taken counts
-            once, however often.
-        chains: The chains of those it has taken.
+        most: Most runs to take; None for no limit. A run taken several times counts once.
+        chains: The chains of the runs taken.
     """
 
     most: int | None = None
@@ -49,25 +48,25 @@ class WorkerOptions:
     Attributes:
         queues: Queues it serves.
         concurrency: Most runs that it works on at once; waiting runs do not count.
-        poll_seconds: Between sweeps where nothing is notified.
-        grace_seconds: Seconds for which running steps may go on after a stop.
-        rhythm: Of its signs of life.
+        poll_seconds: Seconds between polls for work without a notification.
+        grace_seconds: Seconds for which running steps may continue after a stop.
+        rhythm: Intervals of its heartbeats.
         listen: True to listen for notifications; False behind a pooler in transaction mode.
         meter: Counts what this worker does; see :class:`pgflow.meter.Meter`.
-        busy_poll_seconds: While at most one run is worked on, an answer of the database is waited
-            for so long without letting the processor rest: a run that is alone goes on sooner, at
-            the price of that processor time. 0 for never.
+        busy_poll_seconds: Seconds of polling the socket for an answer before the processor rests,
+            while the worker has at most one run. A lone run continues sooner, at the price of that
+            processor time. 0 for never.
         transaction_idle_seconds: Seconds that a `@transaction`'s body may go without a statement.
-            Then the server ends the transaction, and the body runs again. A process that stands
-            still keeps its locks on rows so long.
+            Then the server ends the transaction, and the body runs again. A frozen process keeps
+            its row locks for this long.
         transaction_connections: Most `@transaction`s of `async def` steps that may be open at once,
-            each on a connection of its own, and as many of `def` steps; the others wait. A body
-            that waits for something else keeps its connection meanwhile.
-        max_lost_threads: Number of threads that are replaced when lost to `def` bodies which go on
-            after their time-out or cancel. A worker that has lost so many for the grace hands its
-            runs back and ends. As many as `concurrency` if not given, and at least 32.
-        tally: Remembers which runs this worker takes, and may limit them; None for a worker that
-            goes on and on.
+            each on its own connection, and as many of `def` steps; further ones wait. A body keeps
+            its connection while it waits for something else.
+        max_lost_threads: Number of lost threads that are replaced. A thread is lost while its `def`
+            body continues after a time-out or cancel. A worker that has lost this many for its
+            grace hands its runs back and ends. Defaults to the larger of `concurrency` and 32.
+        tally: Records which runs this worker takes, and may limit them; None for a worker that runs
+            until it is stopped.
     """
 
     queues: Sequence[str] = (DEFAULT_QUEUE,)
@@ -84,7 +83,7 @@ class WorkerOptions:
     tally: Tally | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what is no duration where it is given; a timedelta is taken for its seconds."""
+        """Reject invalid durations where they are given, and convert timedeltas to seconds."""
         for name in (
             "poll_seconds",
             "grace_seconds",
@@ -96,7 +95,7 @@ class WorkerOptions:
 
 @dataclass
 class Definitions:
-    """Definitions that an app brings to a worker."""
+    """Definitions that an app passes to a worker."""
 
     workflows: dict[str, Workflow[..., Any]]
     errors: tuple[type[Exception], ...] = ()

@@ -1,8 +1,8 @@
-"""The pager: calls the app's hook once a person is needed, whoever found that out and whenever.
+"""The pager: calls the app's hook when a person is needed, whatever detected it.
 
-A run becomes stuck in a worker, by a reaper, or by a verb in SQL; an effect comes to need a person
-beside a run that goes on. So the worker looks into the database for what nobody has been told of,
-at once when a run of its own is held, and from time to time.
+A run gets stuck in a worker, by a reaper, or by a verb in SQL; an effect may need a person while
+its run continues. So the worker searches the database for problems without a page, at once when one
+of its runs is held, and periodically.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ log = logging.getLogger("pgflow")
 LOOK_EVERY_SECONDS = 5.0
 PAGES_AT_ONCE = 20
 THREADS = 8
+# A page is leased for the hook's time-out and this margin, so that no other worker sends it during
+# the call.
 LEASE_MARGIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class PagerHook:
-    """Hook to call when a person is needed.
+    """The app's function to call when a person is needed.
 
     Attributes:
         fn: Called with a Page, ``async def`` or ``def``.
         timeout_seconds: Longest time for one call.
-        again_seconds: After how long it is called again while nothing has been done; None = never.
+        again_seconds: Seconds until it is called again while the problem is still open; None for
+            never.
     """
 
     fn: Callable[[Page], Any]
@@ -53,7 +56,7 @@ class PagerHook:
 
 
 def make_hook(fn: Any, again_after: Duration | None, timeout: Duration) -> PagerHook:
-    """A hook as it was declared.
+    """Return a hook as declared.
 
     Raises:
         DefinitionError: It can never be called.
@@ -68,7 +71,7 @@ def make_hook(fn: Any, again_after: Duration | None, timeout: Duration) -> Pager
 
 
 class Pager(Loop):
-    """The pager of one worker; see the module. It has the threads for its hook."""
+    """The pager of one worker. It owns the threads for its hook."""
 
     name = "the pager"
 
@@ -80,16 +83,16 @@ class Pager(Loop):
         self._wanted = asyncio.Event()
 
     def look_now(self) -> None:
-        """Somebody may be needed: looks at once."""
+        """Look for problems at once."""
         self._wanted.set()
 
     async def loop(self) -> None:
-        """Looks for ever."""
+        """Look for problems when asked, and every few seconds."""
         while True:
             try:
                 await self.look()
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot see who is to be paged: %s", redacted(error))
+                log.warning("cannot look for due pages: %s", redacted(error))
             try:
                 async with asyncio.timeout(LOOK_EVERY_SECONDS * random.uniform(0.8, 1.2)):  # noqa: S311 - spreads the load
                     await self._wanted.wait()
@@ -98,7 +101,7 @@ class Pager(Loop):
             self._wanted.clear()
 
     async def look(self) -> None:
-        """Pages for everything that is due."""
+        """Send every page that is due."""
         while True:
             claimed = await self._control.ask(
                 calls.claim_pages(PAGES_AT_ONCE, self._hook.timeout_seconds + LEASE_MARGIN_SECONDS)
@@ -112,11 +115,11 @@ class Pager(Loop):
         try:
             async with asyncio.timeout(self._hook.timeout_seconds):
                 await self._calls.call(self._hook.fn, page, page.id)
-        except BaseException as error:  # whatever it raises, nobody has been told
+        except BaseException as error:  # on any error, the page was not delivered
             if not is_its_own(error, task):
                 raise
             log.warning(
-                "the pager failed for %s, run %s: %s; it is tried again",
+                "the pager failed for %s, run %s: %s; retrying",
                 page.id,
                 page.run,
                 redacted(error),
@@ -126,13 +129,13 @@ class Pager(Loop):
             await self._control.ask(calls.page_sent(claimed, self._hook.again_seconds))
 
     async def look_once_more(self, within_seconds: float) -> None:
-        """Pages at the end of the worker: one that drains queues and leaves would never look again
-        after its last run.
+        """Send due pages at the end of the worker. One that drains its queues and leaves would not
+        look again after its last run.
         """
         await quietly(asyncio.wait_for(self.look(), within_seconds))
 
     async def stop(self) -> None:
-        """Calls the hook no more; never waits for a call that hangs in its thread."""
+        """Stop calling the hook, without waiting for a call that hangs in its thread."""
         self._calls.close()
 
 

@@ -1,9 +1,9 @@
-"""The parts of a worker: what each has to offer, and the tasks in which they go on.
+"""The interface of a worker's parts, and the tasks that run them.
 
-A worker is a list of parts (`Worker.parts`). They are started one after the other, told when
-another server becomes the primary, and stopped, the last one first. A part owns its state, which
-nobody else changes, and is given the few things that it needs: it knows nothing of the worker. So a
-further loop is a file with a :class:`Loop`, and a line in that list.
+A worker is a list of parts (`Worker.parts`). It starts them in order, notifies them when another
+server becomes the primary, and stops them in reverse order. A part owns its state, which no other
+object changes. Its constructor takes the few objects that it needs, never the worker. So a new loop
+is a file with a :class:`Loop` and a line in that list.
 """
 
 from __future__ import annotations
@@ -22,31 +22,29 @@ log = logging.getLogger("pgflow")
 
 
 class Part:
-    """A part of a worker. One that has nothing to do at one
-    of these moments leaves the method as it is here.
-    """
+    """A part of a worker. The methods here do nothing: override those that you need."""
 
     def start(self) -> None:
-        """Begins its work; on the worker's loop, as all of these."""
+        """Start working. All methods of a part run on the worker's loop."""
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then (``time.monotonic``): what waits for the old one
-        need not wait for its deadline.
+        """Cut what waits for the old primary since `left_at` (``time.monotonic``), so that it need
+        not wait for its deadline.
         """
 
     async def stop(self) -> None:
-        """Ends its work. The parts that come before it in the list still do theirs."""
+        """Stop working. The parts before it in the list still work."""
 
 
 class Tasks(Part):
-    """The tasks of a worker: its loops, and what is done beside. All end together, before anything
-    that they rest on does.
+    """The tasks of a worker: its loops, and background work. All of them end together, before the
+    parts that they need.
 
     Args:
-        life: Of the worker, which fails with any of its loops.
+        life: Fails with any of the loops.
 
     Attributes:
-        loop: The event loop that they are on.
+        loop: The event loop of the tasks.
     """
 
     def __init__(self, life: Life) -> None:
@@ -55,15 +53,15 @@ class Tasks(Part):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Runs something beside; it is cancelled at the end of the worker."""
+        """Run a coroutine in the background, until the worker ends."""
         task = self.loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
         return task
 
     def keep_going(self, name: str, loop: Callable[[], Awaitable[Any]]) -> None:
-        """Runs a loop, again after each failure;
-        one that has ended before its worker is the worker's end.
+        """Run a loop, and restart it after each failure. The worker fails if the loop ends before
+        it.
         """
         self.spawn(keep_going(name, loop, self._life.fail)).add_done_callback(
             partial(self._loop_ended, name)
@@ -75,7 +73,7 @@ class Tasks(Part):
             log.error("a task of the worker ended with an error", exc_info=task.exception())
 
     def _loop_ended(self, name: str, task: asyncio.Task[Any]) -> None:
-        """A loop that must go on has ended: this worker is of no more use."""
+        """Fail the worker, unless it is stopping."""
         if not self._life.is_stopping:
             self._life.fail(
                 name,
@@ -85,16 +83,15 @@ class Tasks(Part):
             )
 
     async def stop(self) -> None:
-        """Cancels all of them, and waits until they have ended."""
+        """Cancel all tasks, and wait until they have ended."""
         await cancel(self._tasks)
 
 
 class Loop(Part, ABC):
-    """A part that goes round for as long as its worker lives. It ends with the other
-    :class:`Tasks`.
+    """A part that loops for as long as its worker lives. It ends with the other :class:`Tasks`.
 
     Attributes:
-        name: Name for the log, and for whoever is told that the worker has failed.
+        name: Name for the log, and for the error if the worker fails.
     """
 
     name: ClassVar[str]
@@ -103,11 +100,11 @@ class Loop(Part, ABC):
         self._tasks = tasks
 
     def start(self) -> None:
-        """Begins to go round."""
+        """Start the loop."""
         self._tasks.keep_going(self.name, self.loop)
 
     @abstractmethod
     async def loop(self) -> None:
-        """Goes round, and never returns. What it raises is logged, and it begins anew, with the
-        state that its part has by then.
+        """Loop, and never return. An error is logged, and the loop restarts with the part's current
+        state.
         """

@@ -1,4 +1,4 @@
-"""The poller: finds whatever nobody was told of. No run rests on a notification."""
+"""The poller: finds work whose notification was lost. No run depends on a notification."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 LEAST_SECONDS = 0.001
-"""The clocks of event loops count in milliseconds."""
+"""The resolution of event loops' clocks is a millisecond."""
 
 
 def due_after(due_seconds: float, took_seconds: float) -> float:
-    """Seconds from the answer to a poll until the next one, for a timer.
+    """Return the seconds from the answer to a poll until the next one, for a timer.
 
-    The server counted from when it was asked. Timers that are due one right after the other are
-    taken together: polls rest for at least as long as they take.
+    The server counts from the question. Polls rest for at least as long as they take, so that
+    timers due in quick succession share a poll.
 
     Args:
-        due_seconds: Until the timer is due, by the answer; negative if it is due.
+        due_seconds: Until the timer is due, by the answer; negative if it is overdue.
         took_seconds: From the question to the answer.
     """
     return max(due_seconds - took_seconds, took_seconds, LEAST_SECONDS)
 
 
 class Poller(Loop):
-    """See the module. It keeps nothing but the wish to poll at once.
+    """Polls the database. Its only state is the request to poll at once.
 
     Args:
         want_claims: Called after every poll: there may be work.
-        pager: Asked to look whenever somebody wants a poll at once; None without a hook.
-        poll_seconds: Between polls where nothing is due sooner.
+        pager: Looks whenever a poll at once is requested; None without a hook.
+        poll_seconds: Between polls if nothing is due sooner.
     """
 
     name = "the loop of polls"
@@ -72,13 +72,13 @@ class Poller(Loop):
         self._poked_at = -math.inf
 
     def look_now(self) -> None:
-        """Polls at once instead of at the next time; looks, too, for who is to be paged."""
+        """Poll at once, and look for due pages."""
         self._wanted.set()
         if self._pager is not None:
             self._pager.look_now()
 
     async def loop(self) -> None:
-        """Polls when something is due, and every so often."""
+        """Poll when something is due, and every `poll_seconds`."""
         now = asyncio.get_running_loop().time
         has_said = False
         while True:
@@ -90,11 +90,12 @@ class Poller(Loop):
                 if polled.next_due_seconds is not None:
                     wait = min(wait, due_after(polled.next_due_seconds, now() - asked_at))
                 if polled.busy:
+                    # Busy runs were locked or moving, which ends soon.
                     wait = min(wait, 0.02)
                 self._want_claims()
                 wait = min(wait, self._poke_waiting())
             except (psycopg.Error, OSError, TimeoutError) as error:
-                # The heart says how long it lasts.
+                # The heart logs how long an outage lasts.
                 level = logging.DEBUG if has_said else logging.WARNING
                 log.log(level, "cannot poll: %s", redacted(error))
                 has_said = True
@@ -106,7 +107,8 @@ class Poller(Loop):
                 pass
 
     def _poke_waiting(self) -> float:
-        """Has runs look that wait, as often as if nothing had called for a poll: each costs a look.
+        """Make waiting runs look at the database. Requested polls do not make it more frequent,
+        because each look has a cost.
 
         Returns:
             Seconds until they should look again.
@@ -118,7 +120,7 @@ class Poller(Loop):
         return self._poked_at + self._poll_seconds - now
 
     async def poll(self) -> wake_calls.Polled:
-        """Polls once, and hands on what that has found."""
+        """Poll once, and route the result."""
         polled = await self._control.ask(wake_calls.poll())
         self._lanes.polled(polled.newest_lane)
         self._news.woken(polled.lanes, polled.mail)

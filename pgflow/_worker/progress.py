@@ -1,7 +1,6 @@
-"""Progress: what bodies report while they run, as heartbeats and as values that they emit, for
-their next try and for whoever reads along.
+"""Progress of running bodies: heartbeats and emitted values, for the next attempt and for readers.
 
-None of it is an outcome: what does not arrive is lost, and the body goes on.
+Progress is not an outcome. A report that does not arrive is lost, and the body continues.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 LAST_BEATS_SECONDS = 1.0
-"""The end of a worker waits so long for beats that are on their way."""
+"""Longest time for which the end of a worker waits for heartbeats under way."""
 
 
 class Progress(Part):
-    """See the module. It keeps the beats that are on their way to the database.
+    """Sends the reports of bodies. It tracks the heartbeats under way to the database.
 
     Args:
-        control: Asks the database, until there is an answer.
-        runs: A run that another worker holds is discarded.
-        news: Told of runs whose bodies have emitted something.
+        control: Runs queries until there is an answer.
+        runs: The runs of this worker. One that another worker holds is discarded.
+        news: Announces runs whose bodies have emitted values.
     """
 
     def __init__(self, control: WorkerConnection, runs: Runs, tasks: Tasks, news: News) -> None:
@@ -48,17 +47,15 @@ class Progress(Part):
         self._making_drafts = threading.Lock()
 
     async def last_details(self, execution: Execution, call: StepCall) -> Any:
-        """Read what the try before has reported last."""
+        """Return the last details that the previous attempt reported."""
         if call.details is not None:
             details = json.loads(call.details)
         else:
             details = await self._control.insist(calls.step_details(execution.run_id, call.number))
-        return open_value(
-            execution.claim.envelopes, details, f"what step {call.name} said of its progress"
-        )
+        return open_value(execution.claim.envelopes, details, f"the progress of step {call.name}")
 
     def tell(self, scope: StepScope) -> None:
-        """The body has emitted something: readers get it before the step completes."""
+        """Send what the body has emitted, before the step completes."""
         with self._making_drafts:  # a body may emit in several threads
             if scope.drafts is None:
                 scope.drafts = Drafts(
@@ -67,7 +64,7 @@ class Progress(Part):
         scope.drafts.tell(scope)
 
     def beat(self, scope: StepScope, details: str) -> None:
-        """The body is alive, and has come so far, as JSON text."""
+        """Record a heartbeat of the body, with its details as JSON text."""
         scope.execution.beat = True
         scope.call.details = details
         self._tasks.loop.call_soon_threadsafe(
@@ -95,9 +92,7 @@ class Progress(Part):
             )
 
     async def stop(self) -> None:
-        """Waits a little for the last beats:
-        the next try of their body begins with what they say.
-        """
-        await asyncio.sleep(0)  # some may have been told in this turn of the loop
+        """Wait briefly for the last heartbeats: the next attempt of the body starts from them."""
+        await asyncio.sleep(0)  # some may have been posted in this turn of the loop
         if self._beats:
             await asyncio.wait(self._beats, timeout=LAST_BEATS_SECONDS)

@@ -1,7 +1,7 @@
-"""The reaper: declares workers dead whose beat has not moved over the whole time-out.
+"""The reaper: declares workers dead whose heartbeat counter has not moved over the whole time-out.
 
-It adds up the gaps between successful looks of its own. A gap longer than it should be - this
-process was asleep - counts for nothing. The database compares the beat once more under a lock.
+It adds up the gaps between its own successful looks. An overlong gap (this process was asleep) does
+not count. The database compares the counter once more under a lock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ log = logging.getLogger("pgflow")
 
 
 class Reaper:
-    """See the module. It keeps, for each other worker, the beat that it has seen last and for how
-    long. All on the heart's thread.
+    """Watches the other workers. It keeps the last beat seen of each, and for how long it has not
+    moved. It runs on the heart's thread.
 
     Args:
         look_seconds: Between looks.
-        dead_after_seconds: Without a sign of life so long, a worker is dead.
+        dead_after_seconds: A worker without a heartbeat for this long is dead.
         reaped: Called with the lanes of runs that are ready again.
     """
 
@@ -36,15 +36,16 @@ class Reaper:
         self._last_look: float | None = None
 
     def look(self, beats: dict[int, int], looked: float, ask: Callable[[Query[Any]], Any]) -> None:
-        """Compares the beats of the others with those seen before, and reaps whoever has been
-        silent for too long.
+        """Compare the beats of the others with those seen before, and reap workers that were silent
+        for too long.
 
         Args:
-            beats: By worker, as they were just read.
-            looked: Time of that (``time.monotonic``).
-            ask: Asks the database.
+            beats: The beats just read, by worker.
+            looked: Time of reading them (``time.monotonic``).
+            ask: Runs a query on the database.
         """
         gap = 0.0 if self._last_look is None else looked - self._last_look
+        # An overlong gap: this process was asleep, and the others may have beaten unseen.
         if gap > max(4 * self._look_seconds, 2.0):
             gap = 0.0
         self._last_look = looked
@@ -57,7 +58,7 @@ class Reaper:
                 self._reap(worker_id, beat, ask)
 
     def forget(self) -> None:
-        """A look has failed: all that was seen before counts for nothing."""
+        """Start over after a failed look: nothing seen before counts."""
         self._seen.clear()
         self._last_look = None
 
@@ -70,7 +71,7 @@ class Reaper:
         self._seen.pop(worker_id, None)
         if reaped.reclaimed or reaped.stuck:
             log.warning(
-                "worker %s is dead: %d runs go on elsewhere, %d are stuck",
+                "worker %s is dead: %d runs continue elsewhere, %d are stuck",
                 worker_id,
                 reaped.reclaimed,
                 len(reaped.stuck),

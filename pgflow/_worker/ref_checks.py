@@ -1,9 +1,8 @@
-"""Checks of Refs: recorded results name things outside, and the app's checkers tell if these still
-exist when a run goes on.
+"""Checks of Refs: recorded results refer to outside objects, and the app's checkers report whether
+these still exist when a run resumes.
 
-Each Ref is asked after once for every resumption, before the code runs and outside any transaction.
-Only an answer is a verdict: a checker that raises or takes too long is asked again, with a growing
-delay, and the run waits for it.
+Each Ref is checked once per resumption, before the code runs and outside any transaction. A checker
+that raises or times out is retried with a growing delay, and the run waits for its answer.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 AT_ONCE = 16
-"""Most Refs of one run that are asked after at the same time."""
+"""Most Refs of one run that are checked at the same time."""
 
 _SIGN = '"pgflow"'
 _HOLDING = frozenset(
@@ -42,7 +41,7 @@ _AGAIN = Retries(first_delay=timedelta(seconds=0.2), max_delay=timedelta(seconds
 
 @dataclass(frozen=True)
 class Checker:
-    """Function that tells whether things of one kind exist.
+    """Function that reports whether objects of one kind exist.
 
     Attributes:
         fn: Called with a Ref, ``async def`` or ``def``; True if it exists.
@@ -54,7 +53,7 @@ class Checker:
 
 
 def make_checker(kind: str, fn: Any, timeout: Duration) -> Checker:
-    """A checker as it was declared.
+    """Return a checker as declared.
 
     Raises:
         DefinitionError: It can never be called.
@@ -69,13 +68,15 @@ def make_checker(kind: str, fn: Any, timeout: Duration) -> Checker:
         )
     patience = duration(timeout, f"timeout of the checker of {kind!r}", least_seconds=-math.inf)
     if patience <= timedelta(0):
-        raise DefinitionError(f"the checker of {kind!r} must be given some time, not {timeout}")
+        raise DefinitionError(
+            f"the checker of {kind!r}: timeout must be greater than zero, not {timeout}"
+        )
     return Checker(fn, patience.total_seconds())
 
 
 def refs_in(units: list[Unit], checkers: Container[str]) -> dict[Ref, list[int]]:
-    """The Refs that these checkers know in the results that count,
-    each with the calls that returned it.
+    """Return the Refs of these checkers' kinds in the newest result of each call, each with the
+    calls that returned it.
     """
     newest = {unit.call: unit for unit in units if unit.kind in _HOLDING}
     found: dict[Ref, list[int]] = {}
@@ -109,17 +110,17 @@ async def find_lost(
     calls: AppCalls,
     goes_on: Callable[[], bool],
 ) -> dict[int, list[Ref]]:
-    """Asks after Refs.
+    """Check Refs, and return the lost ones.
 
     Args:
         claim: The run, for the log.
         refs: The Refs, each with the calls that returned it.
         checkers: By kind.
-        calls: Caller of the checkers.
-        goes_on: Called for whether anybody still waits for the answer, between tries.
+        calls: Calls the checkers.
+        goes_on: Called between attempts; returns False once the answer is not needed.
 
     Returns:
-        By call, those that do not exist; nothing of value once nobody waits.
+        The Refs that do not exist, by call. Meaningless once `goes_on` has returned False.
     """
     turns = asyncio.Semaphore(AT_ONCE)
 
@@ -144,13 +145,13 @@ async def _ask(
         try:
             async with asyncio.timeout(checker.timeout_seconds):
                 return _verdict(await calls.call(checker.fn, ref, ref))
-        except BaseException as error:  # whatever it raises, it has not answered
+        except BaseException as error:  # on any error, it has not answered
             if not is_its_own(error, task):
                 raise
             tries += 1
             delay = _AGAIN.delay_seconds(tries)
             log.warning(
-                "the checker of %s %r did not answer: %s; asked again in %.1f s",
+                "the checker of %s %r did not answer: %s; retrying in %.1f s",
                 ref.kind,
                 ref.id,
                 redacted(error),

@@ -1,6 +1,4 @@
-"""The registration of a worker: the database knows it by a number,
-with the lanes and the code that it serves.
-"""
+"""Registers a worker: the database assigns its number, and records its lanes and code."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from pgflow.schema import own_assets
 
 
 class Registration:
-    """See the module. The number is kept by the :class:`Life` of the worker."""
+    """Registers a worker. The worker's :class:`Life` keeps the number."""
 
     def __init__(
         self,
@@ -40,7 +38,9 @@ class Registration:
         self._options = options
 
     async def register(self, *, is_patient: bool = True) -> None:
-        """Registers; at the start of a worker what is missing or forbidden is said at once."""
+        """Register the worker. With `is_patient` False, as at its start, a missing or forbidden
+        function raises at once.
+        """
         options = self._options
         worker_id = await self._control.insist(
             calls.register_worker(
@@ -66,7 +66,7 @@ class Registration:
         await self._lanes.look(self._control.insist)
 
     async def release_stuck(self) -> None:
-        """Releases runs that older code could not replay, for this code to try."""
+        """Release runs that older code could not replay, for this code to try."""
         await self._control.insist(
             calls.release_stuck(
                 {name: workflow.code_hash for name, workflow in self._workflows.items()}
@@ -74,18 +74,18 @@ class Registration:
         )
 
     async def end(self) -> None:
-        """Says that the worker is no more."""
+        """Remove the worker from the table of workers."""
         if self._life.worker_id:
             await quietly(self._control.ask(calls.leave_worker(self._life.worker_id)))
 
 
 def code_of(name: str, workflow: Workflow[..., Any], *, is_readable: bool = True) -> calls.Code:
-    """Return the registration of a workflow that a worker serves under a name,
-    which may be an old one.
+    """Return the registration of a workflow that a worker serves under a name, which may be an old
+    one.
 
     Args:
         name: The name.
-        workflow: It.
+        workflow: The workflow.
         is_readable: True if its values may be read in the database: the app has no codec.
     """
     alias_of = workflow.name if name != workflow.name else None

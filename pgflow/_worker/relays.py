@@ -1,7 +1,8 @@
-"""The loop of relays: brings events of the outbox to where the app's relays say.
+"""The loop of relays: delivers events of the outbox to the targets of the app's relays.
 
-The database says which relays have something to deliver, leases each to one worker, and decides
-what comes next (``sql/events/relays.sql``). ``couriers`` hands it over. Here is who does so when.
+The database decides which relays have something to deliver, leases each to one worker, and decides
+what comes next (``sql/events/relays.sql``). ``couriers`` delivers. This loop decides which courier
+runs when.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ log = logging.getLogger("pgflow")
 
 
 class Relays(Loop):
-    """See the module. It keeps who delivers for which relay just now.
+    """Runs couriers. It keeps the task of each relay that is being delivered.
 
     Args:
-        control: Asks for news, and for what couriers need.
-        news: Told of runs that were started.
-        definitions: Of the app, with its relays.
-        poll_seconds: Between looks where nothing was found.
+        control: Finds relays with events, and serves the couriers.
+        news: Announces runs that were started.
+        definitions: The app's, with its relays.
+        poll_seconds: Between looks that find nothing.
     """
 
     name = "the loop of relays"
@@ -58,11 +59,11 @@ class Relays(Loop):
         self._wanted = asyncio.Event()
 
     def look_now(self) -> None:
-        """Looks at once instead of at the next time."""
+        """Look for events at once."""
         self._wanted.set()
 
     async def loop(self) -> None:
-        """Looks for news every so often, and sees that it is delivered."""
+        """Look for events every `poll_seconds`, and start couriers."""
         while True:
             wait = self._poll_seconds
             try:
@@ -77,7 +78,7 @@ class Relays(Loop):
             self._wanted.clear()
 
     async def _look(self) -> float:
-        """Return the seconds until the next look."""
+        """Start couriers, and return the seconds until the next look."""
         for relay in list(self._undeclared.values()):
             query = calls.declare_relay(relay.name, relay.topics, relay.target, relay.start)
             if await self._control.ask(query):
@@ -94,7 +95,7 @@ class Relays(Loop):
         return min(self._poll_seconds, max(news.wait_seconds, 0.01))
 
     async def _work(self, name: str, courier: Courier) -> None:
-        """Delivers what there is."""
+        """Deliver batches until there is nothing to deliver."""
         try:
             while await courier.bring():
                 pass
@@ -104,7 +105,7 @@ class Relays(Loop):
             del self._working[name]
 
     async def stop(self) -> None:
-        """Gives the relays back, so that others need not wait for the leases to end."""
+        """Release the relays, so that other workers need not wait for the leases to expire."""
         for name, courier in self._couriers.items():
             with contextlib.suppress(psycopg.Error, OSError, TimeoutError, PgflowError):
                 await self._control.ask(calls.release_relay(name, self._token))

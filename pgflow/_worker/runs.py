@@ -1,7 +1,7 @@
-"""The runs that a worker holds: from their beginning until they leave it, for whatever reason.
+"""The runs that a worker holds, from their start until they leave.
 
-What goes wrong with one run is its own: it is handed back, and the worker goes on. One at which the
-engine fails again and again is held.
+An error of the engine affects one run only: it is handed back, and the worker continues. A run on
+which the engine keeps failing is held.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from pgflow.meter import Meter
 log = logging.getLogger("pgflow")
 
 MAX_ENGINE_FAILURES = 3
-"""A run at which the engine has failed so often in this worker is held."""
+"""Failures of the engine in this worker after which a run is held."""
 MAX_REMEMBERED = 1_000
 
 
 class Runs:
-    """See the module. Whoever keeps something for a run is told when it leaves.
+    """The runs that this worker holds. Other parts register callbacks for runs that leave.
 
     Args:
         control: Hands runs back.
-        notifier: Told of the lanes that have those.
-        tasks: Run what hands them back beside.
+        notifier: Announces the lanes of those.
+        tasks: Run the hand-backs in the background.
         meter: Counts runs that have left.
-        tells_errors: True if texts of errors may be recorded as they are.
+        tells_errors: True if the text of errors may be recorded.
 
     Attributes:
         executions: By run. A run is in here if, and only if, this worker works on it.
-        changed: Set when a run has left or something of it is durable;
-            cleared by whoever waits for that.
+        changed: Set when a run has left or something of it is durable; cleared by the waiter.
         departures: Number of times that a run has left.
     """
 
@@ -69,26 +68,28 @@ class Runs:
         self._left: list[Callable[[Execution], None]] = []
 
     def when_leaving(self, tell: Callable[[Execution], None]) -> None:
-        """Has this called with each run that leaves, before it is taken apart."""
+        """Call this with each run that leaves, before it is taken apart."""
         self._leaving.append(tell)
 
     def when_left(self, tell: Callable[[Execution], None]) -> None:
-        """Has this called with each run that has left."""
+        """Call this with each run that has left."""
         self._left.append(tell)
 
     def add(self, execution: Execution) -> None:
-        """A run begins."""
+        """Hold a run."""
         self.executions[execution.run_id] = execution
 
     def has(self, execution: Execution) -> bool:
-        """Return True if this very execution is here, and not a later one of its run, or none."""
+        """Return True if this very execution is here, rather than a later one of its run or
+        none.
+        """
         return self.executions.get(execution.run_id) is execution
 
     # ------------------------------------------------------------ moves of a run
 
     def guard(self, execution: Execution, move: Callable[..., None], *args: Any) -> None:
-        """A move of an execution. What goes wrong in it is its own: the run is handed back, the
-        worker goes on.
+        """Call a method of an execution. An error hands back this run only; the worker
+        continues.
         """
         try:
             move(*args)
@@ -104,19 +105,19 @@ class Runs:
             self.give_back(execution)
 
     def poke(self, run_ids: Iterable[int]) -> None:
-        """Somebody wants something of these runs; of those that are here, each asks what."""
+        """Make those of these runs that are here ask the database for their mail."""
         for run_id in run_ids:
             execution = self.executions.get(run_id)
             if execution is not None and not execution.over:
                 self.guard(execution, execution.poke)
 
     def hear(self, chains: Iterable[int], offers: Mapping[int, Offer]) -> list[int]:
-        """There is mail for these chains, which was committed before this: of those that are here,
-        each takes what is offered, or looks.
+        """Deliver committed mail to those of these chains whose runs are here: each takes its
+        offer, or asks the database.
 
         Returns:
-            The chains that must be woken in the database: their runs are not here, or may just be
-            leaving by a question that was asked before there was mail.
+            The chains to wake in the database: their runs are not here, or may be leaving by a
+                question asked before the mail arrived.
         """
         elsewhere = []
         for chain_id in chains:
@@ -130,10 +131,10 @@ class Runs:
         return elsewhere
 
     def poke_waiting(self) -> None:
-        """Has runs look that wait for something only the database knows.
+        """Make runs look that wait for something only the database knows.
 
-        Not in a loop itself, whose variables would hold the last execution
-        for as long as the loop rests.
+        A separate function, because a loop's own variables would keep the last execution alive
+        while it sleeps.
         """
         for execution in list(self.executions.values()):
             if execution.waits_for_database and not execution.over:
@@ -142,7 +143,7 @@ class Runs:
     # ------------------------------------------------------------ failures of the engine
 
     def engine_failed(self, claim: Claim, error: BaseException) -> None:
-        """Remembers it: a run that comes back again and again is held."""
+        """Count a failure of the engine on a run, so that repeated failures hold it."""
         while len(self._engine_failures) >= MAX_REMEMBERED:
             del self._engine_failures[next(iter(self._engine_failures))]
         tries = self._engine_failures.pop(claim.run_id, (0, ""))[0] + 1
@@ -154,8 +155,8 @@ class Runs:
         self._engine_failures[claim.run_id] = tries, told
 
     def hopeless(self, claim: Claim) -> tuple[int, str] | None:
-        """Return how often the engine has failed at this run, and with what, if that is too often;
-        then it is counted anew.
+        """Return the number of failures and the last error if the engine has failed on this run too
+        often, and reset the count. Else return None.
         """
         tries, why = self._engine_failures.get(claim.run_id, (0, ""))
         if tries < MAX_ENGINE_FAILURES:
@@ -166,26 +167,27 @@ class Runs:
     # ------------------------------------------------------------ leaving
 
     def remove(self, execution: Execution) -> None:
-        """The run leaves this worker."""
+        """Take apart a run that leaves this worker."""
         self.departures += 1
         self.executions.pop(execution.run_id, None)
         for tell in self._leaving:
             tell(execution)
+        # Closing cuts the references that `when_leaving` callbacks may still read.
         execution.close()
         for tell in self._left:
             tell(execution)
         self.changed.set()
 
     def remove_all(self) -> None:
-        """They are no longer ours, and nothing more is said of them."""
+        """Take apart all runs without handing them back: other workers have them."""
         for execution in list(self.executions.values()):
             self.remove(execution)
 
     def discard(self, execution: Execution, why: str) -> None:
-        """Takes an execution apart whose run is no longer ours."""
+        """Take apart an execution whose run another worker holds."""
         if self.has(execution):
             log.warning(
-                "run %s goes on elsewhere: %s",
+                "run %s continues elsewhere: %s",
                 execution.claim.key,
                 why,
                 extra=log_fields(execution.claim),
@@ -194,17 +196,17 @@ class Runs:
             self.remove(execution)
 
     def count_left(self, execution: Execution, place: str) -> None:
-        """Counts a run that leaves without an end of its own."""
+        """Count a run that leaves without an outcome of its own."""
         if self._meter is not None:
             self._meter.run_left(execution.claim.workflow, place)
 
     def give_back(self, execution: Execution) -> None:
-        """The run must be replayed, here or elsewhere: something of it is lost."""
+        """Hand back a run that must be replayed, here or elsewhere."""
         self.remove(execution)
         self.release_soon(execution.claim)
 
     def release_soon(self, claim: Claim) -> None:
-        """Hands a run back beside; a worker that stops waits for it."""
+        """Hand a run back in the background. A stopping worker waits for it."""
         task = self._tasks.spawn(self._release([claim]))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
@@ -222,12 +224,11 @@ class Runs:
     # ------------------------------------------------------------ the end of the worker
 
     async def drain(self, deadline: float, may_come: Callable[[], bool]) -> None:
-        """Lets what is under way come to an end,
-        and hands back each run that has nothing left to do here.
+        """Let running work end, and hand back each run that has nothing left to do here.
 
         Args:
-            deadline: Time of the loop after which nothing is waited for any more.
-            may_come: Called for whether a claim may still bring some.
+            deadline: Time of the loop at which waiting ends.
+            may_come: Returns True while a claim may still bring runs.
         """
         for execution in list(self.executions.values()):
             self.guard(execution, execution.drain)
@@ -247,7 +248,7 @@ class Runs:
                 pass
 
     async def hand_back_all(self) -> None:
-        """Hands back whatever is here, and waits for those that are being handed back beside."""
+        """Hand back all runs, and wait for the hand-backs under way."""
         await self._hand_back(list(self.executions.values()))
         if self._releases:
             await asyncio.wait(self._releases)

@@ -1,13 +1,12 @@
-"""The scheduler: fires the schedules that are due, and computes the slots that come next.
+"""The scheduler: fires due schedules, and computes their next slots.
 
-The database decides what is due, and lets one worker at a time come at that time
-(``sql/events/schedules.sql``). Here expressions of cron are evaluated, in a thread, since one may
-take a while. Nothing rests on the scheduler but punctuality: a slot that it is late for is found by
-whoever looks next.
+The database decides what is due, and lets one worker at a time look (``sql/events/schedules.sql``).
+Cron expressions are evaluated here, in a thread, because one may take a while. Only punctuality
+depends on the scheduler: a late slot is found by the next look of any worker.
 
-A worker says which schedules its code declares before it looks for the first time. It fires what
-was missed before it sets those that have changed, so these slots are the ones of the old code. If
-workers say different things of one schedule, the database chooses.
+Before its first look, a worker reports which schedules its code declares. It fires missed slots
+before it updates the schedules that have changed, so these slots are those of the old code. If
+workers declare a schedule differently, the database chooses.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ log = logging.getLogger("pgflow")
 
 SCHEDULES_A_ROUND = 100
 FIRST_SECONDS = 1.0
-"""A worker that declares no schedules has better things to do at first."""
+"""Delay of the first look of a worker without schedules, whose start has more urgent work."""
 TROUBLE_SECONDS = 5.0
 LEAST_SECONDS = 0.005
 
 
 class Fired(NamedTuple):
-    """Result of firing all that is due.
+    """Result of firing all due slots.
 
     Attributes:
         runs: Number of runs that were started.
@@ -55,15 +54,13 @@ class Fired(NamedTuple):
 
 
 class Scheduler(Loop):
-    """See the module.
-
-    It keeps the schedules of the code, the number under which the worker has declared them, and the
-    wish to look at once.
+    """Fires schedules. It keeps the schedules of the code, the worker's number under which they are
+    declared, and the request to look at once.
 
     Args:
-        life: Of the worker: its number, and whether it stops.
-        news: Told of the lanes in which runs were started.
-        poller: Asked to look when runs were cancelled.
+        life: The worker's number, and whether it stops.
+        news: Announces the lanes in which runs were started.
+        poller: Polls when runs were cancelled.
     """
 
     name = "the loop of schedules"
@@ -88,11 +85,11 @@ class Scheduler(Loop):
         self._wanted = asyncio.Event()
 
     def look_now(self) -> None:
-        """Looks at once instead of at the next time."""
+        """Look for due slots at once."""
         self._wanted.set()
 
     async def loop(self) -> None:
-        """Looks when a slot is due, if this worker is the one to do it."""
+        """Look when a slot is due, if it is this worker's turn."""
         wait = 0.0 if self._declared else FIRST_SECONDS
         while True:
             try:
@@ -114,7 +111,7 @@ class Scheduler(Loop):
                 log.warning("cannot keep the schedules: %s", redacted(error))
 
     async def fire(self) -> Fired:
-        """Fires all that is due at once, whoever keeps the schedules."""
+        """Fire all due slots at once, even if it is another worker's turn."""
         await self._declare()
         return await self._fire_all()
 
@@ -132,8 +129,8 @@ class Scheduler(Loop):
         )
         for name in kept.undeclared:
             log.warning(
-                "schedule %s is due, and the code of no living worker declares it: it starts "
-                "nothing until one does. If it is gone for good: pgflow schedules remove %s",
+                "schedule %s is due, but no living worker's code declares it: it starts "
+                "nothing until one does. To remove it for good: pgflow schedules remove %s",
                 name,
                 name,
             )
@@ -152,13 +149,14 @@ class Scheduler(Loop):
         return kept
 
     async def _declare(self) -> None:
-        """Declares the schedules of the code, once for each number that the worker has."""
+        """Declare the schedules of the code, once for each registration of the worker."""
         async with self._declaring:
             worker_id = self._life.worker_id
             if not self._declared or self._declared_as == worker_id:
                 return
             names = [one["name"] for one in self._declared]
             await self._control.ask(calls.attach_schedules(worker_id, names))
+            # Before declaring: missed slots belong to the old expression.
             await self._fire_all()
             query = calls.declare_schedules(worker_id, self._declared)
             for name in await self._control.ask(query):

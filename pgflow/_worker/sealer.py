@@ -1,9 +1,9 @@
-"""The sealer: seals what has been recorded, once an operator has asked for it.
+"""The sealer: seals the journal, once an operator has turned sealing on.
 
 The database does the work, decides what is due and lets one worker at a time do it
-(``sql/ledgers/seals.sql``). A round is small, and while there is more to do the sealer rests four
-times as long as a round has taken: it shares the connection with claims and polls, and whoever
-waits for those must not notice.
+(``sql/ledgers/seals.sql``). A round is small, and while there is more to do, the sealer rests four
+times as long as a round took: it shares its connection with claims and polls, and must not delay
+them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+# Bounds one transaction, and so the time that claims wait for the shared connection.
 RUNS_A_ROUND = 100
 REST = 4.0
 FIRST_SECONDS = 1.0
-"""A worker that has just come has better things to do."""
+"""Delay of the first round of a worker, whose start has more urgent work."""
 OFF_SECONDS = 60.0
-"""Time between two questions of a worker whether sealing was switched on."""
+"""Interval between checks whether sealing was turned on."""
 
 
 class Sealer(Loop):
-    """See the module. It keeps nothing but the wish to seal at once."""
+    """Seals round after round. Its only state is the request to seal at once."""
 
     name = "the loop of seals"
 
@@ -40,11 +41,11 @@ class Sealer(Loop):
         self._wanted = asyncio.Event()
 
     def look_now(self) -> None:
-        """Seals at once instead of at the next time."""
+        """Seal at once."""
         self._wanted.set()
 
     async def loop(self) -> None:
-        """Seals round after round."""
+        """Seal round after round."""
         wait = FIRST_SECONDS
         while True:
             try:
@@ -60,7 +61,7 @@ class Sealer(Loop):
                 log.warning("cannot seal the journal: %s", redacted(error))
 
     async def _seal(self) -> float:
-        """Return the seconds until the next round, after one."""
+        """Seal one round, and return the seconds until the next."""
         began = time.monotonic()
         sealed = await self._control.ask(seal_calls.seal_units(RUNS_A_ROUND))
         if sealed.has_more:

@@ -1,9 +1,9 @@
-"""The loop of workflows in SQL: the database works on them itself, and a worker has it do so.
+"""The loop of workflows in SQL: the database runs them itself, in a call that a worker makes.
 
-It looks whether such runs are ready, and if so calls the procedure `pgflow.work` on a connection of
-its own until none is. That call is a worker of its own in the database, by its session
-(``sql/flows/work.sql``): nothing of a run in SQL comes by here. Timers and signals are found by the
-poller, as they are for all runs.
+When such runs are ready, the loop calls the procedure `pgflow.work` on its own connection until
+none is ready. By its session, that call is a separate worker in the database
+(``sql/flows/work.sql``), so runs in SQL never pass through this process. The poller finds their
+timers and signals, as for all runs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger("pgflow")
 
 
 class SqlFlows(Loop):
-    """See the module. It keeps the connection on which a call is under way.
+    """Calls `pgflow.work`. It keeps the connection of the call under way.
 
     Args:
         queues: Queues that the worker serves.
-        poll_seconds: Between two looks that find nothing.
+        poll_seconds: Between looks that find nothing.
     """
 
     name = "the loop of workflows in SQL"
@@ -52,11 +52,11 @@ class SqlFlows(Loop):
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then: the call ends."""
+        """Cut a call on the old primary."""
         cut_if_left(self._connection, left_at)
 
     async def loop(self) -> None:
-        """Looks, and works until nothing is ready."""
+        """Look for ready runs, and work until none is left."""
         while True:
             try:
                 while await self._look():
@@ -74,7 +74,7 @@ class SqlFlows(Loop):
         try:
             await connection.execute(flow_calls.WORK, (self._queues,))
         except asyncio.CancelledError:
-            # The server has broken off the call, which held a run perhaps.
+            # The server has aborted the call, which may have held a run.
             await quietly(run_async(connection, flow_calls.reap_sessions()))
             raise
         finally:

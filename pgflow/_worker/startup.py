@@ -1,5 +1,5 @@
-"""Functions of an app around its workers: called before the first of an event loop claims, and
-after the last has ended.
+"""The ``on_start`` and ``on_stop`` functions of an app: called before the first worker of an event
+loop claims, and after the last has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Hook = Callable[[], Any]
 
 
 class _Turn:
-    """The workers of one event loop."""
+    """The number of workers on one event loop, and a lock around the calls."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -38,24 +38,25 @@ class Hooks:
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary()
 
     def add_start(self, fn: Hook) -> None:
-        """Adds a function that is called before workers claim."""
+        """Add a function to call before workers claim."""
         self._on_start.append(_checked(fn, "on_start"))
 
     def add_stop(self, fn: Hook) -> None:
-        """Adds a function that is called when workers have ended."""
+        """Add a function to call after workers have ended."""
         self._on_stop.append(_checked(fn, "on_stop"))
 
     @asynccontextmanager
     async def around(self) -> AsyncIterator[None]:
-        """Calls the functions around one worker, unless another worker of this event loop has had
-        or still needs them.
+        """Call the functions around one worker, unless another worker of this event loop has called
+        them or still needs them.
 
         Raises:
-            WorkerFailed: A function raised. Where that was one of ``on_start``,
-                the worker must not start.
+            WorkerFailed: A function raised. If it is one of ``on_start``, the worker must not
+                start.
         """
         turn = self._turns.setdefault(asyncio.get_running_loop(), _Turn())
         async with turn.lock:
+            # Under the lock: no second worker claims before these have ended.
             if not turn.workers:
                 for hook in self._on_start:
                     await _call(hook, "on_start")
@@ -69,7 +70,7 @@ class Hooks:
                     await self._stop()
 
     async def _stop(self) -> None:
-        """Calls each function of ``on_stop``, the last declared first, whatever the others do."""
+        """Call each ``on_stop`` function, the last declared first, even if others fail."""
         failure: WorkerFailed | None = None
         for hook in reversed(self._on_stop):
             try:
@@ -90,7 +91,7 @@ def _checked(fn: Any, decorator: str) -> Hook:
         inspect.signature(fn).bind()
     except TypeError as error:
         raise DefinitionError(
-            f"a function of @app.{decorator} is called without arguments, and {_name(fn)} lacks "
+            f"a function of @app.{decorator} is called without arguments, but {_name(fn)} needs "
             f"some: {error}"
         ) from None
     return fn  # type: ignore[no-any-return]
@@ -101,7 +102,7 @@ def _name(fn: Any) -> str:
 
 
 async def _call(hook: Hook, decorator: str) -> None:
-    """Calls one; a ``def`` in a thread, so that it may take its time."""
+    """Call one function; a ``def`` runs in a thread, so that it cannot block the loop."""
     try:
         if inspect.iscoroutinefunction(hook):
             await hook()

@@ -1,7 +1,7 @@
-"""Loops that must go on: what one of them raises ends neither it nor, unseen, its worker.
+"""Supervises loops: an error in one neither ends the loop nor goes unnoticed.
 
-A loop that fails begins again after a while, each time a longer one. Where that is in vain, whoever
-rests on the loop is told and ends.
+A failed loop restarts after a pause, longer each time. If it keeps failing, its owner is notified
+and ends.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 MAX_FAILURES = 8
-"""Failures in a row that are the end: about ten seconds of beginning again."""
+"""Failures in a row after which a loop is given up: about ten seconds of restarts."""
 HEALTHY_SECONDS = 60.0
-"""After so long without a failure, the next is the first again."""
+"""Time without a failure that resets the count."""
 CANCEL_AGAIN_SECONDS = 1.0
-"""Seconds to wait for a cancelled task until it is told again."""
+"""Seconds to wait for a cancelled task before cancelling it again."""
 
 
 def back_off_seconds(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row."""
+    """Return the seconds to wait after this many failures in a row."""
     return float(min(5.0, 0.05 * 2 ** min(failures, 10))) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
 
 
 class Failures:
-    """Counts the failures of a loop that come close upon each other."""
+    """Counts the failures of a loop in close succession."""
 
     def __init__(self) -> None:
         self.count = 0
         self._last = time.monotonic()
 
     def add(self) -> bool:
-        """One more; answers whether it is worth to begin again."""
+        """Count a failure; return False once restarting is pointless."""
         now = time.monotonic()
         self.count = 1 if now - self._last > HEALTHY_SECONDS else self.count + 1
         self._last = now
@@ -51,8 +51,8 @@ class Failures:
 
 
 def is_the_end(error: BaseException) -> bool:
-    """Return True if an error out of code that nothing is awaited in ends the process: Ctrl-C, or
-    the exit that a handler of a signal asks for.
+    """Return True if an error from code that awaits nothing ends the process: Ctrl-C, or a signal
+    handler's exit.
     """
     return is_interrupt(error) or (
         isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread()
@@ -60,17 +60,17 @@ def is_the_end(error: BaseException) -> bool:
 
 
 def is_own_end(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return True if an error raised in a task is the end of the task itself or of the process, and
-    not an error of its work.
+    """Return True if an error raised in a task ends the task itself or the process, rather than
+    being an error of its work.
 
     Args:
         error: The error.
-        task: The one that was running when its coroutine began.
+        task: The task that was current when its coroutine started.
     """
     if isinstance(error, asyncio.CancelledError):
         # Something in it may have been cancelled, and not the task.
         return task is None or task.cancelling() > 0
-    if isinstance(error, GeneratorExit):  # a coroutine that is closed has no task any more
+    if isinstance(error, GeneratorExit):  # a coroutine that is being closed has no task
         return asyncio._get_running_loop() is None or asyncio.current_task() is not task
     return is_the_end(error)
 
@@ -78,12 +78,12 @@ def is_own_end(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
 async def keep_going(
     name: str, loop: Callable[[], Awaitable[Any]], give_up: Callable[[str, BaseException], None]
 ) -> None:
-    """Runs a loop until its task is cancelled.
+    """Run a loop until its task is cancelled, and restart it after each failure.
 
     Args:
         name: Name for the log.
         loop: Makes a coroutine that never returns.
-        give_up: Called with the name and the last error once beginning again is in vain.
+        give_up: Called with the name and the last error once restarting is pointless.
     """
     failures = Failures()
     task = asyncio.current_task()
@@ -92,7 +92,7 @@ async def keep_going(
         try:
             await loop()
             error = RuntimeError("it has ended by itself")
-        except BaseException as failed:  # whatever it is, it must go on
+        except BaseException as failed:  # on any error, the loop must continue
             if is_own_end(failed, task):
                 raise
             error = failed
@@ -100,16 +100,16 @@ async def keep_going(
             give_up(name, error)
             return
         delay = back_off_seconds(failures.count)
-        log.error("%s failed, and begins again in %.2f s", name, delay, exc_info=error)
+        log.error("%s failed; restarting in %.2f s", name, delay, exc_info=error)
         await asyncio.sleep(delay)
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels tasks, and waits until they have ended; their errors are nobody's any more.
+    """Cancel tasks, and wait until they have ended. Their errors are dropped.
 
     A cancel may be lost: ``asyncio.wait_for`` of Python 3.11, in which psycopg 3.2 waits for its
-    socket, drops one that meets the end of what it waits for (python/cpython#86296).
-    So it is said again.
+    socket, drops one that coincides with the end of the wait (python/cpython#86296). So it is
+    repeated.
     """
     asked = list(tasks)
     left = set(asked)
@@ -121,8 +121,8 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def quietly(awaitable: Awaitable[Any]) -> None:
-    """Awaits what need not succeed: whatever it leaves undone, the next poll,
-    a reaper or another worker finds.
+    """Await something that need not succeed: the next poll, a reaper or another worker makes up for
+    it.
     """
     try:
         await awaitable

@@ -1,9 +1,10 @@
-"""Suspects: runs that a second worker died over, with no unit since its claim. A worker has one
-group of them at a time, which the database bounds (`sql/ops/worker.sql`), so that a run that kills
-is soon alone.
+"""Suspects: runs whose worker died without a new unit since the claim, twice. A worker takes one
+group of them at a time, whose size the database bounds (`sql/ops/worker.sql`), so a run that kills
+its workers is soon alone in its group.
 
-It takes the next group once each of this one has got on: a body of it has returned, or it has lived
-on here. For how long doubles with each death, so that one that kills late is found as well.
+The worker takes the next group once it has cleared each run of this one: a body has returned, or
+the run has survived here for long enough. That time doubles with each death, to catch a run that
+kills late.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from collections.abc import Callable
 from pgflow._engine.execution import Execution
 from pgflow._model.claims import Claim
 
+# Bounds the time at about a week with the default time-out.
 MOST_DOUBLINGS = 16
 
 
 class Suspects:
-    """See the module. It keeps, by run, the alarm at which a suspect has lived on.
+    """Tracks suspects. It keeps, by run, the timer that clears a surviving one.
 
     Args:
         want_claims: Called when there is room for the next group.
-        dead_after_seconds: Without a sign of life so long, a worker is dead.
+        dead_after_seconds: A worker without a heartbeat for this long is dead.
     """
 
     def __init__(self, want_claims: Callable[[], None], dead_after_seconds: float) -> None:
@@ -32,19 +34,19 @@ class Suspects:
 
     @property
     def has_room(self) -> bool:
-        """True if a claim may bring some."""
+        """True if a claim may bring suspects."""
         return not self._alarms
 
     def claimed(self, claim: Claim) -> None:
-        """This one was claimed."""
+        """Track a claimed suspect."""
         run_id = claim.run_id
         lives_on = self._dead_after_seconds * 2 ** min(claim.suspect - 2, MOST_DOUBLINGS)
         alarm = asyncio.get_running_loop().call_later(lives_on, self._cleared, run_id)
         self._alarms[run_id] = alarm
 
     def got_on(self, execution: Execution) -> None:
-        """A suspect that has got on makes room. A licence is not enough: its body may be what
-        kills.
+        """Clear a suspect that has made progress. A licence is not enough, because the licensed
+        body may be what kills.
         """
         if self._alarms:
             self._cleared(execution.run_id)

@@ -1,8 +1,8 @@
-"""Calls of a relay's target: what it raises is its own failure, whatever that is.
+"""Calls a relay's target, and attributes its errors to it.
 
-A target may ask another database that is down, cancel itself, or end the program. None of this says
-anything of the worker: the event has failed, is tried again, and is dead in the end. Only trouble
-of the connection in which a handler works for us is not the handler's.
+A target may query another database that is down, cancel itself, or exit the program. None of this
+is an error of the worker: the event has failed, is retried, and is dead in the end. Only trouble
+with the connection that pgflow passes to a handler is not the handler's.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class TargetFailed(Exception):
 
 @contextmanager
 def judged(transaction: Any = None) -> Iterator[None]:
-    """Raises what a target raises in the block as its failure.
+    """Raise errors of a target in the block as TargetFailed.
 
     Args:
-        transaction: That in which it works; None if it has none of ours.
+        transaction: The transaction that the target works in; None if it has none of pgflow's.
 
     Raises:
-        TargetFailed: It has failed.
+        TargetFailed: The target has failed.
     """
     try:
         yield
@@ -51,7 +51,7 @@ def judged(transaction: Any = None) -> Iterator[None]:
 def _is_being_cancelled() -> bool:
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # a thread has no loop, and nobody cancels it
+    except RuntimeError:  # a thread has no loop and cannot be cancelled
         return False
     return task is not None and task.cancelling() > 0
 

@@ -1,7 +1,7 @@
 """Threads that never keep the process from ending.
 
 A body in a thread cannot be stopped. Python joins the threads of its own executors at exit, so one
-body that hangs would keep a worker alive that has already handed its runs back.
+hanging body would keep a worker alive that has already handed its runs back.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class Job:
-    """Work for one of the threads; what it comes to is told there.
+    """Work for one of the threads, whose result is reported from there.
 
     Args:
-        work: Is called in the thread; raises nothing.
-        tell: Is called with what it has returned, once the thread counts as free.
+        work: Called in the thread; must not raise.
+        tell: Called with its result, once the thread counts as free.
     """
 
     __slots__ = ("_outcome", "_tell", "_work", "state")
@@ -41,24 +41,24 @@ class Job:
         self.state: Literal["waiting", "running", "done", "given up", "lost"] = "waiting"
 
     def may_begin(self) -> bool:
-        """Return True if anybody still waits for it; ask once, under the lock of the threads."""
+        """Return True if the job should run. Call it once, under the lock of the threads."""
         return self.state == "waiting"
 
     def cancel(self) -> None:
-        """It will not begin."""
+        """Keep the job from starting."""
         self.state = "given up"
 
     def run(self) -> None:
-        """Does the work."""
+        """Do the work."""
         self._outcome = self._work()
 
     def tell(self) -> None:
-        """Tells what it came to."""
+        """Report the result."""
         self._tell(self._outcome)
 
 
 class _Promise(Future[Any]):
-    """A future that knows its job."""
+    """A future with a reference to its job."""
 
     job: _Promised
 
@@ -95,14 +95,13 @@ class _Promised(Job):
 
 
 class DaemonThreads(Executor):
-    """An executor of daemon threads, each kept for the next job,
-    since libraries keep connections by thread.
+    """An executor of daemon threads. Each thread is kept for further jobs, because libraries keep
+    connections per thread.
 
-    A thread whose job nobody waits for any more is lost to it until the job returns:
-    another takes its place.
+    A thread is lost while it runs a job that was given up, and another thread takes its place.
 
     Args:
-        max_workers: Most jobs at once; more wait for one of them.
+        max_workers: Most jobs at once; further jobs wait.
         name: Name of the threads.
         max_lost: Number of lost threads that are replaced.
     """
@@ -119,17 +118,15 @@ class DaemonThreads(Executor):
         self.max_lost = max_lost
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Runs a function in one of the threads,
-        a new one if all are busy and there may be more.
-        """
+        """Run a function in one of the threads: a new one if all are busy and the limit allows."""
         future = _Promise()
         future.job = _Promised(future, lambda: fn(*args, **kwargs))
         self._begin(future.job)
         return future
 
     def start(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> Job:
-        """As :meth:`submit`, without a future: a good part of what a short job costs.
-        See :class:`Job`.
+        """Run a job without a future, which is a good part of the cost of a short job. See
+        :class:`Job`.
         """
         job = Job(work, tell)
         self._begin(job)
@@ -153,14 +150,14 @@ class DaemonThreads(Executor):
 
     @property
     def lost(self) -> int:
-        """Number of threads still at jobs that nobody waits for."""
+        """Number of threads that still run jobs that were given up."""
         return len(self._lost)
 
     def give_up(self, what: Job | Future[Any]) -> bool:
-        """Nobody waits for this job any more; answers whether that has cost a thread."""
+        """Give up a job; return True if that has cost a thread."""
         job = what if isinstance(what, Job) else what.job if isinstance(what, _Promise) else None
         with self._lock:
-            if job is None or job.state != "running":  # it has ended, or never begins
+            if job is None or job.state != "running":  # it has ended, or will never begin
                 if job is not None and job.state == "waiting":
                     job.state = "given up"
                 return False
@@ -189,13 +186,14 @@ class DaemonThreads(Executor):
                         self._start_another()
                     else:
                         self._unfinished -= 1
+                # Outside the lock, with the thread already free: it may start the next job.
                 job.tell()
                 if is_lost:
                     return
             del job
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """Lets the threads end with the job that they are at; never waits for them."""
+        """Let the threads end after their current job; never wait for them."""
         del wait
         with self._lock:
             self._closed = True
@@ -211,8 +209,8 @@ class DaemonThreads(Executor):
 
 
 class SpareThreads:
-    """Daemon threads for work that may stand still for long: as many as there is work, of which
-    some are kept for the next.
+    """Daemon threads for work that may block for long. There are as many as there is work, and some
+    are kept for reuse.
 
     Args:
         most: Number of threads that are kept.
@@ -226,7 +224,7 @@ class SpareThreads:
         self._closed = False
 
     def run(self, work: Callable[[], None]) -> None:
-        """Does work, which raises nothing, in a thread of its own until it returns."""
+        """Run work in its own thread until it returns. The work must not raise."""
         try:
             self._idle.pop().put(work)
         except IndexError:
@@ -239,7 +237,7 @@ class SpareThreads:
         while (work := inbox.get()) is not None:
             thread.name = self._name
             work()
-            work = None  # what it holds must not wait for the next
+            work = None  # its references must not live until the next
             if len(self._idle) >= self._most:
                 return
             thread.name = f"{self._name}, spare"
@@ -248,7 +246,7 @@ class SpareThreads:
                 self.close()
 
     def close(self) -> None:
-        """Keeps none any more."""
+        """Keep no more threads."""
         self._closed = True
         while self._idle:
             with contextlib.suppress(IndexError):
@@ -256,11 +254,11 @@ class SpareThreads:
 
 
 class Posts:
-    """Calls that threads leave for an event loop. All that are there are made in one turn of it, in
-    their order: it is woken once.
+    """Calls that threads post to an event loop. One turn of the loop makes all pending calls in
+    order, so it is woken once.
 
     Args:
-        loop: Of the thread that makes this.
+        loop: The loop of the thread that creates this.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -269,12 +267,13 @@ class Posts:
         self._is_told = False
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Has a call made by the loop; it must not raise.
-        Nothing happens once the loop is closed.
+        """Schedule a call on the loop; the call must not raise.
+
+        Does nothing once the loop is closed.
         """
         self._calls.append((call, args))
         if not self._is_told:
-            # It is unset before the calls are counted: whoever sees it set is counted.
+            # `_make` unsets it before counting: calls posted while it is set are counted.
             self._is_told = True
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._make)
@@ -291,8 +290,8 @@ class Posts:
                 self._loop.call_soon(self._make)
 
     def ask(self, call: Callable[..., object], *args: Any) -> Any:
-        """In another thread: has a call made that is given one more argument, an :class:`Answer`,
-        and waits for that.
+        """Call a function on the loop with an additional :class:`Answer`, and wait for that answer.
+        Use it from other threads.
 
         Raises:
             RuntimeError: The loop is closed, or ends before it answers.
@@ -306,51 +305,51 @@ class Posts:
 
 
 LOOK_SECONDS = 1.0
-"""Seconds between a waiting thread's looks whether its event loop still exists."""
+"""Interval at which a waiting thread checks that its event loop is still open."""
 
 
 class Answer:
-    """Answer that a thread waits for."""
+    """An answer that a thread waits for."""
 
     __slots__ = ("_error", "_lock", "_value")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Held until there is an answer.
         self._lock.acquire()
         self._value: Any = None
         self._error: BaseException | None = None
 
     def give(self, value: Any) -> None:
-        """Answers; once."""
+        """Set the answer; once."""
         self._value = value
         self._lock.release()
 
     def fail(self, error: BaseException) -> None:
-        """Answers with an error, which is raised where it is waited for; once."""
+        """Set an error, which the waiting thread raises; once."""
         self._error = error
         self._lock.release()
 
     def arrives_within(self, seconds: float) -> bool:
-        """Waits for it."""
+        """Wait for the answer; return False after a time-out."""
         return self._lock.acquire(timeout=seconds)
 
     def take(self) -> Any:
-        """The value, or the error raised."""
+        """Return the value, or raise the error."""
         if self._error is not None:
             raise self._error
         return self._value
 
 
 class AppCalls:
-    """Calls functions of the app that are asked again and again until they answer: checkers of
-    Refs, the pager's hook.
+    """Calls functions of the app that are retried until they answer, such as checkers of Refs and
+    the pager's hook.
 
-    A ``def`` runs in a thread. There are threads for these calls alone, so that those that hang
-    keep none from the bodies of steps, and a call that hangs is not made again: whoever asks the
-    same waits for it.
+    A ``def`` runs in a thread. These calls have their own threads, so that hanging ones block no
+    bodies of steps. A hanging call is not repeated: later calls with the same key wait for it.
 
     Args:
-        max_workers: In how many threads at once.
+        max_workers: Most threads at once.
         name: Name of the threads.
     """
 
@@ -362,9 +361,9 @@ class AppCalls:
         """Call a function, ``async def`` or ``def``, and return its answer; raise its error.
 
         Args:
-            fn: It.
+            fn: The function.
             argument: Its argument.
-            key: The same for the same question.
+            key: Identifies the question: calls with the same key share an answer.
         """
         if inspect.iscoroutinefunction(fn):
             return await fn(argument)
@@ -381,18 +380,18 @@ class AppCalls:
             self._under_way.pop(key, None)
 
     def close(self) -> None:
-        """Begins no more calls; never waits for those under way."""
+        """Start no more calls, and wait for none."""
         self._threads.shutdown(cancel_futures=True)
 
 
 def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return True if an error out of a function of the app is the function's own, not the end of
-    the process or of the awaiting task.
+    """Return True if an error from a function of the app is the function's own, rather than the end
+    of the process or of the awaiting task.
 
     Args:
-        error: Its error.
-        task: The one that awaits the function: where a coroutine is closed that was left behind, it
-            is not the current one.
+        error: The error.
+        task: The task that awaits the function. It is not the current one if an abandoned coroutine
+            is being closed.
     """
     if isinstance(error, asyncio.CancelledError):
         # It may have awaited something that was cancelled.
@@ -403,5 +402,5 @@ def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
 
 
 def start_daemon(job: Callable[[], None], name: str) -> None:
-    """Runs a job in a thread of its own."""
+    """Run a job in its own daemon thread."""
     threading.Thread(target=job, name=name, daemon=True).start()

@@ -1,8 +1,8 @@
-"""Transactional bodies: one attempt at a step in a transaction of the application,
-whose commit is the step's.
+"""Transactional bodies: one attempt at a step in a transaction of the application, whose commit is
+the step's.
 
-Only the connection that the body is handed is ours. Trouble with it,
-or in opening it, says nothing of the step.
+Only the connection passed to the body is pgflow's. Trouble with it, or with opening it, is not an
+outcome of the step.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from pgflow._worker.wakes import Wakes
 from pgflow.errors import NotStorable
 
 LONGEST_TIMEOUT_MS = 2**31 - 1
-"""The longest that a setting of the server can say, 24 days."""
+"""The longest time-out that the server accepts, 24 days."""
 
 
 class TransactionBodies:
-    """See the module. It remembers which library of connections each step uses.
+    """Makes attempts at transactional steps. It remembers the provider of each step's connection.
 
     Args:
         calls: Calls the body.
-        transactions: Knows what is open, and may have to be cut.
-        turns: Of the runs, to fence.
-        wakes: Told of the runs that a transaction has sent something to.
-        busy_poll: As the worker waits for answers.
+        open_transactions: Tracks the open transactions, and can cut them.
+        turns: Turns of the runs, to fence.
+        wakes: Wakes the runs that a transaction has sent messages to.
+        busy_poll: Polls for answers as the rest of the worker does.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TransactionBodies:
     async def attempt(
         self, execution: Execution, call: StepCall, scope: StepScope, step: Any
     ) -> None:
-        """Runs the body once, and commits what it came to behind the fence.
+        """Run the body once, and commit its result behind the fence.
 
         Raises:
             Trouble: Its connection, or its server, is in trouble.
@@ -96,7 +96,7 @@ class TransactionBodies:
                 text = call.spec.result.encode(value, what)
                 if (envelopes := execution.claim.envelopes) is not None:
                     call.stored, text = seal_result(call, text, envelopes)
-                # What the workflow could not read must not be committed.
+                # Do not commit a result that the workflow cannot read.
                 call.spec.result.decode(text, what)
             except NotStorable as error:
                 raise transactions.Unstorable(error) from error
@@ -133,6 +133,7 @@ class TransactionBodies:
         if wanted:
             if self._meter is not None:
                 self._meter.attempt_ended(step.effect)
+            # After the commit: a wake must see the messages.
             self._wakes.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
 
     def _in_thread(
@@ -189,8 +190,8 @@ class TransactionBodies:
 
 
 def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
-    """Return a test for errors of a transaction's connection. It is always true where the library
-    does not tell its connection.
+    """Return a test for errors of a transaction's connection. It is always true if the library does
+    not expose its connection.
     """
 
     def is_ours(error: BaseException) -> bool:
@@ -201,14 +202,12 @@ def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
 
 
 def _has_closed(transaction: Any) -> bool:
-    """Return True if a body has closed the connection of its transaction:
-    one that is lost is broken.
-    """
+    """Return True if a body has closed the connection of its transaction, rather than lost it."""
     connection = getattr(transaction, "driver_connection", None)
     return bool(getattr(connection, "closed", False)) and not getattr(connection, "broken", True)
 
 
 def _raise_unless_open(error: Exception, is_open: bool) -> None:
-    """No transaction could be opened: that is nobody's outcome."""
+    """Raise Trouble if no transaction could be opened: that is not an outcome of the step."""
     if not is_open and database_error(error) is not None:
         raise transactions.Trouble(error) from error

@@ -1,9 +1,9 @@
-"""Undoing: taking back the effects of a dropped part of the journal, the last one first
+"""Undoing: compensates the effects of a dropped part of the journal, the last one first
 (``effects="compensate"``).
 
-They are known from the record only: their arguments are read by the annotations of the effect that
-has the name now. Where no such effect is found, or the arguments cannot be read,
-a person must take it back.
+Only the record describes them: their arguments are decoded with the annotations of the effect that
+has the name now. If no such effect exists, or the arguments cannot be decoded, a person must
+compensate it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from pgflow.errors import DefinitionError, NotStorable
 def make_undoing(
     claim: Claim, host: Any, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...]
 ) -> Undoing:
-    """The execution that takes back what was dropped, before that of the workflow's own code.
+    """Return the execution that compensates the dropped effects, before the workflow's own code
+    runs.
 
     Args:
         claim: A run whose heritage has something to undo.
         host: The worker.
-        workflow: The workflow, in whose module effects are looked for first.
+        workflow: The workflow, whose module is searched first for effects.
         errors: The app's ``errors=``.
     """
 
@@ -56,13 +57,13 @@ async def _undo(scope: WorkflowScope, workflow: Workflow[..., Any]) -> None:
     for recalled in [EffectToUndo(scope, execution, _effect(workflow, d), d) for d in done]:
         while recalled.is_owed:
             with contextlib.suppress(asyncio.CancelledError):
-                # It is in the journal, and reaches the code when that goes on.
+                # The cancel is in the journal, and reaches the code when that resumes.
                 await take_back(scope, [(recalled, recalled.call)], all_of_them=True)
 
 
 class EffectToUndo:
-    """An effect of the dropped part, as a saga takes it back. What is open goes on at once, so that
-    all of it is settled side by side.
+    """An effect of the dropped part, as a saga compensates it. Open ones resume at once, so that
+    all of them are settled in parallel.
     """
 
     has_compensation = True
@@ -101,21 +102,21 @@ class EffectToUndo:
 
     @property
     def is_owed(self) -> bool:
-        """True if it is still to be taken back, for all that is known."""
+        """True if the effect must still be compensated, as far as is known."""
         if self._is_undone or self.call.has_failed:
             return False
         return self._issued is None or not is_done(self._issued)
 
     def check_request(self, effect: EffectCall) -> None:
-        """It is taken back before the code can continue as new."""
+        """Accept any request: the effect is compensated before the code can continue as new."""
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
-        """As of an effect of the run that goes on."""
+        """Return the entry of the saga, as for an effect of the run that continues."""
         return self._effect.entry_of(scope, effect)
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
-        """Asks for it to be taken back; by a person, if it cannot be called, or somebody said that
-        its compensation has failed.
+        """Issue the compensation. A person must do it if it cannot be called, or if it was settled
+        as failed.
         """
         assert effect is self.call
         if self._issued is None or self._issued.is_closed:
@@ -147,15 +148,15 @@ def _result(effect: EffectStep[..., Any], scope: WorkflowScope, dropped: Dropped
 
 
 def _effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., Any]:
-    """The effect that a recorded one was;
-    a stand-in if the code at hand has none of its name, or several.
+    """Return the effect that was recorded, or a stand-in if the current code has none or several of
+    its name.
     """
     found = find_effect(dropped.name, dropped.note.get("code") or f"{workflow.fn.__module__}:")
     if found is not None:
         return found
 
     def unknown() -> None:
-        """Nobody here knows how it is done, asked after or taken back."""
+        """Stand in for an effect that this code can neither call, settle nor compensate."""
 
     return SyncEffect(
         unknown,

@@ -1,5 +1,5 @@
-"""Upkeep: leases that the worker does not know it has, room for the runs to come, and a schema that
-is no longer the one of its code.
+"""Upkeep: releases leases that the worker does not know of, makes room for future runs, and notices
+a changed schema.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from pgflow.schema import Standing, compare_stamp, own_assets
 log = logging.getLogger("pgflow")
 
 STRAYS_EVERY_SECONDS = 5.0
+# Three partitions are ahead of the newest run, so a minute is soon enough.
 PARTITIONS_EVERY_SECONDS = 60.0
 
 
 class Upkeep(Loop):
-    """See the module. It keeps the stamp of the schema that it has seen last.
+    """Does periodic maintenance. It keeps the stamp of the schema that it has seen last.
 
     Args:
-        heart: Looked at: without it the worker would be taken for dead.
-        committer: Closes connections that nothing needs.
-        claims: Told if no further run may be taken.
+        heart: Checked, because others would take the worker for dead without it.
+        committer: Closes idle connections.
+        claims: Stops claiming if the schema has outgrown this code.
         want_claims: Called when there may be work.
-        runs: Those that the worker knows it has.
+        runs: The runs that the worker knows of.
     """
 
     name = "the loop of upkeep"
@@ -67,7 +68,7 @@ class Upkeep(Loop):
         self._seen_stamp: str | None = str(own_assets().stamp)
 
     async def loop(self) -> None:
-        """Does all of it every few seconds, and what costs more every minute."""
+        """Run all checks every few seconds, and the expensive ones every minute."""
         partitioned = 0.0
         while True:
             try:
@@ -101,9 +102,7 @@ class Upkeep(Loop):
             await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
 
     def _compare_schema(self, comment: str | None) -> None:
-        """Says once what has become of the schema,
-        and takes no further runs if this code cannot work with it.
-        """
+        """Log a change of the schema once, and fail the worker if this code cannot work with it."""
         if comment == self._seen_stamp:
             return
         self._seen_stamp = comment
@@ -111,7 +110,7 @@ class Upkeep(Loop):
         self._claims.outgrown(is_outgrown=standing is Standing.BREAKING)
         if standing is Standing.NEWER:
             log.warning(
-                "the schema is of %s; this worker is of %s and goes on: start the new version "
+                "the schema is of %s; this worker is of %s and continues: start the new version "
                 "in its place",
                 comment,
                 ours,
@@ -125,7 +124,7 @@ class Upkeep(Loop):
         elif standing is Standing.OLDER:
             log.warning(
                 "the schema is of %s, older than this worker's %s: run `pgflow migrate`",
-                comment or "nobody known",
+                comment or "an unknown version",
                 ours,
             )
         else:

@@ -1,6 +1,6 @@
-"""Wakes: runs that a commit gave a reason to look at, woken after it in a transaction of its own.
+"""Wakes runs that a commit sent something to, after it, in a separate transaction.
 
-None of it is needed for correctness: what is not woken is found by the next poll.
+Correctness does not depend on it: the next poll finds what was not woken.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ log = logging.getLogger("pgflow")
 
 
 class Wakes:
-    """See the module. It keeps the chains that are to be woken;
-    while there are some, one task is at it.
-    """
+    """Wakes chains. While there are chains to wake, one task is running."""
 
     def __init__(
         self, control: WorkerConnection, tasks: Tasks, runs: Runs, news: News, poller: Poller
@@ -44,10 +42,11 @@ class Wakes:
         lanes: Collection[int],
         offers: Mapping[int, Offer] = MappingProxyType({}),
     ) -> None:
-        """Wakes runs, many in one transaction, but for those that are here, which look by
-        themselves; lanes have ready runs already.
+        """Wake runs, many in one transaction, except those that are here, which look by themselves.
+        Announce the lanes, whose runs are already ready.
 
-        What the nudges of those say is found by the next poll, which has nothing to do then.
+        The nudges of the runs that are here remain for the next poll, which then has nothing to do
+        for them.
         """
         if lanes:
             self._news.woken(list(lanes), [])
@@ -58,11 +57,12 @@ class Wakes:
 
     async def _wake(self) -> None:
         while self._chains:
+            # Take them all: what arrives during the query goes with the next one.
             chains, self._chains = self._chains, set()
             try:
                 woken = await self._control.ask(wake_calls.wake(sorted(chains), tell=False))
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.debug("cannot wake, the next poll will: %s", redacted(error))
+                log.debug("cannot wake; the next poll will: %s", redacted(error))
                 return
             self._news.woken(woken.lanes, woken.mail)
             if woken.ended:

@@ -1,4 +1,4 @@
-"""The watchdog: says once who holds up the worker's loop, whenever that stands still for long. It
+"""The watchdog: logs once which code blocks the worker's loop, whenever it is blocked for long. It
 looks from the heart's thread.
 """
 
@@ -18,12 +18,12 @@ log = logging.getLogger("pgflow")
 
 
 class Watchdog:
-    """See the module.
+    """Detects a blocked loop.
 
     Args:
-        ticks: Called for a number that the loop moves while it runs.
-        loop_thread_id: Of the thread that the loop runs in.
-        blocked_after_seconds: The loop standing still so long is worth a warning.
+        ticks: Returns a number that the loop moves while it runs.
+        loop_thread_id: Id of the loop's thread.
+        blocked_after_seconds: A loop that is blocked for this long is worth a warning.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Watchdog:
         self._warned = False
 
     def begin(self) -> None:
-        """The loop is here from now on."""
+        """Start watching now."""
         self._last = (self._ticks(), time.monotonic())
 
     def look(self) -> None:
-        """Looks if the loop has moved since the last look."""
+        """Check whether the loop has moved since the last look, and warn if it is blocked."""
         ticks, now = self._ticks(), time.monotonic()
         if ticks != self._last[0]:
             self._last = (ticks, now)
@@ -49,7 +49,7 @@ class Watchdog:
             self._warned = True
             who, where = _culprit(sys._current_frames().get(self._loop_thread_id))
             log.warning(
-                "the worker's loop has stood still for %.1f s in %s: %s",
+                "the worker's loop has been blocked for %.1f s by %s: %s",
                 now - self._last[1],
                 who,
                 where,
@@ -57,13 +57,13 @@ class Watchdog:
 
 
 def _culprit(frame: FrameType | None) -> tuple[str, str]:
-    """Return (name, source line) of the code that holds up the loop: a run's if it is on the stack,
+    """Return (name, source line) of the code that blocks the loop: a run's if it is on the stack,
     else a body or the application.
     """
     where = traceback.format_stack(frame)[-1].strip() if frame is not None else "?"
     while frame is not None:
         owner = frame.f_locals.get("self")
-        # Compiled, an execution has no frame of its own.
+        # A compiled execution has no frame of its own.
         execution = owner.host if isinstance(owner, WorkflowLoop) else owner
         if isinstance(execution, Execution):
             return f"the code of run {execution.claim.key!r} ({execution.claim.workflow})", where

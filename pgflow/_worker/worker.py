@@ -1,26 +1,25 @@
-"""A worker: claims runs, runs their code and the bodies of their steps, commits what they do.
+"""A worker: claims runs, runs their code and the bodies of their steps, commits the results.
 
-One event loop does all of it but the heart, which has its own thread, and the bodies of ``def``
+One event loop does everything except the heart, which has its own thread, and the bodies of ``def``
 steps and workflows. The worker holds five connections: two that commit, one for claims, polls and
-wakes, one that listens, one of the heart; four where nothing is to do. However many runs it works
-on, it needs no more but for transactional steps, which have a pool.
+wakes, one that listens, one of the heart. An idle worker holds four. The number does not grow with
+its runs, except for transactional steps, which have a pool.
 
-It is a list of parts (:mod:`pgflow._worker.parts`), and does little more than make them,
-start and stop them.
+It is a list of parts (:mod:`pgflow._worker.parts`), and does little more than create, start and
+stop them.
 
 A worker that stops does this in order:
 
-1. It claims nothing more, and each beat says so.
-2. Runs start no further bodies. One that stands still and has nothing left to commit is handed
-   back. This lasts for the grace at most.
-3. Bodies that still run are cancelled. What is left is handed back.
+1. It claims nothing more, and each beat announces that.
+2. Runs start no further bodies. A run that is idle and has nothing left to commit is handed back.
+   This lasts for the grace at most.
+3. Bodies that still run are cancelled. The remaining runs are handed back.
 4. The pager looks once more.
 5. The parts stop, the last one first. So notifications leave before the loops end, and the heart
    beats until the committer has ended.
 6. The worker leaves the table of workers, and closes its last connection.
 
-A worker that fails is told so by ``Life.fail``, whichever part it was. Whoever runs it stops it
-then, in the same order.
+Any part of a worker can fail it with ``Life.fail``. Its owner then stops it, in the same order.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ log = logging.getLogger("pgflow")
 
 
 class Sweep(NamedTuple):
-    """Result of a worker's single look: True if there was nothing to take, and the seconds until
-    the next timer or slot.
+    """Result of a single look: whether there was nothing to take, and the seconds until the next
+    timer or slot.
     """
 
     was_dry: bool
@@ -91,20 +90,20 @@ class Sweep(NamedTuple):
 
 
 class Worker:
-    """See the module. Make, start and stop it on a running event loop.
+    """One worker. Create, start and stop it on a running event loop.
 
     Args:
         connect: Options of its connections.
-        definitions: Of the app.
-        options: Its own.
-        tell: Called with the chains that have ended or answered somebody,
-            for those who wait in this process.
+        definitions: The app's.
+        options: The worker's own.
+        tell: Called with the chains that have ended or answered a request, to wake waiters in this
+            process.
 
     Attributes:
-        parts: In the order in which they are started. They are stopped in the opposite one.
+        parts: In the order in which they start. They stop in reverse order.
     """
 
-    # As long as the list of what there is: each part is made once, after those that it needs.
+    # As long as the list of parts: each is created once, after those that it needs.
     def __init__(
         self,
         connect: ConnectOptions,
@@ -118,7 +117,9 @@ class Worker:
         self.options = options
         self._want_claims = want_claims.set
 
-        # What all rest on.
+        # Used by all.
+        # Half of the time-out: effectful bodies stop starting well before others may reap the
+        # worker.
         life = self._life = Life(rhythm.dead_after / 2)
         tasks = self._tasks = Tasks(life)
         busy_poll = BusyPoll(options.busy_poll_seconds, self._is_quiet)
@@ -126,7 +127,7 @@ class Worker:
         acknowledged = self._acknowledged = Acknowledged()
         posts = Posts(loop)
 
-        # Runs that are here, and news of them.
+        # Runs, and news of them.
         notifier = Notifier(control, tasks)
         runs = self._runs = Runs(
             control, notifier, tasks, meter, tells_errors=definitions.envelopes is None
@@ -168,7 +169,7 @@ class Worker:
             options,
         )
 
-        # The way of a run: claimed, begun, hosted, committed.
+        # The path of a run: claimed, started, hosted, committed.
         queue = CommitQueue(runs, LINES)
         host = RunHost(runs, bodies, queue, posts, options.concurrency)
         beginnings = Beginnings(runs, host, turns, posts, tasks, definitions, options)
@@ -228,7 +229,7 @@ class Worker:
             scheduler,
             Sealer(tasks, control),
             *self._relays(tasks, control, news),
-            # One that drains once leaves them to `call pgflow.work`.
+            # A worker that drains once leaves them to `call pgflow.work`.
             *(
                 [SqlFlows(tasks, connect, control, options.queues, options.poll_seconds)]
                 if options.tally is None
@@ -237,6 +238,7 @@ class Worker:
             *([pager] if pager is not None else []),
             failures,
             tasks,  # all loops end together, before anything above
+            # Stopped first: their last reports still need `tasks` and the connection.
             progress,
             notifier,
             host,
@@ -248,14 +250,15 @@ class Worker:
         return [Relays(tasks, control, news, self.definitions, self.options.poll_seconds)]
 
     def _is_quiet(self) -> bool:
-        """Return True if there is nothing to do while an answer is waited for."""
+        """Return True if there is nothing else to do while waiting for an answer."""
         return len(self._runs.executions) <= 1
 
     # ================================================================ life
 
     async def start(self) -> None:
-        """Registers, and begins to work."""
+        """Register the worker, and start its parts."""
         try:
+            # First: every part uses the number that this assigns.
             await self._registration.register(is_patient=False)
             await self._registration.release_stuck()
         except BaseException:
@@ -269,27 +272,30 @@ class Worker:
         self._want_claims()
 
     async def stop(self) -> None:
-        """Claims nothing more, lets running bodies finish within the grace,
-        hands everything back, and leaves.
+        """Stop claiming, let running bodies finish within the grace, hand everything back, and
+        leave.
         """
         if not self._life.stop():
             return
+        # First: operators see a stopping worker during the whole grace.
         self._heart.say_that_it_stops()
         await self._runs.drain(
             asyncio.get_running_loop().time() + self.options.grace_seconds,
             lambda: self._claims.is_waiting,
         )
+        # Before the hand-back, so that bodies end before another worker claims their runs.
         await self._bodies.stop_all()
         await self._runs.hand_back_all()
         if self._pager is not None:
             await self._pager.look_once_more(self.options.grace_seconds)
+        # Before the parts stop: stopping `tasks` would cancel the calls.
         await self._failures.finish(self.options.grace_seconds)
         await self._stop_parts()
         await self._registration.end()
         await self._control.close()
 
     async def abandon(self) -> None:
-        """Ends as a crash would: nothing is handed back, nothing more is written."""
+        """End as a crash would: hand nothing back, and write nothing more."""
         self._life.stop()
         self._runs.remove_all()
         self._bodies.abandon()
@@ -301,8 +307,8 @@ class Worker:
             await part.stop()
 
     def leave_server(self, left_at: float) -> None:
-        """Another server is the primary since then: whatever waits for the old one need not wait
-        for its deadline.
+        """Cut everything that waits for the old primary, so that it need not wait for its deadline,
+        and poll the new one.
         """
         self._control.leave(left_at)
         for part in self.parts:
@@ -313,9 +319,9 @@ class Worker:
         self._tasks.spawn(self._rise_again())
 
     async def _rise_again(self) -> None:
-        """Others have our runs: drops them and begins anew."""
+        """Drop the runs, which other workers have taken, and register anew."""
         log.warning(
-            "worker %s was declared dead: its runs go on elsewhere; it registers anew",
+            "worker %s was declared dead: its runs continue elsewhere; registering anew",
             self.worker_id,
         )
         task = asyncio.current_task()
@@ -324,28 +330,28 @@ class Worker:
             if self._life.is_stopping:
                 return
             await self._registration.register()
-        except BaseException as error:  # without a number of its own it can do nothing
+        except BaseException as error:  # without a number the worker can do nothing
             if is_own_end(error, task):
                 raise
             self._life.fail("it cannot register anew", error)
             return
         self._lost.registered_anew()
         self._heart.renew()
-        self._scheduler.look_now()  # it declares under the new number what the code has
+        self._scheduler.look_now()  # declare the schedules of the code under the new number
         self._want_claims()
 
-    # ================================================================ what is asked of it
+    # ================================================================ requests
 
     def poll_now(self) -> None:
-        """Sweeps at once instead of at the next poll."""
+        """Poll at once."""
         self._poller.look_now()
 
     async def sweep(self) -> Sweep:
-        """Fires the schedules that are due and polls, and claims what there is if that found
-        nothing new, beside what its loops do.
+        """Fire due schedules, poll, and claim if these found nothing new, in addition to the loops.
 
-        It is dry only if no run has come or left meanwhile: the end of one may make another ready,
-        or let the next slot of its schedule start, behind the part of the look that would see it.
+        The result is dry only if no run has come or left meanwhile: the end of a run may make
+        another ready, or let the next slot of its schedule start, after the part of the look that
+        would have seen it.
         """
         departures = self._runs.departures
         fired = await self._scheduler.fire()
@@ -359,31 +365,33 @@ class Worker:
         return Sweep(was_dry, min(due, default=None))
 
     async def fire_schedules(self) -> Fired:
-        """Fires the schedules that are due, whoever keeps them."""
+        """Fire due schedules, even if it is another worker's turn."""
         return await self._scheduler.fire()
 
     def woken(self, lanes: list[int], mail: list[int]) -> None:
-        """Lanes with ready runs, and leased runs with mail: ours are looked at, others told."""
+        """Handle lanes with ready runs and leased runs with mail: look at this worker's own, and
+        notify other workers.
+        """
         self._news.woken(lanes, mail)
 
     @property
     def failed(self) -> asyncio.Event:
-        """Set once this worker is of no more use."""
+        """Set once this worker can no longer work."""
         return self._life.failed
 
     @property
     def failure(self) -> WorkerFailed | None:
-        """Reason for that."""
+        """The reason for that; None before."""
         return self._life.failure
 
     @property
     def worker_id(self) -> int:
-        """Number under which the database knows it."""
+        """The worker's number in the database."""
         return self._life.worker_id
 
     @property
     def executions(self) -> dict[int, Execution]:
-        """Runs worked on."""
+        """The runs that it works on."""
         return self._runs.executions
 
     @property
@@ -398,7 +406,7 @@ class Worker:
 
     @property
     def active(self) -> int:
-        """Number of runs worked on."""
+        """Number of runs that it works on."""
         return len(self._runs.executions)
 
     @property
@@ -408,10 +416,10 @@ class Worker:
 
     @property
     def lost_threads(self) -> int:
-        """Number of threads at bodies that nobody waits for any more."""
+        """Number of threads that run abandoned bodies."""
         return self._lost.count
 
     @property
     def beat_age_seconds(self) -> float:
-        """Seconds since the last acknowledged sign of life."""
+        """Seconds since the last acknowledged heartbeat was sent."""
         return self._life.age_seconds

@@ -206,9 +206,9 @@ def test_the_worker_says_of_which_run_and_step_it_speaks(
     assert last == {**about, "step": "hopeless", "call": 1, "attempt": 2}
     assert run == {**about, "step": None, "call": None, "attempt": None}
     said_ = [record.getMessage() for record in records]
-    assert said_[0].startswith("step hopeless failed with ValueError: tried again in ")
+    assert said_[0].startswith("step hopeless failed with ValueError: retrying in ")
     assert said_[1:] == [
-        "step hopeless failed with ValueError: not tried again",
+        "step hopeless failed with ValueError: not retried",
         "run k failed with ValueError",
     ]
     assert "hunter2" not in " ".join(said_)
@@ -233,7 +233,7 @@ def test_a_run_that_needs_a_person_is_a_warning(dsn: str, caplog: pytest.LogCapt
     with App(dsn, include=[forgotten]) as app, app.worker(), pytest.raises(RunStuck):
         app.start(forgotten.options(key="k")).result(SOON)
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert record.getMessage() == "run k is stuck: deadlock; `pgflow show` says more"
+    assert record.getMessage() == "run k is stuck: deadlock; see `pgflow show`"
     assert record.run == "k"  # type: ignore[attr-defined]
 
 

@@ -215,7 +215,7 @@ def test_a_worker_says_once_that_the_schema_is_newer_and_goes_on(dsn, conn, capl
     ours = schema.own_assets().stamp
     assert lines(caplog) == [
         (
-            f"the schema is of {stamp(999)}; this worker is of {ours} and goes on: start the new "
+            f"the schema is of {stamp(999)}; this worker is of {ours} and continues: start the new "
             "version in its place"
         )
     ]

@@ -272,7 +272,7 @@ def test_what_cannot_be_judged_holds_its_run(
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(
-            RunStuck, match=r"engine.*what step in_step came to cannot be told: Odd: the judge"
+            RunStuck, match=r"engine.*cannot process the result of step in_step: Odd: the judge"
         ):
             app.start(calling, "in_step", "MemoryError").result(SOON)
         assert app.start(quick).result(SOON) == 5
@@ -291,7 +291,7 @@ def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(
     app = App(dsn, include=[trying_twice, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(
-            RunStuck, match="what step failing_once came to cannot be told: CancelledError"
+            RunStuck, match="cannot process the result of step failing_once: CancelledError"
         ):
             app.start(trying_twice).result(SOON)
         assert app.start(quick).result(SOON) == 5
@@ -404,7 +404,7 @@ def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(
-            RunStuck, match=r"the engine failed at it 3 times: LookupError: a part of the engine"
+            RunStuck, match=r"the engine failed on it 3 times: LookupError: a part of the engine"
         ):
             app.start(calling, "in_step", "MemoryError").result(SOON)
         assert app.start(quick).result(SOON) == 5
@@ -621,7 +621,7 @@ def test_a_heart_goes_on_whatever_holds_up_the_loop(
 ) -> None:
     @step
     async def hold() -> int:
-        Proxy().hold_up(lambda: "cannot tell what its loop is at" in caplog.text)
+        Proxy().hold_up(lambda: "cannot inspect the worker's loop" in caplog.text)
         return 1
 
     holding.append(hold.fn)
@@ -760,10 +760,7 @@ def test_threads_lost_to_bodies_that_hang_are_replaced_and_the_world_is_told(
         runs = [app.start(hanging_around) for _ in range(4)]
         assert [run.result(SOON) for run in runs] == ["timed out"] * 4
         assert app.start(with_a_sync_step).result(SOON) == 2
-        assert (
-            "step hanging goes on in its thread though nobody waits for it any more: 1 of 32"
-            in caplog.text
-        )
+        assert "step hanging continues in its thread after it was given up: 1 of 32" in caplog.text
         assert meter.threads_lost == 8
         wait_until(
             lambda: conn.execute("select lost_threads from pgflow.workers").fetchall() == [(8,)],

@@ -236,7 +236,7 @@ def test_code_that_blocks_the_loop_is_named_in_the_log(dsn, app_conn):
         process.send(signal.SIGTERM)
         code, log = process.finish()
     assert code == 0
-    assert "stood still for" in log and f"the code of run {key!r}" in log
+    assert "blocked for" in log and f"the code of run {key!r}" in log
 
 
 def test_a_worker_finds_work_by_polling_when_nobody_notifies(dsn, app_conn):
