@@ -1,4 +1,4 @@
-"""Words of ASGI, and the answers of an application that has nothing to begin or to end."""
+"""Types of ASGI, and the lifespan of an application without start-up and shutdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def live(receive: Receive, send: Send) -> None:
-    """Answer the lifespan messages of a server until it ends."""
+    """Answer a server's lifespan messages until it shuts down."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -1,13 +1,11 @@
-"""Foreign texts, shown without control sequences that a terminal, a log or a page would obey, and
-stored without passwords.
+"""Show foreign texts without control sequences, and store them without passwords.
 
-Keys, labels, names and inputs come from anywhere. An escape sequence in one moves the cursor, a
-reversal of the writing direction hides half of it, and a newline makes two lines of a log out of
-one.
+Keys, labels, names and inputs come from anywhere. An escape sequence moves a terminal's cursor, a
+reversal of the writing direction hides half of the text, and a newline splits a log line in two.
 
-The text of an error may quote a connection string. :func:`without_secrets` alone decides what looks
-like a password: every error passes through it before it is recorded, logged or shown.
-(`pgflow.told_` does it for reasons given in SQL.)
+Errors may quote a connection string. Every error passes through :func:`without_secrets` before it
+is recorded, logged or shown; it alone decides what looks like a password. (`pgflow.told_` does the
+same for reasons given in SQL.)
 """
 
 from __future__ import annotations
@@ -21,18 +19,19 @@ JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 
 def visible(text: str) -> str:
-    """A text on one line with no character in it that a reader cannot see: no controls, no
-    reversals, no halves of pairs.
+    """Return a text on one line without invisible characters: no controls, no reversals, no halves
+    of pairs.
     """
     return " ".join(printable(text).split())
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """The same without joining what spaces divide: each kind of space is one space.
+    """Return a text without invisible characters. Each kind of space becomes one space, and spaces
+    are kept.
 
     Args:
         text: Anything.
-        keep: Characters that stay, as a newline may.
+        keep: Characters to keep, such as a newline.
     """
     kept = text
     for char in keep:
@@ -50,11 +49,11 @@ def _seen(char: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The text, or its beginning and its end if it is longer: an error ends with what counts.
+    """Return the text, shortened in the middle if it is too long: an error ends with what counts.
 
     Args:
         text: Anything.
-        most: Characters of the answer.
+        most: Maximum number of characters.
     """
     head = most // 6
     return text if len(text) <= most else f"{text[:head]} … {text[head + 3 - most :]}"
@@ -68,9 +67,9 @@ _NAMES = (
     r"[\w-]*?(?:password|passwd|passphrase)|(?:oauth_)?client_secret|scram_(?:client|server)_key"
 )
 _HINT = re.compile(r"://|passw|passp|pwd|secret|scram_|identified", re.IGNORECASE)
-# Up to the last @ before a space or quote: too much is better than too little.
+# Up to the last @ before a space or quote: masking too much is better than too little.
 _OF_A_USER = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):[^\s'\"<>]*@")
-# A quote is a part of such a password; what begins like a port is none.
+# A quote is part of such a password; a text that begins like a port is not a password.
 _WITH_A_QUOTE = re.compile(
     r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):(?!\*\*\*@|\d{1,5}(?:[^\w@]|$))\S*@"
 )
@@ -90,19 +89,18 @@ _NAMED = re.compile(_NAMES, re.IGNORECASE)
 
 
 def looks_secret(text: str) -> bool:
-    """Return False if no password can be in a text."""
+    """Return False if a text cannot contain a password."""
     return _HINT.search(text) is not None
 
 
 def without_secrets(text: str) -> str:
-    """Hide the passwords that a text quotes: of URLs, of connection strings, of members of objects
-    and of statements.
+    """Mask the passwords in a text: in URLs, connection strings, members of objects and statements.
 
     Args:
-        text: Anything, for example what an error says.
+        text: Any text, for example an error message.
 
     Returns:
-        The same with each password replaced by ``***``.
+        The text with each password replaced by ``***``.
 
     Example::
 
@@ -122,12 +120,12 @@ def without_secrets(text: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return True if a member of this name holds a password."""
+    """Return True if a member with this name holds a password."""
     return _NAMED.fullmatch(name) is not None
 
 
 def without_secrets_in(value: Any) -> Any:
-    """Hide the passwords in the texts of a JSON value, and in its members that have such a name."""
+    """Mask the passwords in the texts of a JSON value, and the members with a secret name."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, list):

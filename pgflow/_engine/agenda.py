@@ -1,4 +1,4 @@
-"""The agenda: the open calls of a run, and what is to be done about them."""
+"""The agenda: a run's open calls and the work pending for each."""
 
 from __future__ import annotations
 
@@ -18,87 +18,88 @@ from pgflow._model.units import Unit
 
 
 class Agenda:
-    """Owns the table of open calls and the lists that they stand in; a call that is not open any
-    more stands in none.
+    """Owns the table of open calls and the lists they are in. A closed call is in none of them.
 
-    A step is *unlicensed* until the next flush may write its licence ahead, then *startable*, then
-    it *runs*, and its result comes into the *inbox*. An effect is among the *new* ones while it
-    wants leave to act, a child until it is started. What a pool must let through is among the new
-    admissions until the next flush asks. *Accepted* effects are not open for the code, and owed by
-    the run. *Obligations* are no calls: the run owes them from one note to the next.
+    A step is *unlicensed* until a flush writes its licence ahead, then *startable*, then *running*;
+    its result goes to the *inbox*. A new effect waits in *new_effects* for leave to act, a child in
+    *new_children* until it is started, and a call that draws on a pool in *new_admissions* until a
+    flush asks. *Accepted* effects are closed to the code but still owed by the run. *Obligations*
+    are not calls: the run owes them from one note to another.
     """
 
     def __init__(self, claim: Claim, line: Line) -> None:
         self._line = line
         self.open: dict[int, Call] = {}
         self.children: dict[int, ChildCall] = {}
-        """Those of the open calls that are children: a family may have ten thousand, which are not
-        gone through for each of them.
+        """Open calls that are children. Kept apart because a family may have ten thousand, too many
+        to scan for each other call.
         """
         self.accepted: dict[int, EffectCall] = (
             {} if claim.heritage is None else still_accepted(claim)
         )
         self._obligations: dict[str, Owed] | None = None
         self.left_behind: frozenset[int] = frozenset()
-        """Calls that were open when the code ended, while an effect goes on."""
-        # By their numbers: of many thousands at once each may be given up on its own.
+        """Calls that were open when the code ended while an effect was still open."""
+        # Keyed by number, so that giving up one of many thousands is cheap.
         self.unlicensed: dict[int, StepCall] = {}
         self.startable: dict[int, StepCall] = {}
         self.running: set[int] = set()
         self.inbox: deque[StepResult] = deque()
-        # Most runs have none of these, and each empty list is one more for the garbage collector.
+        # None instead of an empty list: most runs need none of these, and the garbage collector
+        # tracks each list.
         self.new_children: list[ChildCall] | None = None
         self.new_effects: list[EffectCall] | None = None
         self.new_admissions: list[StepCall] | None = None
         self.over: list[StepCall] | None = None
-        """Admitted calls that are over: the next flush returns what they have left."""
+        """Admitted calls that ended. The next flush returns the unused part of their reservations.
+        """
         self._closed: list[int] | None = None
-        """Admitted calls that were over in the journal, effects and those that the end of the code
-        left behind. The worker may have been lost before it could return what one had left, which
-        the database closed, or which has no unit.
+        """Admitted calls that already ended in the journal: effects, and calls left behind when the
+        code ended. The worker may have been lost before it returned the reservation of an effect
+        that the database closed, or of a call without a unit.
         """
         self.has_drawn = False
-        """True if a call has been admitted: the end of the run returns whatever is left."""
+        """True if a call has been admitted. The end of the run then returns all that is left."""
         self.unwanted: list[int] | None = None
-        """Chains of children that the next flush asks to end."""
+        """Chains of the children that the next flush asks to end."""
         self._has_ended = False
         self.has_locks = False
-        """True once the code has asked for a lock."""
+        """True once the code has requested a lock."""
         self.holds: dict[int, HoldCall] | None = None
-        """Those of the open calls that hold a lock."""
+        """Open calls that hold a lock."""
         self.given_up_locks: list[int] | None = None
-        """Waits for locks that the code has given up; the next flush says so."""
+        """Lock waits that the code gave up and the next flush reports."""
         self.wants_look = claim.has_mail
-        """True if the next flush asks the database for whatever there may be."""
+        """True if the next flush asks the database for news."""
 
     # ================================================================ open calls
 
     def enter(self, call: Call) -> None:
-        """The code has asked for it."""
+        """Add an open call."""
         self.open[call.number] = call
 
     def enter_child(self, call: ChildCall) -> None:
-        """The code has asked for a child."""
+        """Add an open child."""
         self.open[call.number] = self.children[call.number] = call
 
     def enter_lock(self, call: LockCall) -> None:
-        """The code has asked for a lock."""
+        """Add an open wait for a lock."""
         self.has_locks = True
         self.open[call.number] = call
 
     def enter_hold(self, call: HoldCall) -> None:
-        """The code holds a lock."""
+        """Add an open block that holds a lock."""
         if self.holds is None:
             self.holds = {}
         self.open[call.number] = self.holds[call.number] = call
 
     def is_open(self, call: Call) -> bool:
-        """Return True if anybody still waits for it."""
+        """Return True if this call is still open."""
         return self.open.get(call.number) is call
 
     def close(self) -> None:
-        """The code is taken apart: an open call that led to it would keep the whole run until the
-        garbage collector passes.
+        """Drop all open calls. Each refers to the code, and so would keep the whole run in memory
+        until the garbage collector runs.
         """
         for call in self.open.values():
             call.let_go()
@@ -106,11 +107,11 @@ class Agenda:
         self.children.clear()
 
     def find(self, number: int) -> Call | None:
-        """Return the open call of a number, or the effect that was accepted under it."""
+        """Return the open call with a number, or the accepted effect; None if there is neither."""
         return self.open.get(number) or self.accepted.get(number)
 
     def drop(self, call: Call) -> None:
-        """Nobody waits for it any more."""
+        """Remove a call from the open calls and from every list."""
         call.state = "over"
         self.open.pop(call.number, None)
         if isinstance(call, ChildCall):
@@ -133,17 +134,17 @@ class Agenda:
                 self.ask_no_more(call)
 
     def beside_children(self) -> Collection[Call]:
-        """Return the open calls, without children if there is nothing else."""
+        """Return the open calls if any is not a child, else nothing."""
         return self.open.values() if len(self.open) > len(self.children) else ()
 
     @property
     def effects(self) -> list[EffectCall]:
-        """The open effects."""
+        """Open effects."""
         return [call for call in self.open.values() if isinstance(call, EffectCall)]
 
     @property
     def bodies(self) -> list[StepCall]:
-        """Calls whose bodies run now."""
+        """Calls whose bodies are running."""
         return [
             call
             for call in self.open.values()
@@ -152,9 +153,7 @@ class Agenda:
 
     @property
     def owes(self) -> bool:
-        """True while an effect is open: intended and not closed.
-        Until none is, the run does not end.
-        """
+        """True while an effect is intended and not closed. The run cannot end before."""
         if not self.open:
             return bool(self.accepted)
         return bool(self.accepted) or any(
@@ -171,7 +170,7 @@ class Agenda:
         )
 
     def drop_all_but_effects(self) -> None:
-        """The code has ended: of what it asked for, only the effects that were intended go on."""
+        """Drop every open call except intended effects, after the code has ended."""
         self._has_ended = True
         dropped = [
             call
@@ -186,7 +185,7 @@ class Agenda:
                 self.stop(call)
 
     def forget_plans(self) -> None:
-        """The code has ended: nothing more begins."""
+        """Drop what has not begun, after the code has ended."""
         self.unlicensed.clear()
         self.startable.clear()
         self.new_children = self.new_effects = self.new_admissions = None
@@ -195,43 +194,43 @@ class Agenda:
 
     @property
     def obligations(self) -> dict[str, Owed]:
-        """By its key, what the run has promised."""
+        """Obligations of the run, by key."""
         if self._obligations is None:
             self._obligations = {}
         return self._obligations
 
     @property
     def is_held_open(self) -> bool:
-        """True if the run owes something that must be closed before it may complete."""
+        """True if the run has an obligation that must be closed before it may complete."""
         return self._obligations is not None and any(o.holds for o in self._obligations.values())
 
     @property
     def leaves_obligations(self) -> bool:
-        """True if something is owed, whether or not the run waits for it."""
+        """True if an obligation is open, whether or not the run waits for it."""
         return self._obligations is not None and any(o.is_open for o in self._obligations.values())
 
     def promise(self, owed: Owed) -> None:
-        """The code has opened an obligation."""
+        """Add an obligation that the code opened."""
         self.obligations[owed.key] = owed
 
     def read_obligation(self, unit: Unit) -> None:
-        """Learns what others have said of an obligation."""
+        """Apply a mark on an obligation."""
         read_obligation(self.obligations, unit)
 
     # ================================================================ bodies
 
     def enter_step(self, call: StepCall) -> None:
-        """The code has asked for a step whose licence the next flush writes ahead."""
+        """Add an open step that the next flush licenses."""
         self.open[call.number] = self.unlicensed[call.number] = call
         call.state = "unlicensed"
 
     def license(self, call: StepCall) -> None:
-        """The next flush writes its licence ahead."""
+        """Have the next flush write a step's licence ahead."""
         call.state = "unlicensed"
         self.unlicensed[call.number] = call
 
     def take_licences(self) -> list[StepCall]:
-        """Return the calls that a flush licenses."""
+        """Return the calls that a flush licenses, at most ``MAX_FLUSH_STARTS``."""
         if len(self.unlicensed) <= MAX_FLUSH_STARTS:
             starts = list(self.unlicensed.values())
             self.unlicensed.clear()
@@ -242,28 +241,28 @@ class Agenda:
         return starts
 
     def forget_licences(self) -> None:
-        """The calls that were to be licensed are nobody's history."""
+        """Drop the calls that were to be licensed: they will not be recorded."""
         self.unlicensed.clear()
 
     def put_back(self, starts: list[StepCall]) -> None:
-        """Their licences were rolled back."""
+        """Queue calls again whose licences were rolled back."""
         self.unlicensed = {call.number: call for call in starts} | self.unlicensed
 
     def licensed(self, starts: list[StepCall]) -> None:
-        """Their licences are durable."""
+        """Make calls startable whose licences are durable."""
         for call in starts:
             if call.state == "unlicensed":
                 call.state = "startable"
                 self.startable[call.number] = call
 
     def make_startable(self, call: StepCall) -> None:
-        """Its body may start."""
+        """Let the body of a call start."""
         call.state = "startable"
         self.startable[call.number] = call
 
     def start_bodies(self, *, is_held_back: bool) -> None:
-        """Starts bodies; while the run pauses or is handed back, only licensed effects: one that
-        never began would look unknown.
+        """Start the startable bodies. While the run pauses or is handed back, start only licensed
+        effects: one that never began would look unknown.
         """
         startable, self.startable = self.startable, {}
         line = self._line
@@ -281,38 +280,38 @@ class Agenda:
                 line.host.start_body(line.execution, call)
 
     def back_off(self, call: StepCall, delay_seconds: float) -> None:
-        """It is tried again after a delay."""
+        """Schedule the next try of a call."""
         call.state = "backoff"
         self._line.retry_later(call, delay_seconds)
 
     def receive(self, result: StepResult) -> None:
-        """A result is to be given its place in the journal."""
+        """Queue a result to be recorded in the journal."""
         self.inbox.append(result)
 
     def take_result(self) -> StepResult | None:
-        """Return the result that has come first; None if there is none."""
+        """Return the oldest queued result, or None."""
         return self.inbox.popleft() if self.inbox else None
 
     def returned(self, call: StepCall) -> None:
-        """Its body has come back."""
+        """Remove a call from those whose bodies are running."""
         self.running.discard(call.number)
 
     def stop(self, call: StepCall) -> None:
-        """Nobody waits for its body any more."""
+        """Stop the body of a call whose result is not needed."""
         self.running.discard(call.number)
         self._line.stop_body(call)
 
     # ================================================================ pools
 
     def ask_pool(self, call: StepCall) -> None:
-        """The next flush asks a pool to let it through."""
+        """Have the next flush ask a pool for admission."""
         call.state = "unlicensed"
         if self.new_admissions is None:
             self.new_admissions = []
         self.new_admissions.append(call)
 
     def take_admissions(self) -> list[StepCall]:
-        """Return the calls that a flush asks pools for."""
+        """Return the calls for which a flush requests admission."""
         calls, self.new_admissions = self.new_admissions or [], None
         for call in calls:
             call.state = "pending"
@@ -320,17 +319,17 @@ class Agenda:
         return calls
 
     def note_drawn(self) -> None:
-        """A call of the run has been admitted."""
+        """Record that a call of the run was admitted."""
         self.has_drawn = True
 
     def take_over(self) -> list[int]:
-        """Return the admitted calls that are over since the last flush."""
+        """Return the admitted calls that ended since the last flush."""
         over = [*(self._closed or ()), *(call.number for call in self.over or ())]
         self._closed = self.over = None
         return over
 
     def leave_past(self) -> None:
-        """The journal has been repeated: the commits that wrote it have settled what was over."""
+        """Forget ended calls after the replay, except those that may still have reservations."""
         if self.over:
             self._closed = [
                 call.number
@@ -340,25 +339,27 @@ class Agenda:
             self.over = None
 
     def forget_over(self) -> None:
-        """Forgets the calls that are over: that is nobody's history."""
+        """Forget the calls that ended: they will not be recorded."""
         self.over = None
 
     # ================================================================ effects
 
     def ask_leave(self, call: EffectCall) -> None:
-        """The next flush asks whether it may act, for the first time or again."""
+        """Have the next flush ask for leave to act, for the first time or again."""
         call.state = "unlicensed"
         if self.new_effects is None:
             self.new_effects = []
         self.new_effects.append(call)
 
     def ask_no_more(self, call: EffectCall) -> None:
-        """It is decided, whatever it wanted leave for."""
+        """Withdraw an effect's request for leave."""
         if self.new_effects and call in self.new_effects:
             self.new_effects.remove(call)
 
     def stop_asking(self, call: EffectCall) -> None:
-        """Neither its body nor a question to the counterparty is wanted any more."""
+        """Stop an effect's body or its question to the counterparty, and withdraw its request for
+        leave.
+        """
         self.startable.pop(call.number, None)
         self.ask_no_more(call)
         if call.number in self.running:
@@ -366,27 +367,27 @@ class Agenda:
             self.stop(call)
 
     def close_effect(self, call: EffectCall, value: Any, error: Exception | None) -> None:
-        """It has an outcome: nobody need ask any more, but for what was accepted."""
+        """Close an effect with its outcome. One that was accepted stays owed."""
         self.stop_asking(call)
         call.close(value, error)
         if call.is_owed:
             self.accepted[call.number] = call
 
     def rest(self, call: EffectCall) -> None:
-        """It was silent, and its counterparty still has it: it is open for nobody."""
+        """Move a silent effect back to the accepted ones: its counterparty still has it."""
         self.drop(call)
         self.accepted[call.number] = call
 
     def reopen(self, call: EffectCall) -> None:
-        """An accepted effect is silent: it is open again, for the ledger alone, until it is known
-        what has become of it.
+        """Open an accepted effect that fell silent, for the ledger alone, until its outcome is
+        known.
         """
         del self.accepted[call.number]
         self.open[call.number] = call
 
     def read_mark(self, call: EffectCall, unit: Unit) -> None:
-        """Learns what a mark says of an effect; if that is what became of it, an accepted one is
-        not owed any more.
+        """Apply a mark to an effect. Once the outcome of an accepted effect is known, it is not
+        owed any more.
         """
         call.read(unit)
         if call.is_known:
@@ -396,7 +397,7 @@ class Agenda:
                 self.drop(call)
 
     def grant_fresh_budgets(self) -> None:
-        """Somebody has let a stuck run try again: what could be asked may be asked again."""
+        """Reset the number of questions for each effect, after an operator retried a stuck run."""
         for call in (*self.effects, *self.accepted.values()):
             call.grant_fresh_budget()
 
@@ -413,33 +414,33 @@ class Agenda:
     # ================================================================ questions
 
     def look(self) -> None:
-        """The next flush asks the database."""
+        """Have the next flush ask the database for news."""
         self.wants_look = True
 
     def start_child(self, call: ChildCall) -> None:
-        """The next flush starts it."""
+        """Have the next flush start a child."""
         if self.new_children is None:
             self.new_children = []
         self.new_children.append(call)
 
     def unwant(self, call: ChildCall) -> None:
-        """The next flush asks it to end."""
+        """Have the next flush ask a child to end."""
         if self.unwanted is None:
             self.unwanted = []
         self.unwanted.append(call.chain_id)
 
     def take_look(self) -> bool:
-        """Return True if a look was wanted; it is taken now."""
+        """Return True if a look was requested, and clear the request."""
         wants, self.wants_look = self.wants_look, False
         return wants
 
     def take_unwanted(self) -> list[int]:
-        """Return the chains of children that a flush asks to end."""
+        """Return the chains of the children that a flush asks to end."""
         unwanted, self.unwanted = self.unwanted, None
         return unwanted or []
 
     def take_children(self) -> list[ChildCall]:
-        """Return the children that a flush starts."""
+        """Return the children that a flush starts, at most ``MAX_FLUSH_CHILDREN``."""
         waiting = self.new_children or []
         children = waiting[:MAX_FLUSH_CHILDREN]
         if children:
@@ -447,21 +448,21 @@ class Agenda:
         return children
 
     def take_effects(self) -> list[EffectCall]:
-        """Return the effects that a flush asks leave for."""
+        """Return the effects for which a flush asks leave."""
         effects, self.new_effects = self.new_effects or [], None
         for call in effects:
             call.state = "pending"
         return effects
 
     def give_up_lock(self, number: int) -> None:
-        """The code waits no longer for a lock: the next flush says so."""
+        """Have the next flush report that the code gave up waiting for a lock."""
         if self.given_up_locks is None:
             self.given_up_locks = []
         self.given_up_locks.append(number)
         self.wants_look = True
 
     def take_locks(self) -> dict[str, Any]:
-        """Return what a question says of locks beside the waits for them."""
+        """Return the lock fields of a question, except the waits."""
         said: dict[str, Any] = {"locks": []}
         if self.holds:
             holds = [call.row() for call in self.holds.values() if call.state != "decided"]
@@ -478,7 +479,7 @@ class Agenda:
         admissions: list[StepCall],
         unwanted: list[int],
     ) -> None:
-        """A question was not looked at: what it asked for is wanted still."""
+        """Queue again what a question asked for, when the database skipped it."""
         self.new_children = children + (self.new_children or [])
         self.unwanted = unwanted + (self.unwanted or [])
         for call in effects:

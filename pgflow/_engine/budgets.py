@@ -1,19 +1,19 @@
-"""Budgets: what a run has spent, and which of its calls are over.
+"""Budgets: the spending of a run, and the calls whose reservations end.
 
-The database lets a call through, or refuses it (``sql/ledgers/budgets.sql``): the call asks with
-the next flush, before it asks for anything else (``Want.ADMISSION``), and its body starts when the
-answer has come. The mark that admits a step carries its licence, so an admission needs no commit of
-its own; a refusal is an outcome. What a body spends is recorded before what its try comes to, as
-marks without a call; what the code spends are notes. The flush that records the end of a call says
-that its reservation is over, and that of the run returns whatever is left.
+The database admits a call or refuses it (``sql/ledgers/budgets.sql``). A call asks with the next
+flush, before anything else (``Want.ADMISSION``), and its body starts upon the answer. The mark that
+admits a step carries its licence, so an admission needs no commit of its own; a refusal is an
+outcome. The spending of a body is recorded before the result of its try, as marks without a call;
+the spending of the code is recorded as notes. The flush that records the end of a call ends its
+reservation too, and the flush that ends the run returns the rest.
 
-During a replay nothing is settled: what the journal has was settled by the commits that wrote it.
-Only an effect may have been closed by the database alone, and what the end of the code left behind
-by nobody, so the first flush after a replay names those again. An inherited admission does not
-count: what was reserved is the origin's, and the new run asks again.
+A replay settles nothing, because the commits that wrote the journal did. Two exceptions: the
+database alone may have closed an effect, and calls left behind when the code ended were never
+closed. The first flush after a replay names both again. An inherited admission does not count: the
+reservation is the origin's, so the new run asks again.
 
-Runs without a pool pay a look at one key of the batch and one of the questions. Steps of a run
-under a hard pool ask too, since the claim says so.
+Runs without a pool pay for two checks of a key, one in the batch and one in the questions. In a run
+under a hard pool, which the claim reports, steps ask too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pgflow._model.kinds import Kind
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Budgets:
-    """Owns nothing: the rows are the buffer's, and what is over the agenda's."""
+    """Owns nothing: the buffer has the rows, the agenda the calls that ended."""
 
     def __init__(self, buffer: Buffer, agenda: Agenda, history: History) -> None:
         self._buffer = buffer
@@ -38,7 +38,7 @@ class Budgets:
         self._history = history
 
     def charge(self, spent: Spent) -> None:
-        """Records what the code of the workflow has spent."""
+        """Record spending of the workflow's code."""
         told: dict[str, object] = {"amounts": spent.amounts}
         if spent.model is not None:
             told["model"] = spent.model

@@ -1,4 +1,4 @@
-"""The write-ahead buffer: units that were recorded and are not on their way yet."""
+"""The write-ahead buffer: units that are recorded but not sent yet."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pgflow._model.claims import Claim, Offer
 from pgflow._model.kinds import Kind, StepKind
 
 UNIT_BYTES = 100
-"""About how many bytes a unit adds to a flush beside its payload."""
+"""Estimated bytes that a unit adds to a flush beside its payload."""
 
 
 class Buffer:
-    """Owns the rows and the sequence number of the last unit, in the journal or recorded.
+    """Owns the unsent rows and the sequence number of the last unit, in the journal or recorded.
 
-    The rows are the last units up to that number, without a gap: whoever reads units of the
-    journal, or gets them in an answer, says so by :meth:`go_to`.
+    The rows are the last units up to that number, without a gap. Call :meth:`go_to` for each unit
+    read from the journal or received in an answer.
     """
 
     def __init__(self, claim: Claim, clock: Clock, line: Line) -> None:
@@ -28,19 +28,19 @@ class Buffer:
         self._clock = clock
         self._line = line
         self.rows: list[Row] = []
-        """The units that are not on their way yet."""
+        """Units that are not sent yet."""
         self.size_bytes = 0
-        """About how much they take."""
+        """Estimated size of the rows."""
         self.seq = 0
-        """Number of the last unit."""
+        """Sequence number of the last unit."""
         self.has_ledger = False
-        """True if its units change a ledger."""
+        """True if a unit changes a ledger."""
         self.has_obligations = False
-        """True if its units open or close obligations."""
+        """True if a unit opens or closes an obligation."""
         self.has_draws = False
-        """True if its units say what was spent."""
+        """True if a unit records spending."""
         self.has_emitted = False
-        """True if its units have values of streams, for which somebody may wait."""
+        """True if a unit has a value of a stream, for which readers may wait."""
         self._taken: list[Offer] | None = None
         self._returned: list[Returned] | None = None
         self._words: list[Word] | None = None
@@ -49,13 +49,13 @@ class Buffer:
 
     @property
     def has_mail(self) -> bool:
-        """True if its units take something out of the mailbox, or give it back, or answer it."""
+        """True if a unit takes from the mailbox, returns to it, or answers an update."""
         return bool(self._taken or self._returned or self._words)
 
     # ================================================================ recording
 
     def go_to(self, seq: int) -> None:
-        """A unit that is durable has this number."""
+        """Continue after a durable unit with this number."""
         self.seq = seq
 
     def record(
@@ -68,7 +68,7 @@ class Buffer:
         key: str | None = None,
         carried: StepCall | None = None,
     ) -> Row:
-        """Adds a unit."""
+        """Add a unit and return its row."""
         self.seq += 1
         row = Row(
             self.seq,
@@ -88,8 +88,8 @@ class Buffer:
         return row
 
     def record_emitted(self, call: StepCall) -> int:
-        """Puts what a body has emitted before its outcome, and says how much that was. A replay
-        passes over it: it has no call.
+        """Record the values that a body emitted, before its outcome, and return their number. A
+        replay skips them, since they have no call.
         """
         count = 0
         for n, (stream, text) in enumerate(call.emitted):
@@ -101,13 +101,13 @@ class Buffer:
         return count
 
     def emitted(self) -> None:
-        """The code has emitted a value, which readers wait for: it is flushed at once."""
+        """Flush at once: the newest unit is a value that readers wait for."""
         self.has_emitted = True
         self.flush_soon()
 
     def record_charges(self, call: StepCall) -> int:
-        """Puts what a try has spent before what it came to, and says how many units that were. A
-        replay passes over them: they have no call.
+        """Record the spending of a try, before its result, and return the number of units. A replay
+        skips them, since they have no call.
         """
         spent = call.take_charges(self._line.monotonic_ns() // 1000)
         for amounts, model in spent:
@@ -122,38 +122,38 @@ class Buffer:
         return len(spent)
 
     def draw(self) -> None:
-        """The newest unit says what was spent: it is flushed soon."""
+        """Flush soon: the newest unit records spending."""
         self.has_draws = True
         self._line.want_flush()
 
     def flush_soon(self) -> None:
-        """The newest unit is not to wait for something else to be flushed."""
+        """Flush soon, without waiting for another reason to flush."""
         self._line.want_flush()
 
     def book(self) -> None:
-        """The newest unit changes a ledger: it is flushed soon."""
+        """Flush soon: the newest unit changes a ledger."""
         self.has_ledger = True
         self._line.want_flush()
 
     def owe(self) -> None:
-        """The newest unit opens or closes an obligation: it is flushed soon."""
+        """Flush soon: the newest unit opens or closes an obligation."""
         self.has_obligations = True
         self.book()
 
     def take_message(self, offer: Offer) -> None:
-        """A message is in one of its units, and leaves the mailbox with it."""
+        """Delete a message from the mailbox with the flush that records its unit."""
         if self._taken is None:
             self._taken = []
         self._taken.append(offer)
 
     def give_back(self, returned: Returned) -> None:
-        """A signal goes back to the mailbox, which one of its units says."""
+        """Return a message to the mailbox with the flush that records its return."""
         if self._returned is None:
             self._returned = []
         self._returned.append(returned)
 
     def say(self, word: Word) -> None:
-        """Somebody waits for what is said of an update: it is flushed soon."""
+        """Report on an update, and flush soon: its sender waits."""
         if self._words is None:
             self._words = []
         self._words.append(word)
@@ -162,7 +162,7 @@ class Buffer:
     # ================================================================ leaving
 
     def pack(self, starts: list[StepCall]) -> Flush:
-        """Return a flush of all that is in it, with licences."""
+        """Return a flush of the whole buffer, with licences, and empty the buffer."""
         if starts and not self.rows:
             first = starts[0]
             self.record(first.number, Kind.STEP_STARTED, first.name, None)
@@ -197,15 +197,13 @@ class Buffer:
         return flush
 
     def put_back(self, flush: Flush) -> None:
-        """A transaction was rolled back: without its own rows,
-        what it would have taken along is there again.
-        """
+        """Restore the rows that a rolled-back transaction took along, without its own."""
         self.rows = flush.rows[: -flush.own_rows] + self.rows
         self.size_bytes = sum(UNIT_BYTES + len(row.payload or "") for row in self.rows)
         self.seq -= flush.own_rows
 
     def discard(self, seq: int) -> None:
-        """The units in it are nobody's history; the last one of the run is this."""
+        """Drop all rows: they will not be recorded. Continue after ``seq``."""
         self._empty()
         self.seq = seq
 
@@ -216,7 +214,7 @@ class Buffer:
 
 
 def decision_of(call: StepCall) -> str | None:
-    """Key of the decision that a call is, or rests on; None if there is none."""
+    """Return the key of the decision that a call is or rests on; None if there is none."""
     if call.spec.effect == StepKind.DECISION:
         return call.key or None
     if isinstance(call, EffectCall):

@@ -1,13 +1,13 @@
-"""Durable calls: what workflow code has asked for and not yet got; one class a kind.
+"""Durable calls that workflow code is waiting for, one class for each kind.
 
-Each kind knows four verbs, and the rest of the engine asks nothing else of it:
+Each kind has four verbs, which is all that the rest of the engine uses:
 
-- :meth:`Call.ask`: what it wants next of the engine, a :class:`Want`;
+- :meth:`Call.ask`: what it needs next, a :class:`Want`;
 - :meth:`Call.fits`: whether a unit can be its outcome;
-- :meth:`Call.decode`: the value or error that a unit hands to the code;
-- :meth:`Call.wait`: what the database is told of it when nothing else can bring it on.
+- :meth:`Call.decode`: the value or error of a unit, for the code;
+- :meth:`Call.wait`: its entry in the question to the database, when only that can continue it.
 
-Effects are the kind with a life of its own: :mod:`pgflow._engine.effects`.
+Effects also have stages: see :mod:`pgflow._engine.effects`.
 """
 
 from __future__ import annotations
@@ -43,32 +43,31 @@ State = Literal[
     "misfit",
     "over",
 ]
-"""Life of a step's call. pending = replaying, or waiting for the database; owed = only a person can
-say what became of the effect; following = it takes back an effect that was accepted and is not
-confirmed yet; decided = its unit has a seq, its release is due; misfit = the message that it waits
-for does not fit its type.
+"""State of a call. pending = replaying, or waiting for the database; owed = only a person can
+report the outcome of the effect; following = it takes back an effect that was accepted and is not
+confirmed yet; decided = its unit has a seq and will be released next; misfit = the message that it
+waits for does not fit its type.
 """
 
 
 @dataclass(frozen=True)
 class EffectTerms:
-    """Terms on which an effect acts, and is settled when its outcome is unknown.
+    """Terms on which an effect acts, and is settled if its outcome is unknown.
 
     Attributes:
         risk: Means by which it can be taken back, if at all.
         is_keyed: True if the counterparty deduplicates by key.
-        dedup_seconds: Seconds after the first attempt in which another surely counts as the same
-            for the counterparty; None = not said.
-        settle_after_seconds: So long after an attempt it may still be under way,
-            and "absent" is not believed.
-        settling: Number and intervals of the questions how it ended.
-        can_ask: True if there is a way to ask the counterparty.
-        code: Place in the code, module and name: it is found by that when it must be taken back
-            from elsewhere.
+        dedup_seconds: Seconds after the first attempt during which the counterparty treats another
+            as the same; None = unknown.
+        settle_after_seconds: Seconds after an attempt during which it may still be under way, so
+            that "absent" does not count.
+        settling: Number and intervals of the questions about the outcome.
+        can_ask: True if the counterparty can be asked.
+        code: Module and name, by which another run finds the effect to take it back.
         has_body: False for an effect that only a person can do.
-        must_be_done: True if a refusal is no outcome: a compensation is never given up.
-        readable: Arguments that the policy can read where a codec encodes the request.
-        notify: Name of the step that tells those whose leave the policy wants; None = none.
+        must_be_done: True if a refusal does not end it: a compensation is never given up.
+        readable: Arguments that the policy can read when a codec encodes the request.
+        notify: Name of the step that notifies the approvers the policy requires; None = none.
     """
 
     risk: str
@@ -86,7 +85,7 @@ class EffectTerms:
 
 @dataclass(eq=False)
 class StepSpec:
-    """Declaration of a step, as far as the engine needs it."""
+    """Declaration of a step: the part that the engine needs."""
 
     name: str
     effect: Effect
@@ -98,19 +97,19 @@ class StepSpec:
     definition: Any = None
     terms: EffectTerms | None = None
     max_age_seconds: float | None = None
-    """Greatest age of a read's result when an effect is intended."""
+    """Maximum age of a read's result when an effect is intended."""
     aliases: tuple[str, ...] = ()
     admit: Admission | None = None
-    """Admission that it asks of a pool before its body starts; None = none."""
+    """Admission to request from a pool before its body starts; None = none."""
     completes_as: str = Kind.STEP_COMPLETED
-    """Kind of the unit that has the result of a step without a kind of its own."""
+    """Kind of the unit with the result, for a step without a kind of its own."""
     is_licensed_first: bool = field(init=False)
-    """True if its body may start once a licence is durable, and asks for nothing before."""
+    """True if its body needs only a durable licence to start."""
     is_plain: bool = field(init=False)
-    """True if its body needs nothing but a task or a thread: no time-out, transaction or ledger."""
+    """True if its body needs only a task or a thread: no time-out, transaction or ledger."""
 
     def __post_init__(self) -> None:
-        """Decides once what each call would ask."""
+        """Compute once what each call would otherwise check."""
         self.is_licensed_first = self.effect == StepKind.STEP and self.admit is None
         self.is_plain = self.timeout_seconds is None and self.effect not in (
             StepKind.TRANSACTION,
@@ -119,58 +118,58 @@ class StepSpec:
 
 
 def spec_of_another(name: str) -> StepSpec:
-    """Return the spec of an effect that only another run or an earlier generation has left: it is
-    not called here.
+    """Return a spec for an effect that only another run or an earlier generation left. It is not
+    called here.
     """
     return StepSpec(name, StepKind.EFFECT, ANYTHING, ErrorClasses(), Retries())
 
 
 class Waiter(Protocol):
-    """Receiver of a call's outcome: an asyncio future, or its like for a thread."""
+    """Receiver of a call's outcome: an asyncio future, or its counterpart for a thread."""
 
     def done(self) -> bool:
-        """Return True if it has an outcome, or nobody waits any more."""
+        """Return True if it has an outcome or was cancelled."""
 
     def set_result(self, value: Any, /) -> None:
-        """The call returned."""
+        """Set the value of the call."""
 
     def set_exception(self, error: BaseException, /) -> None:
-        """The call raised."""
+        """Set the error of the call."""
 
 
 class Want:
     """Answers of :meth:`Call.ask`."""
 
     LOOK: Final = "look"
-    """The database may have it: the next flush asks."""
+    """Ask the database with the next flush."""
     CHILD: Final = "child"
-    """The next flush starts it."""
+    """Start the child with the next flush."""
     ADMISSION: Final = "admission"
-    """The next flush asks a pool whether it may start."""
+    """Ask a pool for admission with the next flush."""
     LICENCE: Final = "licence"
-    """Its body may start once the next flush says so."""
+    """Write its licence with the next flush; then its body may start."""
     BODY: Final = "body"
-    """Its body may start."""
+    """Start its body."""
     LATER: Final = "later"
-    """It is due at ``retry_due_us``; what it wants then is told by :meth:`StepCall.come_due`."""
+    """Wait until ``retry_due_us``, then do as :meth:`StepCall.come_due` returns."""
     RESULT: Final = "result"
-    """It was done in a dropped part of the journal, whose result is recorded as its own."""
+    """Record the result from a dropped part of the journal as its own."""
     LEAVE: Final = "leave"
-    """The next flush asks whether it may act."""
+    """Ask for leave to act with the next flush."""
     LOST: Final = "lost"
-    """Its worker was lost while it acted: nobody knows what became of it."""
+    """Record its outcome as unknown: its worker was lost while it acted."""
     FOLLOW: Final = "follow"
-    """It waits for the effect that it takes back."""
+    """Wait for the effect that it takes back."""
     NEEDLESS: Final = "needless"
-    """The effect that it takes back was not done."""
+    """Close it: the effect that it takes back was not done."""
     PERSON: Final = "person"
-    """Only a person can say what became of it."""
+    """Wait for a person to report the outcome."""
     CLOSE: Final = "close"
-    """It was not done, and nobody wants it any more."""
+    """Close it as not done: it is not wanted any more."""
 
 
 class Waits:
-    """The open waits that only the database can end, as a question names them."""
+    """Open waits that only the database can end, as a question lists them."""
 
     def __init__(self, accepted: Iterable[int]) -> None:
         self._rows: dict[str, list[Any]] = {
@@ -181,12 +180,12 @@ class Waits:
         }
 
     def add(self, sort: str, row: object) -> None:
-        """Names a wait, in the list of its sort."""
+        """Add a wait to the list of its sort."""
         self._rows.setdefault(sort, []).append(row)
 
     def in_question(self, children: list[int]) -> dict[str, Any]:
-        """Return them by sort, and the numbers of open children as ranges:
-        a family may have ten thousand.
+        """Return the waits by sort, and open children as ranges of numbers: a family may have ten
+        thousand.
         """
         waits: dict[str, Any] = {sort: rows for sort, rows in self._rows.items() if rows}
         if children:
@@ -195,7 +194,7 @@ class Waits:
 
 
 def ranges_of(numbers: list[int]) -> str:
-    """Numbers as Postgres writes a multirange: a parent asks for thousands of children at once,
+    """Return numbers as a Postgres multirange, since a parent asks about thousands of children
     again and again.
     """
     ranges = []
@@ -210,44 +209,44 @@ def ranges_of(numbers: list[int]) -> str:
 
 @dataclass(eq=False)
 class Call:
-    """One durable call."""
+    """A durable call."""
 
     number: int
     name: str
     waiter: Waiter | None
     state: State = "pending"
     aliases: tuple[str, ...] = field(default=(), kw_only=True)
-    """Names that it had before: a journal that knows it by one of them fits."""
+    """Former names: a journal that uses one of them still fits."""
 
     # ================================================================ the four verbs
 
     def ask(self) -> str:
-        """Return what it wants next, a :class:`Want`."""
+        """Return what it needs next, a :class:`Want`."""
         return Want.LOOK
 
     def fits(self, unit: Unit) -> bool:
         """Return True if a unit can be its outcome."""
         return unit.kind == Kind.CHILD_STARTED
 
-    def decode(self, unit: Unit) -> tuple[Any, Exception | None]:  # noqa: ARG002 - many an outcome has no value
-        """Return the (value, error) that a unit hands to the code.
+    def decode(self, unit: Unit) -> tuple[Any, Exception | None]:  # noqa: ARG002 - many outcomes have no value
+        """Return the (value, error) of a unit, for the code.
 
         Raises:
-            NotStorable: The recorded result of a step does not fit the step's annotation any more.
+            NotStorable: The recorded result does not fit the step's annotation any more.
         """
         return None, None
 
     def wait(self, waits: Waits) -> None:
-        """Names what only the database can end."""
+        """Add the waits that only the database can end."""
 
-    # ================================================================ what is known of it
+    # ================================================================ what is known about it
 
-    def read(self, unit: Unit) -> bool:  # noqa: ARG002 - of most kinds there are no marks
-        """Take down what a mark says of it; return False if the mark cannot be about this call."""
+    def read(self, unit: Unit) -> bool:  # noqa: ARG002 - most kinds have no marks
+        """Apply a mark; return False if it cannot be about this call."""
         return False
 
     def deliver(self, value: Any, error: Exception | None) -> None:
-        """Hands its outcome to the code."""
+        """Pass the outcome to the code."""
         waiter = self.waiter
         if waiter is not None and not waiter.done():
             if error is None:
@@ -256,34 +255,34 @@ class Call:
                 waiter.set_exception(error)
 
     def let_go(self) -> None:
-        """Forgets the code, which is taken apart."""
+        """Release the reference to the code."""
         self.waiter = None
 
     @property
     def looked_at_us(self) -> int | None:
-        """Time at which the database is worth a look, since it is due then; None if it has none."""
+        """Time when the database should be asked, in microseconds; None if there is none."""
         return None
 
-    def is_tried_before(self, us: int) -> bool:  # noqa: ARG002 - only steps are tried again
-        """Return True if its next try is due by itself before this time."""
+    def is_tried_before(self, us: int) -> bool:  # noqa: ARG002 - only steps are retried
+        """Return True if its next try is due before this time."""
         return False
 
     @property
     def waits_for_database(self) -> bool:
-        """True if only the database can bring it on."""
+        """True if only the database can continue it."""
         return True
 
     def answers_to(self, name: str | None) -> bool:
-        """Return True if a unit of this name can belong to this call."""
+        """Return True if a unit with this name can belong to this call."""
         return name == self.name or name in self.aliases
 
     @property
     def kind(self) -> str:
-        """Sort of call in lower case, as a diff names it: "step", "timer", ..."""
+        """Kind of call in lower case, as shown in a diff: "step", "timer", ..."""
         return type(self).__name__.removesuffix("Call").lower()
 
     def __str__(self) -> str:
-        """As a person reads it in a diff."""
+        """Return number, kind and name, as shown in a diff."""
         return f"call {self.number}: {self.kind} {self.name!r}"
 
 
@@ -304,36 +303,36 @@ class StepCall(Call):
     carried: str | None = None
     max_attempts: int | None = None
     variables: tuple[tuple[Any, Any], ...] = ()
-    """Context variables of the code that called it, with their values."""
+    """Context variables of the calling code, with their values."""
     fences: tuple[int, ...] = ()
-    """Of the locks in whose blocks it was called."""
+    """Fences of the locks in whose blocks it was called."""
     emitted: tuple[tuple[str, str | None], ...] = ()
-    """Values that the successful try emitted, as (stream, value); None in place of one that is not
-    to be kept.
+    """Values that the successful try emitted, as (stream, value); the value is None if it is not
+    kept.
     """
     try_id: str = ""
     """Identifier of that try."""
     stored: str = ""
-    """Result of a transaction, or request of an effect, as it is recorded;
-    empty where the app has no codec.
+    """Recorded form of a transaction's result or an effect's request; empty if the app has no
+    codec.
     """
     key: str = ""
-    """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it
-    when they are asked for it.
+    """Idempotency key of calls that are in a ledger or rest on a decision. Others make theirs on
+    request.
     """
     is_licensed: bool = False
     """True if the journal has its licence."""
     is_under_hard_pool: bool = False
-    """True if it asks the pool of its run, whether its declaration says so or not."""
+    """True if it must ask the run's pool, whatever it declares."""
     admitted: Amounts | None = None
-    """Amounts that are reserved for it; None if it was not admitted."""
+    """Amounts reserved for it; None if it was not admitted."""
     charges: list[Spent] | None = None
-    """Charges of its body that are not recorded yet; None if there can be none."""
+    """Charges of its body that are not recorded yet; None if it cannot have any."""
     began_us: int = 0
-    """Time on the host's clock at which its body has started, if it was admitted."""
+    """Time on the host's clock when its body started, if it was admitted."""
 
     def ask(self) -> str:
-        """Return what it wants next: a result that there is, a licence, or its body."""
+        """Return what it needs next: a carried result, admission, licence, body or time."""
         if self.carried is not None:
             return Want.RESULT
         if (self.spec.admit is not None or self.is_under_hard_pool) and self.asks_pool:
@@ -343,14 +342,12 @@ class StepCall(Call):
         return Want.BODY if self.retry_due_us is None else Want.LATER
 
     def come_due(self) -> str:
-        """Return what it wants now that the wait before its next try is over."""
+        """Return what it needs after the wait before its next try."""
         return Want.BODY
 
     @property
     def asks_pool(self) -> bool:
-        """True if a pool must let it through before it may begin. Its next tries are let through
-        with the first.
-        """
+        """True if a pool must admit it before it begins. The first admission covers retries."""
         if self.admitted is not None:
             return False
         return self.spec.admit is not None or (
@@ -358,8 +355,8 @@ class StepCall(Call):
         )
 
     def take_charges(self, now_us: int) -> list[Spent]:
-        """Return what a try has spent, by model, and forget it. Of an admitted one that is one
-        call, and the time it took, unless the body says otherwise.
+        """Return the spending of a try, by model, and clear it. An admitted try also counts as one
+        call and its duration, unless the body charged those itself.
         """
         said, self.charges = self.charges or [], None
         reserved, began_us, self.began_us = self.admitted or {}, self.began_us, 0
@@ -385,7 +382,7 @@ class StepCall(Call):
             if self.spec.effect == StepKind.DECISION
             else self.spec.completes_as
         )
-        # What a dropped part of a journal has come to is a step's result, whatever it was there.
+        # A result taken over from a dropped part of the journal is always a step's result.
         reused = Kind.STEP_COMPLETED if completed == Kind.ENTITY_UPDATED else completed
         return kind in (completed, reused, Kind.STEP_FAILED, Kind.BUDGET_REFUSED) and (
             unit.name is None or self.answers_to(unit.name)
@@ -401,11 +398,11 @@ class StepCall(Call):
         return self.value_of(payload, f"the recorded result of step {self.name}"), None
 
     def error_of(self, text: str) -> Exception:
-        """Return a recorded error as its caller sees it."""
+        """Return a recorded error as the caller sees it."""
         return rebuild_error(json.loads(text), self.spec.errors, self.failed_attempts + 1)
 
     def value_of(self, text: str, what: str) -> Any:
-        """Return a value as its caller sees it: for a decision, the choice under its key."""
+        """Return a value as the caller sees it: for a decision, the choice with its key."""
         value = self.spec.result.decode(text, what)
         if self.spec.effect != StepKind.DECISION:
             return value
@@ -414,12 +411,12 @@ class StepCall(Call):
         )
 
     def wait(self, waits: Waits) -> None:
-        """Names the next try."""
+        """Add the next try."""
         if self.state == "backoff":
             waits.add("retries", [self.number, self.retry_seq])
 
     def read(self, unit: Unit) -> bool:
-        """Counts an attempt that failed, and takes down that it was admitted."""
+        """Count a failed attempt, or record an admission."""
         if not self.answers_to(unit.name):
             return False
         if unit.kind == Kind.BUDGET_ADMITTED:
@@ -433,17 +430,17 @@ class StepCall(Call):
         return True
 
     def is_tried_before(self, us: int) -> bool:
-        """Return True if its next try is due by itself before this time."""
+        """Return True if its next try is due before this time."""
         return (self.retry_due_us or us) < us
 
     @property
     def waits_for_database(self) -> bool:
-        """False: a body brings it on."""
+        """False: its body continues it."""
         return False
 
 
 def _nothing() -> None:
-    """A timer that nothing waits for."""
+    """Do nothing."""
 
 
 @dataclass(eq=False)
@@ -459,66 +456,66 @@ class TimerCall(Call):
         return unit.kind == Kind.TIMER_FIRED and (unit.name is None or self.answers_to(unit.name))
 
     def wait(self, waits: Waits) -> None:
-        """Names the timer."""
+        """Add the timer."""
         waits.add("timers", [self.number, self.started_seq, Kind.TIMER_FIRED])
 
     def deliver(self, value: Any, error: Exception | None) -> None:  # noqa: ARG002 - it has neither
-        """Fires."""
+        """Fire."""
         self.fire()
 
     def let_go(self) -> None:
-        """Forgets what it would fire too."""
+        """Release the callback too."""
         super().let_go()
         self.fire = _nothing
 
     @property
     def looked_at_us(self) -> int | None:
-        """Time at which it is due."""
+        """Time when it is due, in microseconds."""
         return self.due_us
 
 
 @dataclass(eq=False)
 class SignalCall(Call):
-    """A wait for a signal, perhaps with a time-out."""
+    """A wait for a signal, optionally with a time-out."""
 
     codec: Codec[Any] = field(kw_only=True)
     started_seq: int = 0
     due_us: int | None = None
 
     def fits(self, unit: Unit) -> bool:
-        """Return True for a message, and for the end of the wait."""
+        """Return True for a message or a time-out."""
         return unit.kind in (Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT) and (
             unit.name is None or self.answers_to(unit.name)
         )
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
-        """Return the message; as an error, a time-out or why the message does not fit."""
+        """Return the message; as an error, the time-out or the misfit of the message."""
         if unit.kind == Kind.WAIT_TIMED_OUT:
             return None, TimeoutError(f"no signal {self.name!r} in time")
         return self.message_of(unit.payload if unit.payload is not None else "null")
 
     def message_of(self, payload: str) -> tuple[Any, NotStorable | None]:
-        """Return the payload of a message as the code sees it, or why it does not fit."""
+        """Return the (payload, error) of a message; the error if it does not fit the type."""
         try:
             return self.codec.decode(payload, f"the payload of signal {self.name!r}"), None
         except NotStorable as error:
             return None, error
 
     def wait(self, waits: Waits) -> None:
-        """Names the signal, and its time-out."""
+        """Add the signal and its time-out."""
         waits.add("signals", [self.number, self.name])
         if self.started_seq:
             waits.add("timers", [self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
 
     @property
     def looked_at_us(self) -> int | None:
-        """Time at which it times out."""
+        """Time when it times out, in microseconds."""
         return self.due_us
 
 
 @dataclass(eq=False)
 class ChildRequest:
-    """A child run as it is asked for."""
+    """A requested child run."""
 
     workflow: str
     queue: str
@@ -533,17 +530,17 @@ class ChildRequest:
     version: str = ""
     aliases: tuple[str, ...] = ()
     stored: str = ""
-    """Its input as it is recorded, where the app has a codec."""
+    """Its input as recorded, if the app has a codec."""
     stored_metadata: dict[str, Any] | None = None
     pool: str | None = None
-    """Pool that it draws on; None for that of its parent."""
+    """Pool that it draws on; None for its parent's."""
     budget: Amounts | None = None
     """Limits of a pool of its own."""
 
 
 @dataclass(eq=False)
 class ChildCall(Call):
-    """A child run and the wait for its result."""
+    """A child run, and the wait for its result."""
 
     request: ChildRequest = field(kw_only=True)
     result: Codec[Any] = field(kw_only=True)
@@ -551,18 +548,21 @@ class ChildCall(Call):
     chain_id: int = 0
     """The child's chain, once it has started."""
     key: str = ""
-    """The child's key, once it has started, if its start is waited for."""
+    """The child's key, once it has started, if its start is awaited."""
     start: Call | None = None
-    """The wait for its start alone: then that is an outcome too, which is released to the code."""
+    """The wait for its start alone, which makes the start an outcome for the code; None if not
+    awaited.
+    """
     has_started: bool = False
-    """True once the child has started."""
+    """True once the code knows of the start."""
     is_unwanted: bool = False
-    """True if it was asked to end, and the code waits until it has."""
+    """True if it was asked to end and the code waits for that."""
     take_over: Callable[[dict[str, Any], int], None] = lambda _left, _call: None
-    """Told what the child leaves to be taken back, and by which call, when it has completed."""
+    """Called on completion with the effects that the child leaves to be taken back, and the call.
+    """
 
     def ask(self) -> str:
-        """Return whether it is to be started, or its result is to be looked for."""
+        """Return whether to start it or to look for its result."""
         return Want.LOOK if self.chain_id else Want.CHILD
 
     def fits(self, unit: Unit) -> bool:
@@ -591,33 +591,33 @@ class ChildCall(Call):
         return None, failed
 
     def wait(self, waits: Waits) -> None:
-        """Children are named by ranges, all at once."""
+        """Add nothing: children are listed together, as ranges."""
 
     def read(self, unit: Unit) -> bool:
-        """Takes down under which key it was started."""
+        """Record the chain and key from its start."""
         if unit.kind != Kind.CHILD_STARTED or not self.answers_to(unit.name):
             return False
         self.note_start(unit)
         return True
 
     def note_start(self, unit: Unit) -> None:
-        """Takes down its chain and key."""
+        """Record its chain and key."""
         started = json.loads(unit.payload or "{}")
         self.chain_id, self.key = started["run_id"], started.get("key") or ""
 
     @property
     def awaits_start(self) -> bool:
-        """True if the code waits for its start, which is an outcome then."""
+        """True if the code waits for its start, which is then an outcome."""
         return self.start is not None and not self.has_started
 
     def tell_start(self) -> None:
-        """The code need not wait for the start any more."""
+        """Deliver the start to the code."""
         assert self.start is not None
         self.has_started = True
         self.start.deliver(None, None)
 
     def deliver(self, value: Any, error: Exception | None) -> None:
-        """Hands its outcome to the code; to what waits for its start, if that was refused."""
+        """Pass the outcome to the code: to the wait for the start if the start was refused."""
         if self.start is not None and not self.has_started:
             self.has_started = True
             self.start.deliver(value, error)

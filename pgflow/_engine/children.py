@@ -1,4 +1,4 @@
-"""Children: how the code starts them, waits for them and asks them to end."""
+"""Children: start them, wait for them, ask them to end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgflow._model.kinds import ClosePolicy, Kind
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Children:
-    """Owns the children of a dropped part of the journal that are not taken over yet, and whether
+    """Owns the children from a dropped part of the journal that are not taken over yet, and whether
     the run has had any child.
     """
 
@@ -41,7 +41,7 @@ class Children:
         errors: ErrorClasses,
         waits_for_start: bool = False,
     ) -> ChildCall:
-        """Starts a child run and waits for its result, and perhaps first for its start."""
+        """Start a child run and wait for its result, optionally for its start first."""
         history = self._history
         call = ChildCall(
             history.next_call(),
@@ -68,7 +68,7 @@ class Children:
         return call
 
     def bring_on(self, call: ChildCall) -> None:
-        """Starts it, or looks for its result."""
+        """Start the child, or look for its result."""
         if call.ask() == Want.CHILD:
             self._agenda.start_child(call)
             return
@@ -77,8 +77,8 @@ class Children:
             self._agenda.unwant(call)
 
     def _take_over(self, call: ChildCall) -> None:
-        """If a dropped part of the journal has started the same child, it is this one: its result
-        comes under a number of its own.
+        """Take over the same child that a dropped part of the journal started. Its result arrives
+        under its old number.
         """
         if not self._dropped or call.number in self._history.journal.called:
             return
@@ -100,14 +100,14 @@ class Children:
                 return
 
     def ask_to_end(self, call: ChildCall) -> None:
-        """Cancels a child that has started, and goes on waiting for what becomes of it."""
+        """Cancel a started child and keep waiting for its end."""
         if self._code.closing or not self._agenda.is_open(call):
             return
         self._end(call)
 
     def unwant(self, call: ChildCall) -> Waiter | None:
-        """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there
-        is nothing to wait for.
+        """Ask a child to end; return a waiter for its outcome, or None if there is nothing to wait
+        for.
         """
         if (
             self._code.closing
@@ -116,7 +116,7 @@ class Children:
         ):
             return None
         if self._history.replaying and call.state != "decided":
-            self._history.skip_marks(only_of_known=True)  # one says whether it was started
+            self._history.skip_marks(only_of_known=True)  # one of them records its start
         if not (call.chain_id or call.state == "decided"):
             return None
         call.waiter = self._code.waiter()

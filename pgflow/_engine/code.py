@@ -1,4 +1,4 @@
-"""The code of a run, as its outcomes are handed to it."""
+"""The workflow code of a run, which receives one outcome at a time."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from pgflow._engine.effects import EffectCall
 
 
 class Code:
-    """Owns the driver, and whether the code has ended or is being taken apart."""
+    """Owns the driver, and whether the code has ended or is being unwound."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
         self.driver: Driver = CLOSED
         self.closing = False
         self.has_ended = False
-        """True once the code has ended while an effect of it is open."""
+        """True once the code has ended with an effect still open."""
 
     def drive_by(self, driver: Driver) -> None:
-        """The driver, which is made when the parts that it speaks to are."""
+        """Set the driver. It needs the other parts, so it is made last."""
         self.driver = driver
 
     def waiter(self) -> Waiter:
-        """A new place for an outcome."""
+        """Return a new waiter for an outcome."""
         return self.driver.waiter()
 
     def resume(self) -> None:
-        """Runs the code after an outcome was handed in."""
+        """Run the code after an outcome was delivered."""
         self.driver.resume()
 
     def deliver(self, call: Call, value: Any, error: Exception | None) -> None:
-        """Hands an outcome to whoever asked for it, and runs the code."""
+        """Close a call, pass its outcome to the code and run the code."""
         self._agenda.drop(call)
         if isinstance(call, EffectCall):
             self._agenda.close_effect(call, value, error)
         call.deliver(value, error)
         if not self.has_ended:
-            # What the code left running when it ended does not go
-            # on for the sake of an open effect.
+            # Once the code has ended, its leftover tasks must not run on just because an effect is
+            # still open.
             self.driver.resume()
 
     def end(self) -> None:
-        """It has ended, and an effect of it is open: nothing else of what it asked for goes on."""
+        """Mark the code as ended and drop every call but intended effects."""
         if not self.has_ended:
             self.has_ended = True
             self._agenda.drop_all_but_effects()
 
     def close(self) -> None:
-        """Takes it apart."""
+        """Unwind the code."""
         self.closing = True
         self.driver.close()
         if not self.driver.busy:

@@ -1,8 +1,8 @@
-"""Drivers run the code of a workflow: a coroutine on the deterministic loop,
-or a function in a thread.
+"""Drivers run workflow code: a coroutine on the deterministic loop, or a function in a thread.
 
-Both stand still between outcomes. The execution hands one outcome to a waiter and then lets the
-driver run until nothing of the code can go on; only then is the next outcome handed in.
+Both pause between outcomes. The execution passes one outcome to a waiter, then lets the driver run
+until all of the code waits again. Only then does the next outcome follow, so that a replay runs the
+code in the same order.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from pgflow._model.frames import is_own
 
 
 class Driver(Protocol):
-    """See the module."""
+    """Interface of a driver; see the module."""
 
     def start(self) -> None:
-        """Runs the code until it first stands still."""
+        """Run the code until it first waits."""
 
     def resume(self) -> None:
-        """Runs the code after an outcome was handed in."""
+        """Run the code after an outcome was delivered."""
 
     @property
     def busy(self) -> bool:
-        """True while code runs elsewhere, or nobody has yet been told that it stands still: nothing
-        may be handed in.
+        """True while code runs elsewhere, or until :meth:`land` accepts that it waits. Deliver
+        nothing meanwhile.
         """
 
     def land(self) -> None:
-        """Takes note, on the side that hands outcomes in, that the code stands still."""
+        """Accept, on the delivering side, that the code waits."""
 
     done: bool
     """True once the workflow has returned or raised."""
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return (value, error) of the workflow that has ended; one of them is None."""
+        """Return (value, error) of the ended workflow; one of them is None."""
 
     def waiter(self) -> Waiter:
-        """A new place for an outcome."""
+        """Return a new waiter for an outcome."""
 
     def cancel(self) -> None:
-        """Raises CancelledError in the code, once."""
+        """Raise CancelledError in the code, once."""
 
     def close(self) -> None:
-        """Takes the code apart, wherever it stands."""
+        """Unwind the code wherever it is."""
 
     def where(self) -> list[str]:
-        """Source lines at which the code stands."""
+        """Return the source lines where the code is."""
 
 
 class CoroutineDriver:
-    """Runs an ``async def`` on a loop of its own."""
+    """Runs an ``async def`` on its own loop."""
 
     busy = False
     done = False
@@ -79,27 +79,27 @@ class CoroutineDriver:
         self._cancelled: asyncio.CancelledError | None = None
 
     def start(self) -> None:
-        """Runs the code until it first stands still."""
+        """Run the code until it first waits."""
         self._task = self.loop.create_task(self._main(), name="main", context=self._context)
         if self._cancelled_early:
             self._task.cancel()
         self.resume()
 
     def land(self) -> None:
-        """Code that is run here never stands still unseen."""
+        """Do nothing: the code runs in the delivering thread."""
 
     def resume(self) -> None:
-        """Runs callbacks until none is left."""
+        """Run callbacks until none is left."""
         assert self._task is not None
         self.loop.pump()
         self.done = self._task.done()
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return (value, error) of the workflow that has ended; one of them is None."""
+        """Return (value, error) of the ended workflow; one of them is None."""
         assert self._task is not None
         if self._task.cancelled():
             if self._cancelled is None:
-                # The task hands out once what its code has raised, with the reason that it gave.
+                # The task raises its original error, with the reason, only the first time.
                 try:
                     self._task.result()
                 except asyncio.CancelledError as cancelled:
@@ -109,23 +109,23 @@ class CoroutineDriver:
         return (None, error) if error is not None else (self._task.result(), None)
 
     def waiter(self) -> Waiter:
-        """A future of the loop."""
+        """Return a future of the loop."""
         return self.loop.create_future()
 
     def cancel(self) -> None:
-        """Cancels the main task, which cancels what it awaits."""
+        """Cancel the main task, which cancels what it awaits."""
         if self._task is None:
             self._cancelled_early = True
         else:
             self._task.cancel()
 
     def close(self) -> None:
-        """Takes every coroutine apart."""
+        """Unwind every coroutine."""
         self.loop.close()
 
     def where(self) -> list[str]:
-        """The lines of each task; only those of the code that asks,
-        when it is asked from within.
+        """Return the source lines of each task; called from within the code, only those of the
+        caller.
         """
         if asyncio._get_running_loop() is self.loop:
             return _lines_of(_frames_up_to(WorkflowLoop.pump.__code__))
@@ -138,7 +138,7 @@ class CoroutineDriver:
 
 
 def _awaiting_frames(coroutine: Any) -> Iterator[FrameType]:
-    """Frames of a chain of suspended coroutines, outermost first."""
+    """Yield the frames of a chain of suspended coroutines, outermost first."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
         if frame is not None:
@@ -147,7 +147,7 @@ def _awaiting_frames(coroutine: Any) -> Iterator[FrameType]:
 
 
 def _frames_up_to(code: CodeType | None, frame: FrameType | None = None) -> list[FrameType]:
-    """Frames of a running stack from below the one that runs `code`, outermost first."""
+    """Return the frames of a running stack below the one that runs `code`, outermost first."""
     frame = frame or sys._getframe(1)
     frames = []
     while frame is not None and frame.f_code is not code:
@@ -157,9 +157,7 @@ def _frames_up_to(code: CodeType | None, frame: FrameType | None = None) -> list
 
 
 def _lines_of(frames: Iterable[FrameType]) -> list[str]:
-    """Source lines of the user's code,
-    without pgflow's own and without the machinery that runs them.
-    """
+    """Return the source lines of the user's code, without pgflow, asyncio and threading."""
     return [
         f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
         for frame in frames
@@ -175,13 +173,13 @@ def _is_machinery(filename: str) -> bool:
 
 
 class ThreadWaiter:
-    """The place for the outcome of a call made in a thread."""
+    """A waiter for the outcome of a call made in a thread."""
 
     __slots__ = ("_done", "_error", "_value", "on_outcome")
 
     def __init__(self) -> None:
         self.on_outcome: Callable[[], None] | None = None
-        """Called once it has one."""
+        """Called once it has an outcome."""
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
@@ -191,35 +189,35 @@ class ThreadWaiter:
         return self._done
 
     def set_result(self, value: Any, /) -> None:
-        """The call returned."""
+        """Set the value of the call."""
         self._value, self._done = value, True
         if self.on_outcome is not None:
             self.on_outcome()
 
     def set_exception(self, error: BaseException, /) -> None:
-        """The call raised."""
+        """Set the error of the call."""
         self._error, self._done = error, True
         if self.on_outcome is not None:
             self.on_outcome()
 
     def take(self) -> Any:
-        """The value, or the error raised."""
+        """Return the value or raise the error."""
         if self._error is not None:
             raise self._error
         return self._value
 
 
 class Race:
-    """Calls of a thread, under numbers, that are waited for until any has an outcome.
+    """Numbered calls of a thread that waits for the first outcome of any.
 
-    It is told by the call: of many thousands nobody looks through all whenever one has come.
+    Each call reports its outcome, so thousands of calls are not scanned for each one.
     """
 
     def __init__(self) -> None:
         self._come: list[int] = []
 
     def enter(self, number: int, call: Call) -> None:
-        """Waits for it too."""
+        """Add a call."""
         waiter = cast("ThreadWaiter | None", call.waiter)
         if waiter is None or waiter.done():
             self._come.append(number)
@@ -228,23 +226,23 @@ class Race:
 
     @property
     def is_over(self) -> bool:
-        """True if one has come."""
+        """True if a call has an outcome."""
         return bool(self._come)
 
     def take(self) -> list[int]:
-        """Return those that have come, in that order, once."""
+        """Return the numbers of the calls with an outcome, in order of arrival, and clear them."""
         come = self._come.copy()
         self._come.clear()
         return come
 
 
 class ThreadDriver:
-    """Runs a ``def`` in a thread; the thread stands still while it waits for a call.
+    """Runs a ``def`` in a thread, which blocks while it waits for a call.
 
-    Control passes to and fro: while the thread runs, the execution is busy and nothing of it is
-    touched from outside; while it waits, it touches nothing itself. The thread says that it stands
-    still by ``yield_control``; only :meth:`land`,
-    called where outcomes are handed in, makes it count.
+    Control alternates, so no lock is needed. While the thread runs, the execution is busy and
+    nothing else touches it; while the thread waits, it touches nothing. The thread announces its
+    wait by ``yield_control``, which takes effect with :meth:`land`, called where outcomes are
+    delivered.
     """
 
     def __init__(
@@ -257,7 +255,9 @@ class ThreadDriver:
         self._spawn = spawn
         self._yield_control = yield_control
         self._code: tuple[Callable[[], Any], contextvars.Context] | None = main, context
-        """Until its thread begins, or it is closed before: the context leads back here."""
+        """Function and context. Cleared when the thread begins or the driver closes, because the
+        context refers back to the driver.
+        """
         self._go = threading.Lock()  # free once the thread may go on
         self._go.acquire()
         self._awaited: Call | Race | None = None
@@ -270,7 +270,7 @@ class ThreadDriver:
         self.done = False
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Start the thread."""
         self.busy = True
         self._spawn(self._run)
 
@@ -283,21 +283,21 @@ class ThreadDriver:
             if self._cancelling:
                 raise asyncio.CancelledError  # noqa: TRY301 - cancelled before it began
             result: tuple[Any, BaseException | None] = (context.run(main), None)
-        except BaseException as error:  # noqa: BLE001 - whatever it raised is its outcome
+        except BaseException as error:  # noqa: BLE001 - any error is its outcome
             result = (None, error)
         _close_loop_of_thread()
         self._result = result
         self.done = True
-        self._thread_id = None  # it may run other code by the time somebody asks
+        self._thread_id = None  # the thread may run other code later
         if not self._closing:
             self._yield_control()
 
     def block(self, awaited: Call | Race) -> None:
-        """In the workflow's thread: stands still until a call has an outcome, or one of a race.
+        """Block the workflow's thread until a call, or one call of a race, has an outcome.
 
         Raises:
-            asyncio.CancelledError: The run was cancelled meanwhile; once.
-            Unwind: The run goes on elsewhere.
+            asyncio.CancelledError: The run was cancelled meanwhile; raised once.
+            Unwind: The run continues elsewhere.
         """
         self.check_open()
         self._awaited = awaited
@@ -309,20 +309,20 @@ class ThreadDriver:
             raise asyncio.CancelledError
 
     def check_open(self) -> None:
-        """Raises Unwind in code that is being taken apart."""
+        """Raise Unwind if the code is being unwound."""
         if self._closing:
             self._swallowed += 1
             while self._swallowed > MAX_SWALLOWED_UNWINDS:
-                # It will not be told: leave the thread to the end of the process.
+                # The code swallows every Unwind: park the thread until the process ends.
                 self._go.acquire()
             raise Unwind
 
     def land(self) -> None:
-        """The thread stands still, and from now on that counts."""
+        """Accept that the thread waits."""
         self.busy = False
 
     def resume(self) -> None:
-        """Lets the thread run if it has what it waits for."""
+        """Let the thread run if its call has an outcome."""
         if (
             not self.done
             and not self.busy
@@ -332,29 +332,29 @@ class ThreadDriver:
             self._go.release()
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return (value, error) of the function that has ended; one of them is None."""
+        """Return (value, error) of the ended function; one of them is None."""
         assert self._result is not None
         return self._result
 
     def waiter(self) -> Waiter:
-        """A place for an outcome."""
+        """Return a new waiter for an outcome."""
         return ThreadWaiter()
 
     def cancel(self) -> None:
-        """The wait at which the thread stands, or its next, raises CancelledError."""
+        """Raise CancelledError in the current wait, or in the next."""
         self._cancelling = True
 
     def close(self) -> None:
-        """The wait at which the thread stands, or its next, raises Unwind."""
+        """Raise Unwind in the current wait, or in the next."""
         self._closing = True
-        if not self.busy:  # else its thread may be about to take it
+        if not self.busy:  # otherwise its thread may be about to read it
             self._code = None
         with contextlib.suppress(RuntimeError):
-            # It has just been told to go on, and sees this then.
-            self._go.release()  # whether it waits already or is about to
+            # Already released: the thread is about to run and will see `_closing`.
+            self._go.release()  # works whether it waits already or is about to
 
     def where(self) -> list[str]:
-        """Lines at which the thread stands."""
+        """Return the source lines where the thread is."""
         return _lines_of(
             _frames_up_to(
                 ThreadDriver._run.__code__, sys._current_frames().get(self._thread_id or 0)
@@ -363,52 +363,51 @@ class ThreadDriver:
 
 
 def _close_loop_of_thread() -> None:
-    """Close the loop that a framework has made for this thread: no code comes back to it."""
+    """Close the event loop that a framework left in this thread: no code returns to it."""
     try:
         loop = asyncio.get_event_loop()
-    except RuntimeError:  # there is none, as nearly always
+    except RuntimeError:  # no loop, the usual case
         return
     asyncio.set_event_loop(None)
-    with contextlib.suppress(Exception):  # it is not the run that has failed
+    with contextlib.suppress(Exception):  # must not fail the run
         loop.close()
 
 
 class ClosedDriver:
-    """In the place of a driver whose code was taken apart.
+    """Replaces a driver whose code was unwound.
 
-    A driver and its execution refer to each other. Left so, every run would wait for the garbage
-    collector with all that it held, and the collector's passes were a third
-    of what a run that does nothing cost.
+    A driver and its execution refer to each other, so without this every run would stay in memory
+    until the garbage collector runs. Its passes took a third of the time of a no-op run.
     """
 
     busy = False
     done = True
 
     def start(self) -> None:
-        """There is no code."""
+        """Do nothing."""
 
     def resume(self) -> None:
-        """There is no code."""
+        """Do nothing."""
 
     def land(self) -> None:
-        """There is no code."""
+        """Do nothing."""
 
     def cancel(self) -> None:
-        """There is no code."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """It is."""
+        """Do nothing."""
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Nobody asks for it any more."""
+        """Raise: a closed execution needs no outcome."""
         raise AssertionError("the outcome of code that was taken apart")
 
     def waiter(self) -> Waiter:
-        """Code that would still wait is being unwound."""
+        """Raise Unwind in code that makes another call."""
         raise Unwind
 
     def where(self) -> list[str]:
-        """Nowhere."""
+        """Return no lines."""
         return []
 
 

@@ -1,12 +1,12 @@
-"""Effects as calls: what is known of each, and how that changes.
+"""Effects as calls: the stages of an effect, and the events that change them.
 
-What is known of an effect is one :class:`Stage`. Units of the journal move it, and so does what the
-engine learns before it writes the unit; ``_MOVES`` is the table, and any other move is refused. A
-replay reads the marks that follow an acceptance before it hands the acceptance to the code, so some
-stages are those of an effect whose outcome is in the journal and not yet released.
+An effect is at one :class:`Stage`. Units of the journal move it, and so does what the engine learns
+before it writes the unit. ``_MOVES`` lists the moves; any other raises. A replay reads the marks
+that follow an acceptance before it passes the acceptance to the code, so some stages describe an
+effect whose outcome is in the journal but not released yet.
 
-What may be done about a stage is said by :meth:`EffectCall.ask`; whether the time for it has come
-is the database's to say (``sql/ledgers/effects.sql``).
+:meth:`EffectCall.ask` returns the next action for a stage. The database decides whether it is time
+for it (``sql/ledgers/effects.sql``).
 """
 
 from __future__ import annotations
@@ -30,77 +30,77 @@ FORGETFUL = (
     Unknown.EXPECTATION_FAILED,
     Unknown.MISFIT,
 )
-"""After these the same key is not sent again: the counterparty may have forgotten it, or what it
-was for has changed.
+"""After these, the same key is not sent again: the counterparty may have forgotten it, or the
+purpose of the effect has changed.
 """
 
 
 class Stage:
-    """All that can be known of an effect."""
+    """Stages of an effect."""
 
     ASKED: Final = "asked"
-    """The code wants it. Its intent is not durable."""
+    """The code requested it. Its intent is not durable."""
     ATTEMPTED: Final = "attempted"
-    """Its intent is durable, and an attempt has not come back."""
+    """Its intent is durable, and an attempt has not returned."""
     REPEATED: Final = "repeated"
-    """As attempted, and an earlier attempt may have acted."""
+    """As attempted, but an earlier attempt may have acted."""
     UNKNOWN: Final = "unknown"
-    """Nobody knows whether an attempt has acted."""
+    """An attempt may or may not have acted."""
     HELPLESS: Final = "helpless"
-    """As unknown, and it was absent where nothing but a key could make another attempt safe: a
-    person must say.
+    """As unknown, but a person must report the outcome: it was absent, and without a key another
+    attempt is not safe.
     """
     REPEATABLE: Final = "repeatable"
-    """There is a ground on which it may be attempted again, if the database gives leave."""
+    """It may be attempted again on a ground, if the database gives leave."""
     HUSHED: Final = "hushed"
-    """As silent, and the acceptance is not released yet."""
+    """As silent, but the acceptance is not released yet."""
     SETTLED: Final = "settled"
-    """The counterparty has confirmed it. The outcome is not released yet."""
+    """The counterparty confirmed it. The outcome is not released yet."""
     STATED: Final = "stated"
-    """Somebody has confirmed it. The outcome is not released yet."""
+    """A person confirmed it. The outcome is not released yet."""
     REFUTED: Final = "refuted"
-    """It is known not to have been done. The outcome is not released yet."""
+    """It was not done. The outcome is not released yet."""
     CONFIRMED: Final = "confirmed"
     """It was done, and the code has its result."""
     FAILED: Final = "failed"
     """It was not done, and the code has the error."""
     ACCEPTED: Final = "accepted"
-    """The counterparty has taken it on, which is what the code has. All that is still to come is
-    for the ledger alone.
+    """The counterparty accepted it, which is the code's outcome. Everything later concerns the
+    ledger alone.
     """
     SILENT: Final = "silent"
-    """It was accepted, and the counterparty has given no sign of life in time."""
+    """It was accepted, but the counterparty missed a sign of life."""
     KEPT: Final = "kept"
-    """It was accepted, and is confirmed."""
+    """It was accepted and is confirmed."""
     BROKEN: Final = "broken"
-    """It was accepted, and has failed."""
+    """It was accepted and has failed."""
 
 
 class Event:
-    """Whatever moves an effect from one stage to another."""
+    """Events that move an effect from one stage to another."""
 
     ATTEMPT: Final = "attempt"
-    """``effect_intended``, or ``effect_attempted`` on another ground than the one that follows."""
+    """``effect_intended``, or ``effect_attempted`` on any ground except that of a repeat."""
     REPEAT: Final = "repeat"
-    """``effect_attempted``, since the counterparty still remembers the key."""
+    """``effect_attempted``, because the counterparty still remembers the key."""
     GROUND: Final = "ground"
     """``effect_settled`` as absent, or an unknown effect whose key is sent again: it may be
-    attempted, if there is leave.
+    attempted, given leave.
     """
     DOUBT: Final = "doubt"
     """``effect_unknown``."""
     DESPAIR: Final = "despair"
-    """``effect_unknown``, since it was absent without a key."""
+    """``effect_unknown``, because it was absent and has no key."""
     BUDGET: Final = "budget"
-    """Somebody has let the run try again."""
+    """An operator retried the run."""
     SILENCE: Final = "silence"
-    """``effect_unknown``, since beats were missed."""
+    """``effect_unknown``, because heartbeats were missed."""
     SIGN: Final = "sign"
-    """``effect_unknown``, which says that the counterparty still has it."""
+    """``effect_unknown`` with the reason that the counterparty still has it."""
     SETTLEMENT: Final = "settlement"
     """``effect_settled`` as confirmed, by the counterparty."""
     STATEMENT: Final = "statement"
-    """``effect_settled`` as confirmed, by somebody's word."""
+    """``effect_settled`` as confirmed, by a person."""
     REFUTATION: Final = "refutation"
     """``effect_settled`` as failed."""
     CONFIRMATION: Final = "confirmation"
@@ -116,15 +116,15 @@ ACCEPTED = frozenset({Stage.ACCEPTED, Stage.SILENT, Stage.KEPT, Stage.BROKEN})
 CLOSED = ACCEPTED | {Stage.CONFIRMED, Stage.FAILED}
 """The code has its outcome."""
 DONE = ACCEPTED | {Stage.CONFIRMED}
-"""The code has been told that it was done, or will be."""
+"""The code has or will get the outcome that it was done."""
 OWED = frozenset({Stage.ACCEPTED, Stage.SILENT})
-"""The code has its acceptance, and it is not known what became of it."""
+"""The code has its acceptance, and the final outcome is not known."""
 _ACTING = frozenset({Stage.ATTEMPTED, Stage.REPEATED})
 _IN_DOUBT = frozenset({Stage.UNKNOWN, Stage.HELPLESS, Stage.REPEATABLE, Stage.HUSHED, Stage.SILENT})
 _OPEN = frozenset(
     {Stage.ASKED, Stage.ATTEMPTED, Stage.REPEATED, Stage.UNKNOWN, Stage.HELPLESS, Stage.REPEATABLE}
 )
-"""Nothing of its outcome is in the journal."""
+"""The journal has no outcome for it."""
 
 
 def _each(stages: frozenset[str], to: str) -> dict[str, str]:
@@ -174,19 +174,18 @@ _MOVES: dict[str, dict[str, str]] = {
         Stage.REFUTED: Stage.BROKEN,
     },
 }
-"""By event, the stages in which it can come, each with the stage that it leads to."""
+"""Table of moves: by event, the stages in which it may occur and the stage that each leads to."""
 
 
 class ImpossibleMove(Exception):
-    """An event has come in a stage in which it cannot: the journal is not one that this engine and
-    its database have written.
+    """Raised when an event does not belong to the stage: this engine and its database did not write
+    such a journal.
     """
 
 
 @dataclass(eq=False)
 class EffectCall(StepCall):
-    """A call of an effect. Its stage is the journal's: what is known, how often it was attempted
-    and asked after.
+    """A call of an effect. The journal determines its stage and counts of attempts and questions.
 
     Only the events below write ``stage``, ``ground``, ``attempts``, ``attempted_us``, ``asks`` and
     ``may_be_forgotten``.
@@ -196,68 +195,68 @@ class EffectCall(StepCall):
     decision: str | None = None
     compensates: str | None = None
     expected: str | None = None
-    """Fingerprint of what must be observed immediately before the act."""
+    """Fingerprint that must be observed immediately before the act."""
     expects: str | None = None
-    """That fingerprint as it is recorded."""
+    """That fingerprint as recorded."""
     notice: dict[str, Any] | None = None
-    """Notice for the person who closes it: why only a person can take an effect back,
-    and the plan there was.
+    """Notice for the person who closes it: why only a person can take the effect back, and the
+    failed plan.
     """
     reads: list[tuple[str, int, float]] = field(default_factory=list)
-    """Reads it rests on that age: name, seq of the newest result, allowed age in seconds."""
+    """Ageing reads that it rests on: name, seq of the newest result, allowed age in seconds."""
     stage: str = Stage.ASKED
     ground: Literal["w", "a", "p"] | None = None
-    """While it is repeatable, the reason why: the key is still remembered (w), it is absent (a), a
-    person said so (p).
+    """Ground of a repeatable effect: the key is still remembered (w), it is absent (a), a person
+    decided (p).
     """
     attempts: int = 0
     attempted_us: int = 0
     asks: int = 0
-    """Times that nobody knew, since it was last attempted on new ground or fell silent."""
+    """Number of unknown outcomes since the last attempt on new ground, or since it fell silent."""
     may_be_forgotten: bool = False
-    """True if the counterparty may have forgotten the key: that does not end."""
+    """True if the counterparty may have forgotten the key. It stays True."""
     turn: int = 0
-    """Counts the bodies and questions that were given up: what they still say is not heard."""
+    """Number of abandoned bodies and questions. Late results of an earlier turn are ignored."""
     value: Any = None
     known: CarriedEffect | None = None
     """Its outcome in a dropped part of the journal."""
     takes_back: EffectCall | None = None
-    """The effect that this one takes back, if that was accepted: it acts once that is confirmed,
-    and has nothing to do if that failed.
+    """The accepted effect that this one takes back: it acts once that is confirmed, and does
+    nothing if that failed.
     """
     is_undo: bool = False
-    """True if it helps to take another effect back: a step of a plan."""
+    """True if it is a step of a plan that takes another effect back."""
     is_dropped: bool = False
-    """True if it is of a dropped part of the journal:
-    it is asked after, and not done if it was not.
+    """True if it belongs to a dropped part of the journal: its outcome is settled, but it is not
+    done if it was not.
     """
     is_foreign: bool = False
     """True if another run takes it back."""
     is_of_child: bool = False
     """True if a child of this run did it."""
     of_call: int = 0
-    """The call by which that child was started."""
+    """The call that started that child."""
     is_bound: bool = False
-    """True if it must be taken back though nothing says how: it was done in a saga block that goes
-    on in the next generation.
+    """True if it must be taken back even without a compensation: its saga block continues in the
+    next generation.
     """
     leave: str | None = None
-    """Key of the gate at which somebody gave leave, since the policy wants it."""
+    """Key of the gate at which leave was given, if the policy requires it."""
     was_taken_over: bool = False
-    """True if whoever was asked has done it, so that it costs nothing."""
+    """True if the approver did it by hand, so that it draws on no pool."""
     watchers: list[Waiter] = field(default_factory=list)
-    """Waiters for it to be closed, beside the code that called it."""
+    """Waiters for its closing, in addition to the calling code."""
 
-    # ================================================================ what the stage says
+    # ================================================================ properties of the stage
 
     @property
     def is_acting(self) -> bool:
-        """True while its body is what brings it on, and not a question to the counterparty."""
+        """True while its body runs, as opposed to a question to the counterparty."""
         return self.stage in _ACTING
 
     @property
     def may_have_acted(self) -> bool:
-        """True if an attempt before the one under way may have acted."""
+        """True if an earlier attempt than the current one may have acted."""
         return self.stage == Stage.REPEATED
 
     @property
@@ -267,7 +266,7 @@ class EffectCall(StepCall):
 
     @property
     def is_owed(self) -> bool:
-        """True if it was accepted, and is not known to have been done or not."""
+        """True if it was accepted and its final outcome is not known."""
         return self.stage in OWED
 
     @property
@@ -282,7 +281,7 @@ class EffectCall(StepCall):
 
     @property
     def is_in_place(self) -> bool:
-        """True if it was done, as far as is known once nothing of it is open."""
+        """True if it was done, as far as known once it is closed."""
         return self.stage in DONE and self.stage != Stage.BROKEN
 
     @property
@@ -292,30 +291,30 @@ class EffectCall(StepCall):
 
     @property
     def is_known(self) -> bool:
-        """True once the journal says what became of it, though the code may not have been told."""
+        """True once the journal has its final outcome, though the code may not have it yet."""
         return self.stage in (Stage.KEPT, Stage.BROKEN, Stage.SETTLED, Stage.STATED, Stage.REFUTED)
 
     @property
     def agreed(self) -> EffectTerms:
-        """The terms of the effect."""
+        """Terms of the effect."""
         assert self.spec.terms is not None
         return self.spec.terms
 
     @property
     def is_by_hand(self) -> bool:
-        """True if it takes another effect back, and only a person can."""
+        """True if it takes another effect back and only a person can do that."""
         terms = self.spec.terms
         return self.compensates is not None and terms is not None and not terms.has_body
 
     @property
     def waits_for_database(self) -> bool:
-        """True if nobody knows what became of it: a word on it may have come."""
+        """True if its outcome is unknown: a report may have arrived."""
         return self.stage in _IN_DOUBT
 
     # ================================================================ the four verbs
 
     def ask(self) -> str:
-        """Return what it wants next, by all that is known of it."""
+        """Return the next action for its stage."""
         if self.is_dropped and (self.stage == Stage.HELPLESS or self.ground == Ground.PERSON):
             return Want.CLOSE
         if self.attempts == 0:
@@ -329,7 +328,9 @@ class EffectCall(StepCall):
         return self.come_due() if self.retry_due_us is None else Want.LATER
 
     def _ask_first(self) -> str:
-        """Not before what it takes back is confirmed, and not if that was not done."""
+        """Return the first action: wait until the effect that it takes back is confirmed, and do
+        nothing if that was not done.
+        """
         if self.takes_back is not None:
             if self.takes_back.is_owed:
                 return Want.FOLLOW
@@ -339,7 +340,7 @@ class EffectCall(StepCall):
         return Want.ADMISSION if self.asks_pool and not self.was_taken_over else Want.LEAVE
 
     def come_due(self) -> str:
-        """Return whether its key is sent again, or the counterparty is asked."""
+        """Return whether to send its key again or to ask the counterparty."""
         self.retry_due_us = None
         if self.plan() != "repeat":
             return Want.BODY
@@ -353,7 +354,7 @@ class EffectCall(StepCall):
         ) and (unit.name is None or self.answers_to(unit.name))
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
-        """Return its result, the reference under which it was accepted, or the error."""
+        """Return its result, the reference of its acceptance, or the error."""
         payload = unit.payload if unit.payload is not None else "null"
         if unit.kind == Kind.EFFECT_FAILED:
             return None, self.error_of(payload)
@@ -366,18 +367,18 @@ class EffectCall(StepCall):
         return self.value_of(payload, f"the recorded result of step {self.name}"), None
 
     def wait(self, waits: Waits) -> None:
-        """Names the next question, and that a word on it would bring it on."""
+        """Add the next question, and the wait for a report on it."""
         super().wait(waits)
         if self.state in ("backoff", "owed"):
             waits.add("open_effects", self.number)
 
-    # =========================================================== what to do about what is not known
+    # =========================================================== settling an unknown outcome
 
     def plan(self) -> Literal["repeat", "ask"] | None:
-        """Return how to settle an unknown outcome: repeat it, ask the counterparty,
-        or None if only a person can.
+        """Return how to settle an unknown outcome: repeat it, ask the counterparty, or None if only
+        a person can.
         """
-        if self.spec.terms is None:  # another's, of which the code at hand knows nothing
+        if self.spec.terms is None:  # another run's, unknown to this code
             return None
         agreed = self.agreed
         if (
@@ -386,7 +387,7 @@ class EffectCall(StepCall):
             or self.stage == Stage.HELPLESS
         ):
             return None
-        may_repeat = not self.was_accepted  # else its key would be answered by the acceptance again
+        may_repeat = not self.was_accepted  # or its key would return the acceptance again
         if self.is_dropped and agreed.can_ask:
             may_repeat = False
         if (
@@ -399,7 +400,7 @@ class EffectCall(StepCall):
         return "ask" if agreed.can_ask else None
 
     def delay_seconds(self) -> float | None:
-        """Return the seconds until it is brought on; None if only a person can."""
+        """Return the seconds until the next action; None if only a person can settle it."""
         plan = self.plan()
         if plan is None:
             return None
@@ -418,7 +419,7 @@ class EffectCall(StepCall):
         self.stage = to
 
     def read(self, unit: Unit) -> bool:
-        """Takes down what a unit beside it says."""
+        """Apply a mark."""
         if unit.kind not in EFFECT_MARKS:
             return super().read(unit)
         if not self.answers_to(unit.name):
@@ -435,7 +436,7 @@ class EffectCall(StepCall):
         return True
 
     def _begin(self, ground: str | None, unit: Unit) -> None:
-        """An attempt begins."""
+        """Begin an attempt."""
         self._move(Event.REPEAT if ground == Ground.REMEMBERED else Event.ATTEMPT)
         self.attempts += 1
         self.ground, self.retry_due_us = None, None
@@ -458,7 +459,7 @@ class EffectCall(StepCall):
         self._forget(reason)
 
     def doubt(self, reason: str) -> None:
-        """Nobody knows what became of it, which is about to be recorded with this reason."""
+        """Mark the outcome as unknown, before that is recorded with this reason."""
         self._move(Event.DOUBT)
         self.ground = None
         self.asks += 1
@@ -468,24 +469,24 @@ class EffectCall(StepCall):
         self.may_be_forgotten = self.may_be_forgotten or reason in FORGETFUL
 
     def hear(self) -> None:
-        """The counterparty still has it."""
+        """Record that the counterparty still has it."""
         self._move(Event.SIGN)
         self.retry_due_us = None
 
     def allow(self, ground: Literal["w", "a", "p"]) -> None:
-        """It may be attempted again on this ground."""
+        """Allow another attempt on this ground."""
         self._move(Event.GROUND)
         self.ground = ground
 
     def settle(self, verdict: str, *, by_word: bool = False) -> None:
-        """It is known what became of it: confirmed or failed."""
+        """Settle it as confirmed or failed."""
         if verdict == "failed":
             self._move(Event.REFUTATION)
         else:
             self._move(Event.STATEMENT if by_word else Event.SETTLEMENT)
 
     def close(self, value: Any, error: Exception | None) -> None:
-        """It has an outcome, which the code is about to get."""
+        """Close it with the outcome that the code will get."""
         self.value = value
         if isinstance(value, Accepted):
             self._move(Event.ACCEPTANCE)
@@ -498,21 +499,25 @@ class EffectCall(StepCall):
                 waiter.set_result(None)
 
     def is_misfit_word(self, error: Exception) -> bool:
-        """Return True if somebody has said that it was done, with a result that cannot be read."""
+        """Return True if a person confirmed it with a result that cannot be read."""
         return self.stage == Stage.STATED and isinstance(error, NotStorable)
 
     def grant_fresh_budget(self) -> None:
-        """Questions that could be asked may be asked again."""
+        """Allow the full number of questions again."""
         self.asks = min(self.asks, 1)
         if self.stage == Stage.HELPLESS:
             self._move(Event.BUDGET)
 
 
 class Leave(NamedTuple):
-    """Leave that somebody gave to an effect: the key of the gate, the call that was refused without
-    it, under whose idempotency key it acts (None if leave was asked for before any call), the
-    request to the letter, which the database compares with what was approved, and whether whoever
-    was asked has done it.
+    """Leave given to an effect.
+
+    Attributes:
+        gate: Key of the gate.
+        refused: The call that was refused without leave, whose idempotency key it uses; None if
+            leave was requested before any call.
+        request: The exact request, which the database compares with the approved one.
+        is_done: True if the approver did it by hand.
     """
 
     gate: str
@@ -522,8 +527,8 @@ class Leave(NamedTuple):
 
 
 def still_accepted(claim: Claim) -> dict[int, EffectCall]:
-    """Effects of a dropped part that the counterparty took on and has not confirmed: the run does
-    not end before it has.
+    """Return the effects of a dropped part that the counterparty accepted but did not settle. The
+    run cannot end before they are settled.
     """
     taken: dict[int, EffectCall] = {}
     keys: dict[int, str] = {}

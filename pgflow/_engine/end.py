@@ -1,4 +1,4 @@
-"""The end of an activation: of the run, of this generation of it, or a hold for a person."""
+"""The end of an activation: the run ends, continues as a new generation, or is held."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pgflow.errors import NotStorable
 
 
 class End:
-    """Owns how it ends: at most one of an ending, an input for the next generation, and a hold,
-    which may replace the others.
+    """Owns the end: at most one of an ending, an input for the next generation, and a hold, which
+    may replace the others.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class End:
 
     @property
     def awaits_discharge(self) -> bool:
-        """True if the code has ended well and owes what must be closed first, and nobody cancels
-        the run.
+        """True if the code succeeded and is not being cancelled, but an obligation must be closed
+        first.
         """
         return (
             self._agenda.is_held_open
@@ -67,17 +67,17 @@ class End:
         )
 
     def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
-        """Holds the run for a person; or also for a worker with other code than this."""
+        """Hold the run for a person; with a hash, also for a worker with other code."""
         self.hold = stuck(reason, detail, code_hash)
 
     def request_cancel(self, request: dict[str, Any], *, is_late: bool) -> None:
-        """Somebody cancels the run; too late for its code, if that has ended."""
+        """Cancel the run; ``is_late`` if its code has already ended."""
         self.cancel_request = request
         if is_late:
             self._late_cancel = request
 
     def hold_diverged(self) -> None:
-        """Holds the run, whose code cannot repeat the journal."""
+        """Hold the run because its code does not repeat the journal."""
         history = self._history
         detail = {
             "message": clean(str(history.divergence)),
@@ -88,7 +88,7 @@ class End:
         )
 
     def in_question(self) -> dict[str, Any]:
-        """Return what a question says of the next generation."""
+        """Return the fields of a question that starts the next generation."""
         said: dict[str, Any] = {"continue": self.continue_input}
         if self._handed_on:
             said["saga"] = self._handed_on
@@ -101,7 +101,7 @@ class End:
         return said
 
     def judge(self) -> None:
-        """The code has ended: with a value, an error, or the input of the next generation."""
+        """Determine the end from the code's value, error, or input for the next generation."""
         value, error = self._code.driver.outcome()
         history = self._history
         if history.replaying:
@@ -131,11 +131,11 @@ class End:
             self.ending = self._encode(value)
 
     def check_result(self, value: Any) -> str:
-        """A result as it is recorded; refuses one that could not be stored, while there is code
-        that can still take back what was done.
+        """Return a result as recorded. Refuse one that cannot be stored while the code can still
+        compensate.
 
         Raises:
-            NotStorable: It cannot be stored, or not be read back.
+            NotStorable: It cannot be stored, or not read back.
         """
         what = f"the result of workflow {self._claim.workflow}"
         text = self._result.encode(value, what)

@@ -1,8 +1,7 @@
-"""Waits for events: the database compares events with what the code waits for, and brings the one
-that fits as a message.
+"""Waits for events: the database matches events and delivers the first match as a message.
 
-So a wait is one for a signal whose name nobody else has. It names what it waits for besides, with
-each question, and a question that names it no more ends that.
+A wait for an event is a wait for a signal with a unique name. Each question repeats the wanted
+event; a question without it ends the wait.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from pgflow._model.units import Unit
 
 @dataclass(eq=False)
 class EventCall(SignalCall):
-    """A wait for an event, perhaps with a time-out."""
+    """A wait for an event, optionally with a time-out."""
 
     wanted: Wanted = field(kw_only=True)
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
-        """Return the event; as an error, a time-out."""
+        """Return the event; as an error, the time-out."""
         if unit.kind == Kind.WAIT_TIMED_OUT:
             return None, TimeoutError(f"no event of topic {self.wanted.topic!r} in time")
         return super().decode(unit)
 
     def wait(self, waits: Waits) -> None:
-        """Names the message, and the event that it is to bring."""
+        """Add the message, and the event that it delivers."""
         super().wait(waits)
         wanted = self.wanted
         waits.add(
@@ -52,13 +51,13 @@ def message_name(number: int, wanted: Wanted) -> str:
     """Return the name of the message: the same for the same call of the same code."""
     said = json.dumps([number, *wanted], sort_keys=True)
     tail = f" {number} {hashlib.sha256(said.encode()).hexdigest()[:12]}"
-    room = 255 - len(EVENT_MESSAGE) - len(tail)  # bytes that a name may have
+    room = 255 - len(EVENT_MESSAGE) - len(tail)  # a name has at most 255 bytes
     return EVENT_MESSAGE + wanted.topic.encode()[:room].decode(errors="ignore") + tail
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Events:
-    """Owns nothing: a wait is an open call, which the database keeps a row of."""
+    """Owns nothing: a wait is an open call, and a row in the database."""
 
     def __init__(self, agenda: Agenda, code: Code, history: History, timers: Timers) -> None:
         self._agenda = agenda
@@ -67,7 +66,7 @@ class Events:
         self._timers = timers
 
     def issue(self, wanted: Wanted, codec: Codec[Any], timeout: timedelta | None) -> EventCall:
-        """Waits for an event."""
+        """Wait for an event."""
         number = self._history.next_call()
         name = message_name(number, wanted)
         call = EventCall(number, name, self._code.waiter(), codec=codec, wanted=wanted)
@@ -82,7 +81,7 @@ class Events:
         return call
 
     def close_with(self, flush: Flush) -> None:
-        """Has forgotten those that are named no more: with the end of the run, all."""
+        """End the waits that are not listed any more; with the end of the run, all of them."""
         question = flush.question
         if flush.ending is not None:
             flush.has_events = True

@@ -1,35 +1,35 @@
-"""One activation of a run: the table of contents of its parts, and the loop that drives them.
+"""One activation of a run: the list of its parts, and the loop that drives them.
 
-The life of an execution is a loop of two moves. *Release*: while the code stands still, exactly one
-outcome is handed to it - from the journal on replay, else from what the database decided or a body
-brought back - and the code runs until it stands still again. *Settle*: when there is nothing left
-to release, bodies that may start are started, and what must become durable is asked to be flushed.
+An execution alternates between two moves. *Release*: while the code waits, pass it exactly one
+outcome - from the journal on replay, else from an answer of the database or a body - and run the
+code until it waits again. *Settle*: when nothing is left to release, start the bodies that may
+start and request a flush of what must become durable.
 
-Each part owns its state, and refers to those before it. Those of the kinds of calls are made when
-the code first asks for one: most runs need few of them.
+Each part owns its state and refers to earlier parts only. The parts for kinds of calls are made on
+first use, because most runs need few of them.
 
 ==========  ========================================================================================
 line        the worker
 clock       time
-buffer      what is recorded and not on its way, and the sequence number of the last unit
-agenda      the open calls, and the lists that they stand in
+buffer      recorded units that are not sent yet, and the sequence number of the last unit
+agenda      the open calls, and the lists they are in
 code        the driver
-history     the journal, as far as it is repeated, and how the code has parted from it
-values      texts of values, sealed by the app's codec
+history     the journal, the position of the replay, and a divergence
+values      recorded values, encoded by the app's codec
 end         how it ends
 keys        idempotency keys
 steps, timers, signals, events, updates, children, gates, locks, notes, budgets, ledger,
-obligations what the code asks for, by kind; the ledger is of effects
-release     what is decided and not released yet; its renewal makes lost results anew
-flushing    what is on its way to the database and back: flushes, questions and fences
+obligations calls of the code, by kind; the ledger is of effects
+release     outcomes that are decided but not released; its renewal recreates lost results
+flushing    traffic with the database: flushes, questions and fences
 ==========  ========================================================================================
 
-Sequence numbers are given at release, by the buffer alone. While the next ones are not known,
-nothing is released (`Flushing.locked`).
+Only the buffer assigns sequence numbers, at release. While the next one is not known, nothing is
+released (`Flushing.locked`).
 
-One answer of the database may decide several calls: their units stand side by side in the journal
-before any of them is released, and what the code notes in between comes after them all. A replay
-therefore takes such neighbours as one group too.
+One answer of the database may decide several calls. Their units are adjacent in the journal before
+any of them is released, and later notes of the code follow all of them. A replay therefore takes
+adjacent units as one group too.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from pgflow.errors import NonDeterminismError
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Execution:
-    """Owns whether it is over, and its parts."""
+    """Owns its parts, and whether it is over."""
 
     def __init__(
         self,
@@ -120,10 +120,10 @@ class Execution:
         self._obligations: Obligations | None = None
         self.over = False
         self.beat = False
-        """True if a step has reported progress: rows that the end of the run removes."""
+        """True if a step reported progress: the end of the run deletes those rows."""
         code.drive_by(make_driver(self))
 
-    # ============================================ parts that are made when they are first asked for
+    # ============================================ parts that are made on first use
 
     @property
     def keys(self) -> Keys:
@@ -134,7 +134,7 @@ class Execution:
 
     @property
     def steps(self) -> Steps:
-        """Steps that the code asks for."""
+        """Steps."""
         if self._steps is None:
             parts = self.clock, self.agenda, self.code, self.history, self.values, self.keys
             self._steps = Steps(self.claim, *parts, is_undoing=self._is_undoing)
@@ -142,21 +142,21 @@ class Execution:
 
     @property
     def timers(self) -> Timers:
-        """Timers that the code starts."""
+        """Timers."""
         if self._timers is None:
             self._timers = Timers(self.buffer, self.agenda, self.code, self.history)
         return self._timers
 
     @property
     def signals(self) -> Signals:
-        """Signals that the code waits for."""
+        """Waits for signals."""
         if self._signals is None:
             self._signals = Signals(self.agenda, self.code, self.history, self.timers)
         return self._signals
 
     @property
     def updates(self) -> Updates:
-        """Updates that the code takes."""
+        """Updates."""
         if self._updates is None:
             parts = self.buffer, self.agenda, self.code, self.history, self.values
             self._updates = Updates(*parts, self.timers)
@@ -164,21 +164,21 @@ class Execution:
 
     @property
     def events(self) -> Events:
-        """Events that the code waits for."""
+        """Waits for events."""
         if self._events is None:
             self._events = Events(self.agenda, self.code, self.history, self.timers)
         return self._events
 
     @property
     def children(self) -> Children:
-        """Children that the code starts."""
+        """Children."""
         if self._children is None:
             self._children = Children(self.claim, self.agenda, self.code, self.history, self.values)
         return self._children
 
     @property
     def gates(self) -> Gates:
-        """Gates that the code asks."""
+        """Gates."""
         if self._gates is None:
             parts = self.agenda, self.code, self.history, self.values, self.keys
             self._gates = Gates(self.claim, *parts)
@@ -186,28 +186,28 @@ class Execution:
 
     @property
     def locks(self) -> Locks:
-        """Locks that the code waits for and holds."""
+        """Locks."""
         if self._locks is None:
             self._locks = Locks(self.agenda, self.code, self.history, self.timers)
         return self._locks
 
     @property
     def notes(self) -> Notes:
-        """Notes that the code makes."""
+        """Notes of the code."""
         if self._notes is None:
             self._notes = Notes(self.claim, self.clock, self.buffer, self.history, self.values)
         return self._notes
 
     @property
     def budgets(self) -> Budgets:
-        """Charges of the code."""
+        """Spending of the code."""
         if self._budgets is None:
             self._budgets = Budgets(self.buffer, self.agenda, self.history)
         return self._budgets
 
     @property
     def ledger(self) -> Ledger:
-        """Effects that the code asks for."""
+        """Effects."""
         if self._ledger is None:
             parts = self.clock, self.buffer, self.agenda, self.code, self.history, self.values
             own = self.keys, self.steps
@@ -216,7 +216,7 @@ class Execution:
 
     @property
     def obligations(self) -> Obligations:
-        """Obligations that the code opens and closes."""
+        """Obligations."""
         if self._obligations is None:
             parts = self.buffer, self.agenda, self.history, self.values, self.keys
             self._obligations = Obligations(self.claim, *parts)
@@ -227,7 +227,7 @@ class Execution:
 
     @property
     def _has_children(self) -> bool:
-        """True if the run has had children, of its own or of a dropped part of its journal."""
+        """True if the run has had children, its own or from a dropped part of its journal."""
         heritage = self.claim.heritage
         return (self._children is not None and self._children.were_any) or (
             heritage is not None and bool(heritage.children)
@@ -236,12 +236,12 @@ class Execution:
     # ================================================================ releasing
 
     def start(self) -> None:
-        """Runs the code for the first time in this activation, and then as far as it goes."""
+        """Run the code for the first time in this activation, then as far as it gets."""
         self._guarded(self.code.driver.start)
         self.advance()
 
     def advance(self) -> None:
-        """Releases outcomes while there are any, then goes idle, until nothing comes of that."""
+        """Alternate between releasing outcomes and settling until neither makes progress."""
         release, history, agenda, code = self.release, self.history, self.agenda, self.code
         flushing = self.flushing
         while True:
@@ -268,7 +268,7 @@ class Execution:
                 return
 
     def _guarded(self, move: Callable[[], Any]) -> Any:
-        """A move that may find the code diverged, in which case it goes no further."""
+        """Make a move, and return None if it found a divergence."""
         try:
             return move()
         except Unwind:
@@ -277,18 +277,18 @@ class Execution:
             return None
 
     def _is_finished(self) -> bool:
-        """Return True if nothing is open of the code, which has ended: no effect, and no obligation
-        that must be closed before the run completes.
+        """Return True if the ended code left nothing open: no effect, and no obligation that must
+        be closed before the run completes.
         """
         if self.history.replaying and not self.code.has_ended:
-            self._guarded(self.history.skip_marks)  # which say what was intended
+            self._guarded(self.history.skip_marks)  # they record what was intended
         if not self.agenda.owes and (self._is_undoing or not self.end.awaits_discharge):
             return True
         self.code.end()
         return False
 
     def _go_live(self) -> None:
-        """Everything recorded has been repeated: what the code has asked for is brought on."""
+        """Continue the open calls after the replay."""
         self.release.record_renewed()
         self.agenda.leave_past()
         for call in list(self.agenda.open.values()):
@@ -298,7 +298,7 @@ class Execution:
             self.ledger.go_live()
 
     def _bring_on(self, call: Call) -> None:
-        """The table of kinds: each has a part that does what its calls ask for."""
+        """Pass a call to the part for its kind."""
         if isinstance(call, EffectCall):
             self.ledger.bring_on(call)
         elif isinstance(call, StepCall):
@@ -315,8 +315,8 @@ class Execution:
             self.locks.bring_on(call)
 
     def _conclude(self) -> None:
-        """The code has ended, or can no longer be trusted: one last flush. What else was decided is
-        released to nobody.
+        """Request the last flush, after the code has ended or diverged. Other decided outcomes are
+        dropped.
         """
         self.release.forget()
         if not self.end.is_known:
@@ -331,8 +331,8 @@ class Execution:
     # ================================================================ settling
 
     def _go_idle(self) -> bool:
-        """Nothing is left to release: start what may start, flush what must be durable. True if
-        there is something to release after all: a message, an update, a timer.
+        """Start bodies and request a flush, when nothing is left to release. Return True if there
+        is something to release after all: a message, an update or a timer.
         """
         flushing = self.flushing
         is_held_back = flushing.is_held_back
@@ -349,7 +349,7 @@ class Execution:
         if self._timers is not None and not is_held_back and self.release.take_timer():
             return True
         if self.history.replaying and self.release.is_renewing:
-            # The past must be repeated before anything can be looked at.
+            # The replay must finish before the run can ask the database.
             is_held_back = flushing.draining
         if self.agenda.startable:
             self.agenda.start_bodies(is_held_back=is_held_back)
@@ -359,17 +359,17 @@ class Execution:
             self.line.host.want_flush(self)
         return False
 
-    # ================================================================ what the worker tells
+    # ================================================================ calls by the worker
 
     def poke(self) -> None:
-        """There may be mail, or a timer may be due: look, when the code next stands still."""
+        """Ask the database for mail and due timers when the code next waits."""
         self.agenda.look()
         if not (self.over or self.flushing.locked):
             self.advance()
 
     def look_due(self) -> None:
-        """The time has come for which a look was arranged; what has happened since may have put it
-        off. An answer that is awaited is as good as a look.
+        """Handle a scheduled look, unless events since have postponed it. A pending answer replaces
+        a look.
         """
         if self.over or self.flushing.locked:
             return
@@ -380,8 +380,8 @@ class Execution:
             self.poke()
 
     def hear(self, offer: Offer) -> None:
-        """This is all the mail there is, as of a commit that has arrived: it is taken when the code
-        next stands still, or looked at.
+        """Set the mail as of a commit that arrived. The code takes it when it next waits, or the
+        database is asked.
         """
         self.claim.offer = offer
         if not (self.over or self.flushing.locked):
@@ -390,21 +390,23 @@ class Execution:
             self.poke()
 
     def _has_offer(self) -> bool:
-        """Read here, since where an offer was set it is taken for one that is still there."""
+        """Return True if there is an offer. In a method, because mypy narrows the attribute after
+        the assignment.
+        """
         return self.claim.offer is not None
 
     def step_returned(self, result: StepResult) -> None:
-        """A body has come back."""
+        """Receive the result of a body."""
         self.agenda.receive(result)
         self.advance()
 
     def retry_due(self, call: StepCall) -> None:
-        """The wait before the next try of a body is over."""
+        """Start the next try of a call after its wait."""
         if not self.agenda.is_open(call) or call.state != "backoff" or self.over:
             return
         if isinstance(call, EffectCall):
             due_us = call.retry_due_us or 0
-            if due_us > self.clock.estimate_us() + 20_000:  # the timer of a wait before this one
+            if due_us > self.clock.estimate_us() + 20_000:  # this timer is of an earlier wait
                 return
             self.ledger.do(call, call.come_due())
         else:
@@ -412,28 +414,28 @@ class Execution:
         self.advance()
 
     def thread_stands(self) -> None:
-        """The thread of its code has said that it waits, or has ended."""
+        """Continue after the code's thread reported that it waits or has ended."""
         self.code.driver.land()
         self.advance()
 
     def drain(self) -> None:
-        """Starts nothing more; what runs may finish, and is flushed."""
+        """Start nothing more; let running bodies finish and flush their results."""
         self.flushing.drain()
         if not self.code.driver.busy and not self.flushing.locked:
             self.advance()
 
     def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
-        """Holds the run for a person, or a worker with other code, once nothing is on its way."""
+        """Hold the run for a person, or a worker with other code, once no flush is under way."""
         self.end.hold_for(reason, detail, code_hash)
         self.line.host.want_flush(self)
 
     def lacks_code(self, message: str) -> NoReturn:
-        """The code at hand does not have what the run needs: it is held for a worker that does."""
+        """Hold the run for a worker that has the code this one lacks, and raise Unwind."""
         self.hold_for("definition", {"message": message}, self.end.code_hash)
         raise Unwind
 
     def close(self) -> None:
-        """Takes the code apart: the run goes on elsewhere or later, or has ended."""
+        """Unwind the code: the run continues elsewhere or later, or has ended."""
         self.over = True
         self.code.close()
         self.agenda.close()
@@ -441,7 +443,7 @@ class Execution:
         self.release.close()
         self.line.cut()
 
-    # ================================================================ what leaves and comes back
+    # ================================================================ flushes
 
     def take_flush(self) -> Flush | None:
         """Return the flush to commit now; see :meth:`Flushing.take`."""
@@ -468,17 +470,17 @@ class Execution:
         seconds: float = 0.0,
         server: Any = None,
     ) -> None:
-        """A flush is durable.
+        """Handle a committed flush.
 
         Args:
             flush: The flush.
             answer: The answer to its question, if it had one.
-            seconds: Time of the host's own clock at which it was told so.
-            server: Server that said so; None if it is not known.
+            seconds: Time of the acknowledgement, on the host's own clock.
+            server: Server that acknowledged it; None if unknown.
         """
         self.flushing.committed(flush, seconds, server)
         if self.code.closing:
-            # It was taken apart meanwhile: whoever has the run next reads this in the journal.
+            # Unwound meanwhile: the run's next worker reads these units from the journal.
             return
         if flush.ending is not None:
             self.over = True
@@ -495,10 +497,10 @@ class Execution:
         self.advance()
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
-        """A transactional body is done; see :meth:`Flushing.begin_fence`."""
+        """Begin the fence of a finished transactional body; see :meth:`Flushing.begin_fence`."""
         return None if self.over else self.flushing.begin_fence(call, text)
 
-    # ================================================================ what the worker asks
+    # ================================================================ state, for the worker
 
     @property
     def replaying(self) -> bool:
@@ -507,17 +509,17 @@ class Execution:
 
     @property
     def closing(self) -> bool:
-        """True once its code is being taken apart."""
+        """True once its code is being unwound."""
         return self.code.closing
 
     @property
     def divergence(self) -> NonDeterminismError | None:
-        """Error of code that does not repeat the journal."""
+        """Error of code that does not repeat the journal, or None."""
         return self.history.divergence
 
     @property
     def cancel_request(self) -> dict[str, Any] | None:
-        """Request to cancel the run, with who and why; None if nobody cancels it."""
+        """Request to cancel the run, with author and reason; None if there is none."""
         return self.end.cancel_request
 
     @property
@@ -542,36 +544,34 @@ class Execution:
 
     @property
     def is_drained(self) -> bool:
-        """True if nothing of it runs or is on its way: handed back, it loses no work."""
+        """True if nothing runs or is being sent, so that handing the run back loses no work."""
         flushing = self.flushing
         is_flushed = not (flushing.inflight or flushing.locked or self.buffer.rows)
         return is_flushed and not (self.agenda.running or self.code.driver.busy)
 
     @property
     def oldest_unflushed_us(self) -> int | None:
-        """Time at which the oldest unit that is not on its way was recorded, in microseconds; None
-        if there is none.
-        """
+        """Time when the oldest unsent unit was recorded, in microseconds; None if there is none."""
         rows = self.buffer.rows
         return rows[0].at_us if rows else None
 
     def wants(self, call: StepCall) -> bool:
-        """Return True if anybody still waits for this call."""
+        """Return True if this call is still open."""
         return self.agenda.is_open(call)
 
     def estimate_us(self) -> int:
-        """Return the database's clock as far as it is known here."""
+        """Return the estimated database clock in microseconds."""
         return self.clock.estimate_us()
 
     def time_seconds(self) -> float:
-        """Time for the event loop: seconds since the run was created, as of the last outcome."""
+        """Return the event loop's time: seconds from the run's creation to the last outcome."""
         return self.clock.seconds()
 
     def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
-        """Starts a durable timer for the event loop; returns what gives it up."""
+        """Start a durable timer for the event loop; return the function that cancels it."""
         return partial(self.cancel_call, self.timers.start(delay_seconds, fire))
 
-    # ============================================================== what the code asks of the whole
+    # ============================================================== calls by the code
 
     def issue_effect(
         self,
@@ -588,7 +588,7 @@ class Execution:
         is_undo: bool = False,
         leave: Leave | None = None,
     ) -> EffectCall:
-        """Asks for an effect; see :meth:`Ledger.issue`."""
+        """Request an effect; see :meth:`Ledger.issue`."""
         return self.ledger.issue(
             spec,
             args,
@@ -604,16 +604,16 @@ class Execution:
         )
 
     def cancel_call(self, call: Call) -> None:
-        """The code has given up a call: that is recorded, its late result is not."""
+        """Give up a call. That is recorded; its late result is not."""
         if self.code.closing or call.state in ("over", "decided") or not self.agenda.is_open(call):
             return
         if isinstance(call, EffectCall):
-            self.history.next_noted()  # reads the marks that say whether it was intended
+            self.history.next_noted()  # reads the marks that record an intent
             if call.attempts > 0:
                 self.ledger.give_up(call)
                 return
         elif isinstance(call, GateCall):
-            self.history.next_noted()  # reads the mark that says whether it was asked
+            self.history.next_noted()  # reads the mark that it was asked
         kind = (
             Kind.STEP_ABANDONED
             if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP
@@ -637,7 +637,7 @@ class Execution:
             self.locks.give_up(call.number)
 
     def _name_in_journal(self, call: Call) -> str:
-        """The name under which the next note of the journal knows a call that has had others."""
+        """Return the name under which the journal's next note knows a renamed call."""
         unit = self.history.next_noted() if call.aliases else None
         return (
             unit.name

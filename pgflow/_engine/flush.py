@@ -1,9 +1,9 @@
-"""A flush, all that leaves an execution in one commit, and the document it travels in.
+"""A flush: everything an execution sends in one commit, and the document that carries it.
 
-The document is built by joining text: rows are small, a worker builds tens of thousands a second,
-and each value is JSON text already. ``sql/runs/commit.sql`` says what the document holds. Long
-values travel beside it, as they are:
-inside it they would be escaped here and read twice by the server.
+The document is built by joining text, because rows are small, a worker builds tens of thousands a
+second, and each value is JSON text already. ``sql/runs/commit.sql`` describes the format. Long
+values travel beside the document: inside it they would be escaped here and parsed twice by the
+server.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from pgflow._model.claims import Offer
 from pgflow._model.codecs import quote_json
 
 CHILDS = ',"c"'
-"""Of a message that is taken: it is the result of a child."""
+"""Suffix of a taken message that is the result of a child."""
+# A buffer that reaches either bound requests a flush before the code waits.
 MAX_FLUSH_UNITS = 64
 MAX_FLUSH_BYTES = 256 * 1024
 MAX_FLUSH_STARTS = 1000
 APART_CHARS = 1000
-"""Values from this length on travel beside the document."""
+"""Values of at least this length travel beside the document."""
 MAX_FLUSH_CHILDREN = 500
-"""Most children that start in one commit:
-while those of the next one are inserted, the first ones run.
+"""Maximum number of children that start in one commit. The first ones run while those of the next
+commit are inserted.
 """
 
 
 class Row(NamedTuple):
-    """A unit on its way into the journal. ``delay_from_us``:
-    when the delay began, on the run's clock.
-    """
+    """A unit to append to the journal. Its delay starts at ``at_us``, on the run's clock."""
 
     seq: int
     call: int
@@ -44,13 +43,13 @@ class Row(NamedTuple):
     delay_seconds: float | None
     key: str | None = None
     carried: StepCall | None = None
-    """The call whose result this is, if another run's body came to it: the unit names the key under
-    which that ran.
+    """The call that this result belongs to, if another run's body produced it: the unit names the
+    key under which that ran.
     """
 
 
 class Returned(NamedTuple):
-    """A message or an answer that was taken, at ``seq``, and goes back, with the reason."""
+    """A taken message or answer, at ``seq``, that goes back, with the reason."""
 
     call: int
     seq: int
@@ -58,12 +57,12 @@ class Returned(NamedTuple):
 
 
 class Word(NamedTuple):
-    """Word of an update: taken out of the mailbox, or answered, or both.
+    """Report on an update: taken from the mailbox, or answered, or both.
 
     Attributes:
         update_id: Its id.
-        message: The number of its message, which is deleted; None to leave the mailbox alone.
-        seq: Place of the unit that has the answer; None if the journal has none.
+        message: Number of the message to delete; None to leave the mailbox alone.
+        seq: Seq of the unit with the answer; None if the journal has none.
         status: The answer, a code; None if it is only taken.
         error: Reason of a rejection, as JSON.
     """
@@ -83,7 +82,7 @@ class Misfit(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """End of a run: its status, and the reason, output or error of it."""
+    """End of a run: its status, and the reason, output or error."""
 
     status: str
     reason: str | None
@@ -99,48 +98,49 @@ class Flush:
     token: int
     chain_id: int
     expected_seq: int
-    """Last seq before it."""
+    """Last seq before this flush."""
     last_seq: int
-    """Last seq that it writes itself."""
+    """Last seq that this flush writes."""
     rows: list[Row]
     starts: list[StepCall] = field(default_factory=list)
     question: dict[str, Any] | None = None
     ending: Ending | None = None
     has_kin: bool = False
     has_gates: bool = False
-    """True if the run that ends has asked at gates."""
+    """True if the ending run has used gates."""
     has_events: bool = False
-    """True if the run that ends has waited for events."""
+    """True if the ending run has waited for events."""
     has_locks: bool = False
-    """True if the run may hold a lock, which its end gives back."""
+    """True if the run may hold a lock, which its end releases."""
     tries: int = 0
     has_ledger: bool = False
     has_obligations: bool = False
     """True if its units open or close obligations, or its ending leaves some to people."""
     has_draws: bool = False
-    """True if its units say what was spent."""
+    """True if a unit records spending."""
     has_emitted: bool = False
-    """True if its units have values of streams, for which somebody may wait."""
+    """True if a unit has a value of a stream, for which readers may wait."""
     over: list[int | None] | None = None
-    """If it draws on a pool: calls whose reservations are over, None for all of the run."""
+    """Calls whose reservations end, ``[None]`` for all of the run; None to leave the pools alone.
+    """
     taken: Sequence[Offer] = ()
-    """Messages whose units are among its rows, to be deleted from the mailbox."""
+    """Messages to delete from the mailbox; their units are among the rows."""
     returned: Sequence[Returned] = ()
-    """Signals that go back to the mailbox: a unit among its rows says so of each."""
+    """Messages that go back to the mailbox; a unit among the rows records each."""
     words: Sequence[Word] = ()
-    """Word of updates."""
+    """Reports on updates."""
     size_bytes: int = 0
-    """About how much its units take."""
+    """Estimated size of its units."""
     own_rows: int = 0
-    """Number of last rows that a transactional step adds itself: they are forgotten if its
+    """Number of last rows that a transactional step added itself. They are dropped if its
     transaction is rolled back.
     """
     failing_since: float | None = None
-    """Time on the loop's clock at which the server first refused it."""
+    """Time on the loop's clock when the server first refused it."""
 
     def licences(self, index: int) -> str:
-        """Column ``starts`` of a row: of the last, the bodies that may start once this is durable;
-        of any, the one its result is from. Empty if there are none.
+        """Return the JSON for a row's ``starts`` column, or an empty string. The last row lists the
+        bodies that this commit licenses; any row names the call whose result it reuses.
         """
         carried = self.rows[index].carried
         calls = self.starts if index == len(self.rows) - 1 else []
@@ -156,11 +156,12 @@ class Flush:
         return text and text + "]"
 
     def unit_rows(self, now_us: Callable[[], int], apart: list[str]) -> str:
-        """The rows of ``u``, joined.
+        """Return the rows of ``u``, joined.
 
         Args:
-            now_us: Is asked for the run's time if there is a delay that has begun before.
-            apart: Takes the long values. The ledger of effects reads its own in the document.
+            now_us: Returns the run's time; called only if a row has a delay.
+            apart: Receives the long values, except those that the ledger of effects reads in the
+                document.
         """
         rows = []
         last = len(self.rows) - 1 if self.starts else -1
@@ -182,7 +183,7 @@ class Flush:
         return ",".join(rows)
 
     def taken_rows(self) -> list[str]:
-        """The rows of ``m``."""
+        """Return the rows of ``m``."""
         address = f"{self.run_id},{self.chain_id}"
         return [
             f"[{address},{quote_json(o.name)},{o.signal_id}{'' if o.call is None else CHILDS}]"
@@ -190,7 +191,7 @@ class Flush:
         ]
 
     def ending_row(self, apart: list[str]) -> str:
-        """The row of ``o``; ``apart`` takes a long output."""
+        """Return the row of ``o``; ``apart`` receives a long output."""
         assert self.ending is not None
         status, reason, output, error = self.ending
         number, inside = "", "null"
@@ -207,7 +208,7 @@ class Flush:
 
 
 def _put_apart(text: str, apart: list[str]) -> int:
-    """Return the place, from 1, that a long value has beside the document."""
+    """Append a long value and return its position from 1."""
     apart.append(text)
     return len(apart)
 
@@ -218,7 +219,7 @@ def _seconds_left(row: Row, now_us: Callable[[], int]) -> float:
 
 
 def draws_of(flush: Flush) -> list[str]:
-    """Rows of ``d``: [run, call], of which 0 is none and null all."""
+    """Return the rows of ``d``: [run, call]; a call of 0 is none, null is all."""
     if flush.over is None:
         return []
     calls = flush.over or [0]
@@ -228,12 +229,12 @@ def draws_of(flush: Flush) -> list[str]:
 def batch_document(
     worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]], apart: list[str]
 ) -> str:
-    """Return the document of ``commit_units`` for flushes of a worker.
+    """Return the ``commit_units`` document for a worker's flushes.
 
     Args:
         worker_id: The worker.
-        flushes: Each with what tells its run's time in microseconds.
-        apart: Takes the long values, which travel beside the document.
+        flushes: Pairs of a flush and a function that returns its run's time in microseconds.
+        apart: Receives the long values, which travel beside the document.
     """
     runs, units, endings, kin, locks, questions, taken, returned = [], [], [], [], [], [], [], []
     draws: list[str] = []

@@ -1,13 +1,12 @@
-"""Flushes, the questions that go with them, their answers, and fences.
+"""Flushes, the questions they carry, the answers, and fences.
 
-One flush is on its way at a time. While a transactional step is between its fence and its
-acknowledgement, or a question is with the database, the next sequence numbers are not known, so
-nothing is released (`locked`). A transactional step fences only once everything decided before it
-is released and the code stands still, so its unit never comes between units of one answer.
+One flush is under way at a time. Between the fence of a transactional step and its acknowledgement,
+or while the database answers a question, the next sequence numbers are not known, so nothing is
+released (`locked`). A transactional step fences only after everything decided before it is released
+and the code waits, so its unit never separates the units of one answer.
 
-A question names the run's open waits, and what it wants of the database: children, leave for
-effects, a hold, the next generation, or to park. The answer's units are handed to
-:mod:`pgflow._engine.release`.
+A question lists the run's open waits and its requests: children, leave for effects, a hold, the
+next generation, or to park. The units of the answer go to :mod:`pgflow._engine.release`.
 """
 
 from __future__ import annotations
@@ -40,17 +39,19 @@ from pgflow._model.claims import Claim
 from pgflow._model.units import Unit
 
 LINGER_TIMER_US = 1_000_000
-"""A timer or a retry due within this is waited for in memory: parking would cost more."""
+"""The run waits in memory for a timer or a retry due within this time, because parking would cost
+more.
+"""
 
 LINGER_CHILDREN_US_A_UNIT = 50
-"""Microseconds for each unit of its journal that a parent waits in memory for its children, beyond
-the host's patience: about the time of a replay, should it park.
+"""Microseconds per unit of its journal that a parent waits in memory for its children, beyond the
+host's patience: about the time that a replay would take after parking.
 """
 
 
 class Flushing:
-    """Owns what is under way between the run and the database: the flush in flight, how much is
-    durable and who said so, and whether the run is locked, pauses or drains.
+    """Owns the traffic between the run and the database: the flush in flight, the durable seq and
+    the server that acknowledged it, and whether the run is locked, pauses or drains.
     """
 
     def __init__(
@@ -75,62 +76,63 @@ class Flushing:
         self._end = end
         self._release = release
         self.inflight: Flush | None = None
-        """The flush or the transaction that is on its way."""
+        """The flush or transaction under way."""
         self.locked = False
         """True while the next sequence number is not known, or the code may not begin yet."""
         self.pausing = False
-        """True while a pause of the run waits for it to stand still."""
+        """True while a pause waits for the run to become idle."""
         self.draining = False
         """True once nothing more is started."""
-        # A cancel that waits must not come too late for a body that gets the run stuck again.
+        # Held back from the start: a pending cancel must come before a body that would get the run
+        # stuck again.
         self.is_held_back = claim.has_mail
-        """True if nothing new may begin: the run pauses, is handed back, or has had mail in its
-        mailbox at which the database has not looked yet.
+        """True if nothing new may begin: the run pauses, is handed back, or has mail that the
+        database has not been asked for yet.
         """
         self.durable_seq = claim.last_seq
-        """The last unit that was acknowledged."""
+        """The last acknowledged unit."""
         self.told_at = 0.0
-        """Time of the host's own clock at which it last heard how much is durable."""
+        """Time of the last acknowledgement, on the host's own clock."""
         self.told_by: Any = None
-        """Server that said so; None if it is not known."""
+        """Server of the last acknowledgement; None if unknown."""
         self._asked: tuple[list[ChildCall], list[EffectCall], list[StepCall], list[int]] | None = (
             None
         )
-        """Children, effects, admissions and unwanted chains of the question under way, where a run
-        has locks.
+        """Children, effects, admissions and unwanted chains of the pending question, if the run has
+        locks.
         """
         self._asks_no_more = False
         self._lingers_from_us = 0
-        self._fenced_text = ""  # what the transaction that has the turn came to
-        self._fenced_spending: tuple[list[Spent] | None, int] = (None, 0)  # and its body has spent
+        self._fenced_text = ""  # result of the fencing transaction
+        self._fenced_spending: tuple[list[Spent] | None, int] = (None, 0)  # its spending
 
-    # ================================================================ what the host tells
+    # ================================================================ calls by the host
 
     def lock(self) -> None:
-        """The code may not begin yet."""
+        """Keep the code from beginning."""
         self.locked = True
 
     def unlock(self) -> None:
-        """It may begin."""
+        """Let the code begin."""
         self.locked = False
 
     def drain(self) -> None:
-        """Nothing more is started or asked: what there is leaves, and then the run."""
+        """Start and ask nothing more; send what there is, then leave the run."""
         self.draining = self.is_held_back = True
 
     def heard_at(self, seconds: float) -> None:
-        """The host was told at this time of its own clock how much is durable."""
+        """Set the time of the last acknowledgement, on the host's own clock."""
         self.told_at = seconds
 
     def heard_from(self, server: Any) -> None:
-        """This server answers for the run, as far as it is known; None if it is not."""
+        """Set the server that acknowledges for the run; None if unknown."""
         self.told_by = server
 
     def ask_no_more(self) -> None:
-        """There is nothing that the database could still bring: only units leave, or a hold."""
+        """Ask nothing more, since the database can bring nothing: send only units, or a hold."""
         self._asks_no_more = True
 
-    # ================================================================ when to leave
+    # ================================================================ when to flush
 
     def must_flush(self) -> bool:
         """Return True if an idle run has something to record or to ask now."""
@@ -158,7 +160,7 @@ class Flushing:
 
     @property
     def is_idle(self) -> bool:
-        """True if no body runs and none could start: only the database can bring the run on."""
+        """True if no body runs or could start: only the database can continue the run."""
         agenda = self._agenda
         if agenda.running or agenda.inbox or self._release.decided:
             return False
@@ -171,8 +173,8 @@ class Flushing:
         )
 
     def _may_leave(self, look_us: int | None) -> bool:
-        """Return True if an idle run, which waits in memory for that look, should park now: nothing
-        is due soon.
+        """Return True if an idle run should park now: no look is scheduled and no retry is due
+        soon.
         """
         if self.pausing:
             return True
@@ -185,8 +187,8 @@ class Flushing:
         return True
 
     def _next_look_in_us(self) -> int | None:
-        """Return how many microseconds from now to ask the database, if an idle run waits for it in
-        memory; less than nothing if that is overdue.
+        """Return the microseconds until an idle run that waits in memory asks the database;
+        negative if that is overdue, None if it does not wait in memory.
         """
         now_us = self._clock.estimate_us()
         soon_us = now_us + LINGER_TIMER_US
@@ -199,7 +201,7 @@ class Flushing:
         return min(looks) - now_us if looks else None
 
     def put_off(self) -> bool:
-        """Arranges a look for later if none is due now; True if it did."""
+        """Schedule a later look if none is due now; return True if it did."""
         look_us = self._next_look_in_us()
         if look_us is None or look_us <= 0:
             return False
@@ -207,16 +209,16 @@ class Flushing:
         return True
 
     def linger(self) -> None:
-        """Something has happened to a child: more may soon."""
+        """Wait in memory for more news of children, since news often comes in groups."""
         self._lingers_from_us = (
             self._clock.estimate_us() + self._buffer.seq * LINGER_CHILDREN_US_A_UNIT
         )
 
     def _look_later(self, look_us: int | None) -> None:
-        """Arranges that look.
+        """Schedule a look.
 
-        Not where a question leaves: the look would come while that is on its way, and what the code
-        asks for upon the answer would be asked for at once, before it is due.
+        Do not call it when a question is sent: the look would fire before the answer, and calls
+        that the code makes upon the answer would ask at once, before they are due.
         """
         if look_us is not None:
             self._line.look_later(max(0, look_us) / 1e6 + 0.0002)
@@ -225,7 +227,7 @@ class Flushing:
 
     def take(self) -> Flush | None:
         """Return the flush to commit now; None if there is nothing to commit, or the last flush is
-        still on its way.
+        still under way.
         """
         end, history, release = self._end, self._history, self._release
         if self.inflight or self.locked or self._code.driver.busy or release.decided:
@@ -233,10 +235,10 @@ class Flushing:
         divergence = history.divergence
         if history.replaying and divergence is None and release.is_renewing:
             return None
-        # Held before its code has come to the end of the journal.
+        # The hold came before the code reached the end of the journal.
         is_held_early = end.hold is not None and history.replaying
         if divergence is not None or is_held_early:
-            # What the code did after that is nobody's history.
+            # Later units of the code must not be recorded.
             self._discard(self.durable_seq)
         may_start = not (self.pausing or self.draining)
         flush = self._buffer.pack(self._agenda.take_licences() if may_start else [])
@@ -256,8 +258,8 @@ class Flushing:
         return flush
 
     def _over(self, flush: Flush) -> list[int | None] | None:
-        """Return the calls whose reservations are over with this flush; None if it leaves the pools
-        alone. A run may end while its code still repeats the journal.
+        """Return the calls whose reservations end with this flush; None if it leaves the pools
+        alone. A run may end during a replay.
         """
         question = flush.question or {}
         if flush.ending is not None or "continue" in question:
@@ -273,9 +275,7 @@ class Flushing:
         self._agenda.forget_licences()
 
     def committed(self, flush: Flush, seconds: float, server: Any) -> None:
-        """The flush in flight is durable, as the host was told at this time of its own clock, by
-        this server.
-        """
+        """Mark the flush in flight as durable, by this acknowledgement."""
         assert self.inflight is flush
         self.told_at, self.told_by = seconds, server
         self.inflight = None
@@ -283,10 +283,10 @@ class Flushing:
         self.durable_seq = flush.last_seq
 
     def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
-        """Return a flush that holds the run for a person, in place of one that the server refuses;
-        durable units stay.
+        """Return a flush that holds the run for a person, in place of one that the server refuses.
+        Durable units stay.
 
-        Nothing is changed by it before :meth:`refused` says that it was committed.
+        The execution changes only with :meth:`refused`, once the hold is committed.
         """
         units = [str(row.kind) for row in flush.rows]
         seq = flush.expected_seq
@@ -296,14 +296,14 @@ class Flushing:
         return held
 
     def refused(self, held: Flush) -> None:
-        """The run was held by this: what its code did since is nobody's history."""
+        """Drop what the code did since: the run was held instead."""
         self.inflight = held
         self.locked = True
         self._discard(held.last_seq)
 
     @property
     def may_have_locks(self) -> bool:
-        """True if the run may hold a lock: one that it asked for, or the generation before."""
+        """True if the run may hold a lock: its own, or one of an earlier generation."""
         return self._agenda.has_locks or self._claim.generation > 1
 
     # ================================================================ questions and their answers
@@ -311,9 +311,7 @@ class Flushing:
     def _question(  # noqa: PLR0912 - a branch for each part of the question
         self, flush: Flush
     ) -> dict[str, Any] | None:
-        """Return the question that goes to the database with this flush;
-        None if there is nothing to ask.
-        """
+        """Return the question to send with this flush; None if there is nothing to ask."""
         end, agenda = self._end, self._agenda
         if end.hold is not None:
             misfits = self._release.misfits.values()
@@ -329,7 +327,7 @@ class Flushing:
         wants = not self.pausing and (
             agenda.new_children or agenda.new_effects or agenda.new_admissions
         )
-        # Nothing is recorded inside the block of a lock without a look whether it still counts.
+        # In the block of a lock, each flush with units checks that the lock still counts.
         checks = agenda.holds and flush.rows
         if not (agenda.wants_look or wants or agenda.unwanted or leaving or checks):
             if idle and not flush.rows:
@@ -358,14 +356,15 @@ class Flushing:
         if children:
             question["children"] = [child_row(call) for call in children]
         elif waits and not (self.pausing or effects or admissions):
-            # A pause holds, if it still stands; if not, there may be more to do than to wait.
+            # Do not park during a pause: if it is still in force it holds the run, and if not there
+            # may be more to do than to wait.
             question["park"] = leaving
         elif leaving and not (self.pausing or asked or effects or admissions or unwanted):
             return {**question, "hold": deadlock(self._code.driver.where())}
         return {**question, **waits, "idle": idle, "cancelled": end.cancel_request is not None}
 
     def take_answer(self, answer: dict[str, Any]) -> None:
-        """Takes what the database has decided upon a question: it is released next."""
+        """Apply the database's answer to a question. Its units are released next."""
         at_us = answer["at"]
         self._clock.sync(at_us)
         self.pausing = bool(answer.get("pause"))
@@ -391,10 +390,10 @@ class Flushing:
 
     @property
     def may_fence(self) -> bool:
-        """True if the next seq is known and everything that was decided before is released.
+        """True if the next seq is known and everything decided before is released.
 
-        And nothing is to be booked: a transaction may be older than the row that is to change,
-        which its snapshot has not.
+        The buffer must not change a ledger either, because the transaction's snapshot may be older
+        than the row to change.
         """
         return self.inflight is None and not (
             self.locked
@@ -406,10 +405,10 @@ class Flushing:
         )
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
-        """A transactional body is done: what its transaction must append,
-        or None if nobody wants it any more.
+        """Return what the transaction of a finished body must append; None if the call is not open
+        any more.
 
-        The caller has made sure that :attr:`may_fence`. Until ``end_fence`` nothing is released.
+        Check :attr:`may_fence` first. Until ``end_fence`` nothing is released.
         """
         if self._code.closing or not self._agenda.is_open(call):
             return None
@@ -438,7 +437,7 @@ class Flushing:
         return self.inflight
 
     def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int = 0) -> None:
-        """The transaction is over: its outcome is released if committed, else forgotten."""
+        """End the fence: release the outcome if the transaction committed, else drop it."""
         self.locked = False
         self.inflight = None
         call.fencing = False
@@ -446,7 +445,7 @@ class Flushing:
             row = flush.rows[-1]
             self._clock.sync(at_us)
             self.durable_seq = row.seq
-            call.admitted = None  # its reservation is over
+            call.admitted = None  # its reservation has ended
             self._agenda.returned(call)
             self._agenda.licensed(flush.starts)
             self._release.decide_fenced(
@@ -457,4 +456,4 @@ class Flushing:
         else:
             self._buffer.put_back(flush)
             self._agenda.put_back(flush.starts)
-            call.charges, call.began_us = self._fenced_spending  # the money is gone all the same
+            call.charges, call.began_us = self._fenced_spending  # spent, although rolled back

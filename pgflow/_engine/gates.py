@@ -1,4 +1,4 @@
-"""Gates: how the code asks somebody, and waits for the verdict."""
+"""Gates: the code asks people and waits for the verdict."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from pgflow._model.units import Unit
 from pgflow.errors import NotStorable
 
 PUT_OFF_US = 1_000_000
-"""Microseconds for which the end of a gate's time is put off while somebody is answering."""
+"""Microseconds by which a gate's expiry is postponed while an answer is being recorded."""
 
 MAX_SHAPE_CHARS = 16_384
-"""A longer shape is not told: then what does not fit is found when the answer is taken."""
+"""Maximum size of a shape sent to the database. Without one, a misfit is found when the answer is
+taken.
+"""
 
 
 @dataclass(eq=False)
 class GateTerms:
-    """Terms of a gate: who may answer, and until when.
+    """Terms of a gate: approvers and time limit.
 
     Attributes:
-        approvers: Names or roles of whoever may answer; none = anybody.
+        approvers: Names or roles of those who may answer; empty = everyone.
         quorum: Number of people who must approve.
-        timeout_seconds: Seconds that each of those have who are asked one after the other; None =
-            no limit.
-        on_timeout: Verdict once the time is over, a code.
-        escalate: Those who are asked next, one after the other.
-        needs_value: True if an approval must bring a value.
-        decision: Key of the decision that it rests on; None for none.
+        timeout_seconds: Seconds for each stage of the escalation; None = no limit.
+        on_timeout: Verdict when the time is over, a code.
+        escalate: Names or roles to ask next, one after the other.
+        needs_value: True if an approval must have a value.
+        decision: Key of the decision that it rests on; None = none.
     """
 
     approvers: tuple[str, ...] = ()
@@ -55,31 +56,31 @@ class GateTerms:
 
 @dataclass(eq=False)
 class GateCall(Call):
-    """A gate that is asked, and the wait for its verdict."""
+    """A gate and the wait for its verdict."""
 
     codec: Codec[Any] = field(kw_only=True)
     """Type of an edit."""
     request: str = field(kw_only=True)
-    """The request as JSON, in clear."""
+    """The request as JSON, not encoded by a codec."""
     value: Any = field(kw_only=True)
-    """The request as the code gets it if nobody edits it."""
+    """The request as the code gets it if it is not edited."""
     terms: GateTerms = field(kw_only=True)
     stored: str = ""
-    """The request as it is recorded, where the app has a codec."""
+    """The request as recorded, if the app has a codec."""
     payload_hash: str = ""
     key: str = ""
     asked_seq: int = 0
-    """Place of the unit that says that it was asked; 0 = it is to be."""
+    """Seq of the unit that records that it was asked; 0 = not asked yet."""
     due_us: int | None = None
     edit: str = ""
-    """The request as it was edited, as JSON; empty if it was not."""
+    """The edited request, as JSON; empty if it was not edited."""
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a verdict."""
         return unit.kind == Kind.GATE_ANSWERED and (unit.name is None or self.answers_to(unit.name))
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
-        """Return the verdict; as an error, why an edit does not fit."""
+        """Return the verdict; as an error, the misfit of an edit."""
         said = json.loads(unit.payload or "{}")
         by = tuple(said.get("by") or ())
         verdict = said.get("verdict")
@@ -102,7 +103,7 @@ class GateCall(Call):
         return Expired(), None
 
     def wait(self, waits: Waits) -> None:
-        """Names the gate, and asks it if that is not done yet."""
+        """Add the gate, and the request to ask it if that is not done yet."""
         waits.add("gates", [self.number, self.name])
         if not self.asked_seq:
             waits.add("new_gates", self._wanted())
@@ -127,7 +128,7 @@ class GateCall(Call):
         }
 
     def read(self, unit: Unit) -> bool:
-        """Takes down that it was asked, and until when; False if it was asked something else."""
+        """Record that it was asked, and its expiry; return False if the request differs."""
         if unit.kind != Kind.GATE_ASKED or not self.answers_to(unit.name):
             return False
         asked = json.loads(unit.payload or "{}").get("request")
@@ -138,13 +139,13 @@ class GateCall(Call):
 
     @property
     def looked_at_us(self) -> int | None:
-        """Time at which its time is over."""
+        """Time when it expires, in microseconds."""
         return self.due_us
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Gates:
-    """Owns the gates that the code has asked: the end of the run closes those that are open."""
+    """Owns the gates that the code has asked. The end of the run closes the open ones."""
 
     def __init__(
         self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys
@@ -160,14 +161,14 @@ class Gates:
     def issue(
         self, name: str, request: str, value: Any, codec: Codec[Any], terms: GateTerms
     ) -> GateCall:
-        """Asks at a gate, and waits for the verdict.
+        """Ask at a gate, and wait for the verdict.
 
         Args:
             name: Name of the gate.
             request: The request as JSON.
             value: The request as the code gets it back.
             codec: Type of an edit.
-            terms: Terms: the names of those who may answer, and the time they have.
+            terms: Approvers and time limit.
         """
         history, values = self._history, self._values
         call = GateCall(
@@ -192,18 +193,18 @@ class Gates:
             self.bring_on(call)
         return call
 
-    def bring_on(self, call: GateCall) -> None:  # noqa: ARG002 - whichever it is
-        """It is to be asked, or may have been answered."""
+    def bring_on(self, call: GateCall) -> None:  # noqa: ARG002 - the question lists them all
+        """Ask the database: the gate must be asked, or may have been answered."""
         self._agenda.look()
 
     def close_with(self, flush: Flush) -> None:
-        """The run goes on as another: the question that says so closes its gates."""
+        """Close the gates with the question that starts the next generation."""
         if flush.question is not None and "continue" in flush.question:
             flush.question["gated"] = True
 
     def put_off(self, at_us: int) -> None:
-        """The database has looked at this time: what is open though its time is over is being
-        answered, and looked at again a little later.
+        """Postpone gates that were open at this time despite their expiry: an answer is being
+        recorded.
         """
         for call in self._asked:
             if call.state == "pending" and call.due_us is not None and call.due_us <= at_us:

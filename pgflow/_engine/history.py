@@ -1,7 +1,7 @@
-"""The history of a run: what its journal holds, and how the code repeats it.
+"""The history of a run: its journal, and how the code repeats it.
 
-While the code repeats the journal, what it notes is compared with what is there; from then on it is
-recorded, in the buffer that leaves with the next flush.
+While the code repeats the journal, its notes are compared with the recorded ones. After that, new
+notes go to the buffer, which leaves with the next flush.
 """
 
 from __future__ import annotations
@@ -30,28 +30,27 @@ from pgflow._model.units import (
 from pgflow.errors import NonDeterminismError
 
 NEVER = 0
-"""Number of a call that never comes back: code that swallows every Unwind and asks again would not
-give control back else.
+"""Number of a call that never returns. Code that swallows every Unwind and calls again would
+otherwise keep control.
 """
 
 
 class Parting(NamedTuple):
-    """The place at which the code parts from the journal: both sides, for whoever shows them."""
+    """The point where the code diverges from the journal: both sides, for a diff."""
 
     journal: str
     code: str
     seq: int | None
-    """Number of the unit that the code does not repeat; None if it is not about one."""
+    """Number of the unit that the code does not repeat; None if there is none."""
     where: list[str]
-    """Source lines at which the code stood."""
+    """Source lines where the code was."""
 
 
 class History:
-    """Owns the place that a replay has come to, the numbers of calls, and how the code has parted
-    from the journal, if it has.
+    """Owns the position of the replay, the call numbers, and the divergence if there is one.
 
-    Once it has parted, or is being taken apart, the code is given nothing and nothing more is
-    recorded of it.
+    Once the code has diverged, or is being unwound, it gets no outcomes and nothing more of it is
+    recorded.
     """
 
     def __init__(
@@ -77,14 +76,14 @@ class History:
         """Reason for which a divergence holds the run."""
         self.parting: Parting | None = None
         self.last_call = 0
-        """Number of the newest call of the code."""
+        """Number of the code's newest call."""
         self._refusals = 0
         self._adopting = NEVER
         self._go_live: Callable[[], None] | None = go_live
-        """Is called once everything recorded has been repeated."""
+        """Called once the replay is complete."""
 
     def _units_of(self, claim: Claim) -> list[Unit]:
-        """The units that are replayed."""
+        """Return the units to replay."""
         if claim.heritage is None:
             return claim.units
         if self._is_undoing:
@@ -92,19 +91,19 @@ class History:
         return beside_code(claim.units)
 
     def close(self) -> None:
-        """The execution is over."""
+        """Release the reference to the execution."""
         self._go_live = None
 
     # ================================================================ calls
 
     def check_open(self) -> None:
-        """Raises Unwind in code that asks for something though it goes no further."""
+        """Raise Unwind if the code may not continue."""
         if self._code.closing or self.divergence is not None:
             self._refusals += 1
             raise Unwind
 
     def next_call(self) -> int:
-        """Return the number of the call that the code makes."""
+        """Return the number for the code's next call."""
         if self._code.closing or self.divergence is not None:
             if self._adopting == NEVER and self._refusals >= MAX_SWALLOWED_UNWINDS:
                 return NEVER
@@ -115,12 +114,12 @@ class History:
         return self.last_call
 
     def number_from(self, last: int) -> None:
-        """Calls are numbered from behind this one."""
+        """Number the next calls from after this one."""
         self.last_call = last
 
     def adopt(self, number: int) -> int:
-        """Let calls have this number, of the dropped part, until told otherwise;
-        return the one before.
+        """Give calls this number, from the dropped part, until the next change; return the previous
+        one.
         """
         before, self._adopting = self._adopting, number
         return before
@@ -135,7 +134,7 @@ class History:
         payload: str | None,
         delay_seconds: float | None = None,
     ) -> Unit | None:
-        """Repeats a note of the journal and returns it, or records a new one and returns None."""
+        """Repeat a note of the journal and return it, or record a new one and return None."""
         if self._code.closing or self.divergence is not None:
             self.check_open()
         unit = self.next_noted() if self.replaying else None
@@ -148,9 +147,7 @@ class History:
         return self.take()
 
     def next_noted(self) -> Unit | None:
-        """Return the next unit of the journal; None if all of it has been repeated, and the run
-        makes history from here on.
-        """
+        """Return the next unit of the journal; None if the replay is complete."""
         if not self.replaying:
             return None
         self.skip_marks()
@@ -160,26 +157,26 @@ class History:
         return unit
 
     def take(self) -> Unit:
-        """Return the next unit of the journal, taken."""
+        """Take and return the next unit of the journal."""
         unit = self.journal.take()
         self._buffer.go_to(unit.seq)
         return unit
 
     def go_live(self) -> None:
-        """Everything recorded has been repeated: from here on the run makes history."""
+        """End the replay: from here on the run records."""
         self.check_starts()
         self.replaying = False
         if self._go_live is not None:
             self._go_live()
 
     def end_replay(self) -> None:
-        """The code has ended where the journal ends."""
+        """End the replay where the code has ended."""
         self.replaying = False
 
     # ================================================================ marks
 
     def skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
-        """Reads the marks that come next."""
+        """Take and apply the marks that come next."""
         journal = self.journal
         while (
             (unit := journal.peek()) is not None
@@ -201,22 +198,20 @@ class History:
                 self._agenda.grant_fresh_budgets()
 
     def is_start(self, unit: Unit) -> bool:
-        """Return True if the code waits for this start of a child, to which it is an outcome."""
+        """Return True if the unit is the start of a child and the code waits for that start."""
         call = self._agenda.open.get(unit.call)
         return unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.awaits_start
 
     def _knows(self, number: int) -> bool:
-        """Return True if the code has asked for this call, and more of it may come."""
+        """Return True if the code has made this call and more marks may follow."""
         if number in self._agenda.open:
             return True
-        # While undoing, one that stands for another's may be asked for yet.
+        # While undoing, the code may still request an effect that is only represented here.
         accepted = self._agenda.accepted.get(number)
         return accepted is not None and not (self._is_undoing and accepted.spec.terms is None)
 
     def _read_mark(self, unit: Unit) -> None:
-        """Learns what a mark says of its call. Of a part that the run has inherited, what was
-        reserved is the other's.
-        """
+        """Apply a mark to its call. Skip inherited admissions, which reserve for the origin."""
         if unit.kind == Kind.BUDGET_ADMITTED:
             heritage = self._claim.heritage
             if heritage is not None and unit.seq <= heritage.cut:
@@ -232,7 +227,7 @@ class History:
             and unit.kind in EFFECT_MARKS
             and call.answers_to(unit.name)
         ):
-            if call.spec.terms is None:  # all that the journal says of it was read with the claim
+            if call.spec.terms is None:  # its marks were applied with the claim
                 return
             try:
                 self._agenda.read_mark(call, unit)
@@ -257,14 +252,14 @@ class History:
         code: str = "",
         unit: Unit | None = None,
     ) -> NoReturn:
-        """The journal cannot be repeated: nothing more is recorded, and the run is held for a
-        person under this reason.
+        """Report that the journal cannot be repeated. Nothing more is recorded, and the run is held
+        for a person with this reason.
 
         Args:
-            journal: The journal's side; or all of it, if it has no two sides.
+            journal: The journal's side, or the whole message if there are not two sides.
             reason: Reason of the hold, a code.
             code: The code's side.
-            unit: Unit of the journal that the code does not repeat.
+            unit: Unit that the code does not repeat.
         """
         if self.divergence is None:
             self.held_as = reason
@@ -278,8 +273,8 @@ class History:
         raise Unwind
 
     def check_starts(self) -> None:
-        """Every body that may have run must have been asked for again by now: it was, when its
-        licence was written.
+        """Check that the code has requested every body that may have run: it had when the licence
+        was written.
         """
         for start in self.journal.open_starts():
             call = self._agenda.open.get(start.call)
@@ -288,6 +283,6 @@ class History:
                 self.diverge(licensed, code=f"the code has {call or 'no such call'}")
 
     def standing(self) -> str:
-        """Return what the code waits for, in words."""
+        """Return the open calls in words."""
         pending = ", ".join(str(call) for call in self._agenda.open.values()) or "nothing"
         return f"it waits for {pending}"

@@ -12,8 +12,8 @@ from pgflow._model.exceptions import ErrorData
 Verdict = Literal[
     "confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"
 ]
-"""Finding on an effect; needless: the effect it takes back was never done; carried: confirmed in a
-dropped part of the journal.
+"""Finding on an effect. needless: the effect that it takes back was never done; carried: confirmed
+in a dropped part of the journal.
 """
 
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -26,8 +26,7 @@ class ContinueAsNew(BaseException):
         super().__init__(input_text)
         self.input_text = input_text
         self.saga: list[tuple[EffectCall, str]] = []
-        """Effects that the next generation takes back if it fails,
-        each with where its code stands.
+        """Effects that the next generation takes back if it fails, each with the place of its code.
         """
         self.of_children: list[str] = []
         """Keys of those that children did."""
@@ -52,10 +51,10 @@ class StepResult:
 
 
 class EffectResult(StepResult):
-    """Finding on an effect after its body, or the question to the counterparty, came back.
+    """Finding on an effect after its body or a question to the counterparty returned.
 
-    ``text`` is the text of its value if it is confirmed, the counterparty's reference if it is
-    accepted; then ``beats_within_seconds`` is how often that has promised a sign of life.
+    ``text`` is the text of its value if it is confirmed, and the counterparty's reference if it is
+    accepted; ``beats_within_seconds`` is then the promised interval of heartbeats.
     """
 
     __slots__ = ("beats_within_seconds", "reason", "took_seconds", "turn", "verdict")
@@ -78,40 +77,40 @@ class EffectResult(StepResult):
 
 
 class Host(Protocol[E_contra]):
-    """Interface of the worker towards the executions that it runs."""
+    """Interface of the worker for the executions that it runs."""
 
     def start_body(self, execution: E_contra, call: StepCall) -> None:
-        """Runs the body of a step; its result comes back through ``step_returned``."""
+        """Run the body of a step, then call ``step_returned``."""
 
     def stop_body(self, execution: E_contra, call: StepCall) -> None:
-        """Nobody waits for this body any more."""
+        """Stop a body whose result is not needed."""
 
     def retry_body_later(self, execution: E_contra, call: StepCall, delay_seconds: float) -> None:
-        """Calls ``retry_due`` after a delay."""
+        """Call ``retry_due`` after a delay."""
 
     def want_flush(self, execution: E_contra) -> None:
-        """Calls ``take_flush`` soon."""
+        """Call ``take_flush`` soon."""
 
     def look_later(self, execution: E_contra, delay_seconds: float) -> None:
-        """Calls ``poke`` after a delay."""
+        """Call ``look_due`` after a delay."""
 
     def patience_us(self) -> int:
-        """Return the microseconds for which a parent may wait in memory for news of its children,
-        where it keeps others from running; 0 if it may not.
+        """Return the microseconds that a parent may wait in memory for news of its children while
+        it keeps others from running; 0 if it may not.
         """
 
     def hand_back(self, execution: E_contra) -> None:
-        """The run is to be taken up anew, by its own code."""
+        """Hand the run back, to be claimed again and run by its own code."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds on a clock that only measures durations."""
+        """Return nanoseconds on a clock that only measures durations."""
 
 
 class Line:
-    """The worker, as the parts of one execution speak to it.
+    """The worker, as the parts of one execution see it.
 
-    Owns the only reference of theirs to the execution, and cuts it when that closes: what refers to
-    itself waits for the garbage collector.
+    Owns the parts' only reference to the execution, and cuts it when the execution closes: a cycle
+    would wait for the garbage collector.
     """
 
     def __init__(self, host: Host[Any], execution: Any) -> None:
@@ -121,31 +120,31 @@ class Line:
         """Nanoseconds on a clock that only measures durations."""
 
     def want_flush(self) -> None:
-        """Something is to become durable soon."""
+        """Request a flush soon."""
         self.host.want_flush(self.execution)
 
     def stop_body(self, call: StepCall) -> None:
-        """Nobody waits for this body any more."""
+        """Stop a body whose result is not needed."""
         self.host.stop_body(self.execution, call)
 
     def retry_later(self, call: StepCall, delay_seconds: float) -> None:
-        """The body is due again after a delay."""
+        """Retry a body after a delay."""
         self.host.retry_body_later(self.execution, call, delay_seconds)
 
     def look_later(self, delay_seconds: float) -> None:
-        """There is something to look at after a delay."""
+        """Schedule a look after a delay."""
         self.host.look_later(self.execution, delay_seconds)
 
     def hand_back(self) -> None:
-        """The run is to be taken up anew, by its own code."""
+        """Hand the run back, to be claimed again and run by its own code."""
         self.host.hand_back(self.execution)
 
     def patience_us(self) -> int:
-        """Return the microseconds for which a parent may wait in memory for news of its children;
-        0 if it may not.
+        """Return the microseconds that a parent may wait in memory for news of its children; 0 if
+        it may not.
         """
         return self.host.patience_us()
 
     def cut(self) -> None:
-        """The execution is over."""
+        """Drop the reference to the execution."""
         self.execution = None

@@ -1,4 +1,4 @@
-"""The journal of one run with a pointer: how far a replay has come."""
+"""The journal of a run, with the position of the replay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgflow._model.units import OUTCOMES, Start, Unit
 
 
 class Journal:
-    """The units of a run with a pointer: how far the replay has come."""
+    """The units of a run, with the position of the replay."""
 
     def __init__(self, units: list[Unit]) -> None:
         self._units = units
@@ -23,7 +23,7 @@ class Journal:
         self.names: dict[int, str | None] = {}
         self.renewed: dict[int, str] = {}
         self.needless: dict[int, str] = {}
-        """By call: the effect that there was no need to take back."""
+        """Key of the effect that did not need to be taken back, by call."""
         if units:
             self._index()
 
@@ -48,7 +48,9 @@ class Journal:
 
     @property
     def called(self) -> frozenset[int]:
-        """The calls that have units. Compiled, a ``cached_property`` is not cached."""
+        """Calls that have units. mypyc does not cache a ``cached_property``, so this caches by
+        hand.
+        """
         if self._called is None:
             self._called = frozenset(unit.call for unit in self._units)
         return self._called
@@ -57,28 +59,28 @@ class Journal:
         return len(self._units)
 
     def peek(self) -> Unit | None:
-        """The next unit, if any."""
+        """Return the next unit; None at the end."""
         return self._units[self._next] if self._next < len(self._units) else None
 
     def take(self) -> Unit:
-        """The next unit, taken."""
+        """Return the next unit and advance."""
         unit = self._units[self._next]
         self._next += 1
         return unit
 
     def newest(self, unit: Unit) -> Unit:
-        """An outcome with the newest result of its call."""
+        """Return an outcome with the newest result of its call."""
         if unit.kind == Kind.STEP_COMPLETED and unit.call in self.renewed:
             return unit._replace(payload=self.renewed[unit.call])
         return unit
 
     @property
     def is_told(self) -> bool:
-        """True if nothing is left that the code or the ledger has a part in."""
+        """True if only operators' units are left, which neither the code nor the ledger reads."""
         return all(unit.kind == Kind.OPERATOR for unit in self._units[self._next :])
 
     def open_starts(self) -> Iterator[Start]:
-        """Licences of bodies that may have run, and of which nothing more is known."""
+        """Return the licences of bodies that may have run and have no outcome."""
         return (
             start
             for start in self.starts.values()

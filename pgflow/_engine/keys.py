@@ -1,4 +1,4 @@
-"""Idempotency keys: how calls that the ledgers and decisions know by their key get one."""
+"""Idempotency keys: how calls in the ledgers and calls of decisions get their keys."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from pgflow._model.kinds import StepKind
 from pgflow.errors import InvalidArgument
 
 Resting = tuple[str, str | int | None]
-"""Key of a decision, and the item of it that a call is about."""
+"""Key of a decision, and the item that a call is about."""
 
 MAX_KEY_BYTES = 255
 MAX_KEY_NAME_CHARS = 64
-"""Characters of a step's name in its idempotency keys: others allow 255 for a key, and its other
-parts take a hundred.
+"""Maximum length of a step's name in its idempotency keys. Others allow 255 characters for a key,
+and its other parts take about a hundred.
 """
 
 
 class Keys:
-    """Owns the counts of names that were used, in program order,
-    and the items of decisions: each item once.
-    """
+    """Owns the number of uses of each name, in program order, and the used items of decisions."""
 
     def __init__(self, claim: Claim, journal: Journal) -> None:
         self._claim = claim
@@ -32,21 +30,19 @@ class Keys:
         self._items: set[str] = set()
 
     def next_ordinal(self, name: str) -> int:
-        """Return 1 for the first use of a name in this run, 2 for the second: the last part of an
-        idempotency key.
+        """Return 1 for the first use of a name in this run, 2 for the second, ...: the last part of
+        an idempotency key.
         """
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         return count
 
     def count(self, call: StepCall) -> None:
-        """Gives a step its number among those of its name,
-        of which the key is made when somebody asks for it.
-        """
+        """Give a step its ordinal among those of its name. The key is built from it on request."""
         name = call.spec.name
         call.ordinal = self._counts[name] = self._counts.get(name, 0) + 1
         if len(name) > MAX_KEY_NAME_CHARS:
-            # What journals and views make of a number would have all of the name.
+            # Journals and views would build a key with the full name from a bare number.
             started = self._journal.starts.get(call.number)
             call.ordinal = (
                 f"{self._claim.stem}/{name_in_key(name)}/{call.ordinal}"
@@ -55,8 +51,8 @@ class Keys:
             )
 
     def name(self, call: StepCall, rests_on: Resting | None) -> None:
-        """Makes the key of a call that the ledgers know by its key; of one that is known by an old
-        name, the key that it has.
+        """Build the key of a call that the ledgers know by key. A call known by a former name keeps
+        the key it has.
         """
         known = self._journal.names.get(call.number)
         if known is not None and known in call.aliases:
@@ -69,12 +65,12 @@ class Keys:
         else:
             self._name_resting(call, rests_on)
         intended = self._intended(call)
-        if intended is not None:  # perhaps by another run
+        if intended is not None:  # possibly by another run
             call.key = call.ordinal = intended
 
     def name_compensation(self, call: StepCall, effect_key: str) -> None:
-        """Give a compensation a key made of its effect's key,
-        whichever run or generation does it.
+        """Build the key of a compensation from its effect's key, which is the same in every run and
+        generation.
         """
         stem = f"{effect_key}/{name_in_key(call.name)}"
         ordinal = self.next_ordinal(stem)
@@ -87,7 +83,7 @@ class Keys:
         call.key = call.ordinal = self._intended(call) or key
 
     def _intended(self, call: StepCall) -> str | None:
-        """Return the key under which the journal has intended the effect."""
+        """Return the key under which the journal has intended the effect; None if it has not."""
         started = self._journal.starts.get(call.number)
         if (
             started is not None
@@ -103,8 +99,8 @@ class Keys:
         call.key = call.ordinal = f"{stem}/{self.next_ordinal(stem) if item is None else item}"
         if call.key in self._items:
             raise InvalidArgument(
-                f"{call.name} has been called before because of {decision} for item {item!r}: each "
-                "item once"
+                f"{call.name} has already been called because of {decision} for item {item!r}: "
+                "call it once for each item"
             )
         if len(call.key.encode()) > MAX_KEY_BYTES:
             raise InvalidArgument(
@@ -115,7 +111,9 @@ class Keys:
 
 
 def name_in_key(name: str) -> str:
-    """A name as idempotency keys have it: a long one by its beginning and a hash."""
+    """Return a name as idempotency keys have it: shortened to its beginning and a hash if it is
+    long.
+    """
     return (
         name
         if len(name) <= MAX_KEY_NAME_CHARS

@@ -1,18 +1,17 @@
-"""The effect ledger of a run: what was intended, what is known of it,
-and what may be done about what is not.
+"""The effect ledger of a run: its intents, their outcomes, and how to settle the unknown ones.
 
-An effect is never repeated blindly. Its intent is durable before it acts; if it then does not come
-back with an answer - an exception, a time-out, a worker that died - its outcome is *unknown*, and
-three things can bring it on: the same key again, as long as the counterparty remembers keys; asking
-the counterparty; and a person. Which of them, and when, is said by :meth:`EffectCall.plan`; whether
-the time for it has come is the database's to say (``sql/ledgers/effects.sql``).
+An effect is never repeated blindly. Its intent is durable before it acts. If it then returns no
+answer - an exception, a time-out, a lost worker - its outcome is *unknown*, and one of three things
+settles it: the same key again, while the counterparty remembers keys; a question to the
+counterparty; or a person. :meth:`EffectCall.plan` chooses; the database decides whether it is time
+(``sql/ledgers/effects.sql``).
 
-The compensation of an effect that was only accepted waits here until that is settled. If the effect
-is confirmed, the compensation asks for leave to act. If it failed, a unit ``compensated`` closes
-the compensation.
+The compensation of an accepted effect waits here until the effect is settled. If the effect is
+confirmed, the compensation asks for leave to act. If it failed, a unit ``compensated`` closes the
+compensation.
 
-The units of an effect, save its outcome, are marks: they stand beside the code, which a replay does
-not expect to produce them.
+The units of an effect, except its outcome, are marks: a replay does not expect the code to produce
+them.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from pgflow.errors import EffectFailed, NeedsGate, PgflowError, Stale
 
 
 class Ledger:
-    """Owns the newest results of reads that age, on which effects rest. What is known of an effect
-    is in its call.
+    """Owns the newest results of ageing reads, on which effects rest. Each call has the state of
+    its effect.
     """
 
     def __init__(
@@ -90,22 +89,20 @@ class Ledger:
         is_undo: bool = False,
         leave: Leave | None = None,
     ) -> EffectCall:
-        """Asks for an effect to be done, or to have been done.
+        """Request an effect, or take it from the journal.
 
         Args:
             spec: The effect.
             args: Arguments by position.
             kwargs: Arguments by name.
-            request: The arguments as JSON, for whoever reads the ledger.
+            request: The arguments as JSON, for readers of the ledger.
             rests_on: The decision it rests on.
             compensates: Key of the effect that this one takes back.
-            takes_back: That effect, if it was accepted:
-                what takes it back waits until it is confirmed.
-            expected: Fingerprint of what must be observed immediately before the act.
-            notice: Notice for whoever closes it.
-            is_undo: True if it helps to take something back, which does not rest on what the run
-                has read before.
-            leave: Leave that somebody gave, since the policy wants it.
+            takes_back: That effect, if it was accepted: this one waits until it is confirmed.
+            expected: Fingerprint that must be observed immediately before the act.
+            notice: Notice for the person who closes it.
+            is_undo: True for a step that takes something back: it does not rest on earlier reads.
+            leave: Leave that the policy required.
         """
         number = self._history.next_call()
         call = EffectCall(
@@ -149,9 +146,7 @@ class Ledger:
         return call
 
     def _seal_intent(self, call: EffectCall) -> None:
-        """Encodes what is recorded of a request: the policy reads what the effect says is readable,
-        and nothing else.
-        """
+        """Encode the recorded request. The policy can read only what is declared readable."""
         if not self._values.are_sealed:
             return
         readable = call.agreed.readable
@@ -169,12 +164,12 @@ class Ledger:
             call.expects = self._values.hashed(call.expected)
 
     def may_take_back(self, effect: EffectCall, planner: str | None = None) -> bool:
-        """Return True if this run may take it back. What a fork repeats of its origin is not, save
-        where the copied part did it there.
+        """Return True if this run may take an effect back. A fork may not take back what its origin
+        did, unless the copied part of the journal already does.
 
         Args:
             effect: Effect to be taken back.
-            planner: The decision that a plan begins with, if it is taken back by one.
+            planner: Decision that the undo plan begins with, if there is a plan.
         """
         if not self.is_foreign(effect):
             return True
@@ -187,13 +182,13 @@ class Ledger:
         return journal.needless.get(number) == effect.key
 
     def is_foreign(self, effect: EffectCall) -> bool:
-        """Return True if a run beside this one did it: a fork repeats the journal of its origin."""
+        """Return True if another run did it: a fork repeats the journal of its origin."""
         return (
             effect.is_foreign if effect.number == 0 else not effect.key.startswith(self._claim.root)
         )
 
     def watch(self, call: EffectCall) -> Any:
-        """A place that gets its outcome once the effect is closed or accepted; None if it is."""
+        """Return a waiter for an effect to be closed or accepted; None if it already is."""
         if call.was_accepted or not self._agenda.is_open(call):
             return None
         waiter = self._code.waiter()
@@ -201,8 +196,8 @@ class Ledger:
         return waiter
 
     def give_up(self, call: EffectCall) -> None:
-        """The code waits for it no longer. What was intended goes on:
-        it must be known what became of it.
+        """Record that the code does not wait for an effect any more. An intended effect continues,
+        because its outcome must become known.
         """
         self._history.note(call.number, Kind.STEP_ABANDONED, call.name, None)
         call.waiter = None
@@ -210,11 +205,11 @@ class Ledger:
     # ================================================================ bringing on
 
     def bring_on(self, call: EffectCall) -> None:
-        """Does what an effect asks for, as far as it can be done without an answer."""
+        """Do what an effect needs next."""
         self.do(call, call.ask())
 
     def do(self, call: EffectCall, want: str) -> None:
-        """Does what an effect wants."""
+        """Act on a :class:`Want`."""
         if want == Want.LEAVE:
             self._agenda.ask_leave(call)
         elif want == Want.ADMISSION:
@@ -247,7 +242,7 @@ class Ledger:
             self.do(call, call.come_due())
 
     def go_live(self) -> None:
-        """Everything recorded has been repeated: what is silent is asked after."""
+        """Ask about silent effects after the replay."""
         for call in [c for c in self._agenda.accepted.values() if c.stage == Stage.SILENT]:
             self._ask_after(call)
 
@@ -256,15 +251,15 @@ class Ledger:
         self.bring_on(call)
 
     def _call_followers(self, call: EffectCall) -> None:
-        """Tell the calls that take an accepted effect back that more is known of it."""
+        """Continue the calls that wait to take an accepted effect back."""
         for follower in self._agenda.followers(call):
             self.bring_on(follower)
 
-    # ================================================================ what a dropped part has done
+    # ================================================================ effects of a dropped part
 
     def _known_result(self, call: EffectCall) -> CarriedEffect | None:
         """Return the outcome of the same effect (same place, same arguments) in a dropped part of
-        the journal; None if it has none.
+        the journal, or None.
         """
         heritage = self._claim.heritage
         if heritage is None or call.compensates is not None or call.is_undo:
@@ -279,9 +274,7 @@ class Ledger:
         return None
 
     def _hand_over(self, call: EffectCall) -> None:
-        """It was done: its result is recorded as this run's,
-        under the key with which it was done.
-        """
+        """Record the effect's known result as this run's, under the key that it was done with."""
         assert call.known is not None
         call.key = call.ordinal = call.known.key
         call.state = "running"
@@ -320,7 +313,7 @@ class Ledger:
             call.settle("confirmed")
         self._code.deliver(call, value, None)
 
-    # ================================================================ what is not known
+    # ================================================================ unknown outcomes
 
     def _record_unknown(self, call: EffectCall, reason: str, error: ErrorData | None) -> None:
         call.doubt(reason)
@@ -347,16 +340,14 @@ class Ledger:
     def _record_outcome(self, call: EffectCall, kind: str, payload: str) -> None:
         self._clock.stand_at(self._record(call, kind, payload).at_us)
 
-    # ================================================================ what came back
+    # ================================================================ results
 
     def record_result(self, result: EffectResult) -> bool:
-        """Gives what a body or an answer of the counterparty says its place in the journal; True if
-        that was released.
-        """
+        """Record the result of a body or of a question; return True if an outcome was released."""
         call = result.call
         assert isinstance(call, EffectCall)
         if result.turn != call.turn:
-            # A thread that could not be stopped answers a question that was closed meanwhile.
+            # A thread that could not be stopped returned after its turn.
             return False
         self._agenda.returned(call)
         if call.charges is not None:
@@ -369,7 +360,7 @@ class Ledger:
         elif result.verdict == "confirmed":
             value, misfit, text = self._values.decode(call, result)
             if misfit is not None:
-                # It was done, but what it returned cannot be read: the counterparty must be asked.
+                # It was done, but its result cannot be read: the counterparty must be asked.
                 self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
                 return False
             if not call.is_acting:
@@ -402,9 +393,7 @@ class Ledger:
         return True
 
     def _take_answer_of_silent(self, call: EffectCall, result: EffectResult) -> None:
-        """Record the counterparty's word on an accepted effect that was silent.
-        The code has had its outcome.
-        """
+        """Record an answer about a silent effect. The code already has its outcome."""
         if result.verdict == "accepted" and result.text == call.value.ref:
             said: dict[str, Any] = {"reason": Unknown.ACCEPTED}
             if result.beats_within_seconds is not None:
@@ -421,7 +410,7 @@ class Ledger:
                     call, "confirmed", f'{{"verdict":"confirmed","by":"settle","value":{text}}}'
                 )
         elif result.verdict == "absent":
-            # It was taken on, and is lost: the code is not given another acceptance.
+            # It was accepted, and is lost: the code gets no second acceptance.
             self._settle_silent(call, "failed", '{"verdict":"failed","by":"settle"}')
         else:
             self._record_unknown(call, result.reason or Unknown.ACCEPTED_ANEW, result.error)
@@ -433,8 +422,8 @@ class Ledger:
         self._call_followers(call)
 
     def _take_no_outcome(self, call: EffectCall, result: EffectResult) -> None:
-        """Nothing is known that closes it. Whether what is said to be absent may be tried again is
-        the database's to say.
+        """Record a finding that does not close the effect. The database decides whether an absent
+        one may be attempted again.
         """
         if result.verdict == "absent":
             took_seconds = round(result.took_seconds, 6)
@@ -454,7 +443,7 @@ class Ledger:
             self._record_unknown(call, result.reason or Unknown.REFUSED, result.error)
 
     def _close_as_absent(self, call: EffectCall) -> None:
-        """It was not done, and nobody wants it any more."""
+        """Close an effect that was not done and is not wanted any more."""
         error = EffectFailed(f"effect {call.name} was not done, and is not wanted any more")
         self._record(
             call, Kind.EFFECT_FAILED, json.dumps(encode_error(error, with_traceback=False))
@@ -462,7 +451,7 @@ class Ledger:
         self._code.deliver(call, None, error)
 
     def note_age(self, call: StepCall, seq: int) -> None:
-        """A result has come: of a read that ages, effects rest on the newest one."""
+        """Make this the newest result of an ageing read, on which later effects rest."""
         max_age_seconds = call.spec.max_age_seconds
         if max_age_seconds is not None:
             self._ageing[call.name] = (call.name, seq, max_age_seconds)
@@ -476,20 +465,19 @@ class Ledger:
         stale: str | None,
         terms: dict[str, Any] | None,
     ) -> None:
-        """The database does not let it through: it rests on a read too old, or needs somebody's
-        leave, which is asked for on these terms.
+        """Fail an effect that the database refused: a read that it rests on is too old, or the
+        policy requires leave, to be requested on these terms.
         """
         call = self._agenda.open[number]
         assert isinstance(call, EffectCall)
         error: PgflowError
         if stale is not None:
             error = Stale(
-                f"effect {call.name} rests on what {stale} read, which is too old by now; nothing "
-                "was done"
+                f"effect {call.name} rests on a result of {stale} that is too old; nothing was done"
             )
         else:
             error = needs = NeedsGate(
-                f"effect {call.name} needs a gate, says version {policy_version} of the policy; "
+                f"effect {call.name} needs a gate under version {policy_version} of the policy; "
                 "nothing was done"
             )
             needs.policy_version = policy_version
@@ -500,7 +488,7 @@ class Ledger:
         )
 
     def take_mark(self, unit: Unit) -> None:
-        """Apply a mark that the database has just written beside an effect."""
+        """Apply a mark that the database has just written."""
         call = self._agenda.find(unit.call)
         assert isinstance(call, EffectCall)
         self._agenda.read_mark(call, unit)
@@ -509,7 +497,7 @@ class Ledger:
             if call.stage == Stage.SILENT and call.number in self._agenda.accepted:
                 self._ask_after(call)
         elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
-            # A word that came with this answer may have asked for it once more.
+            # A report in the same answer may have requested leave again.
             self._agenda.ask_no_more(call)
             self._agenda.make_startable(call)
         elif unit.kind == Kind.EFFECT_UNKNOWN:

@@ -1,4 +1,4 @@
-"""Locking: how the code asks for locks, holds them and gives them back."""
+"""Locking: acquire locks, hold them and release them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Locks:
         *,
         is_shared: bool,
     ) -> LockCall:
-        """Asks for a lock."""
+        """Request a lock."""
         call = LockCall(
             self._history.next_call(),
             key,
@@ -54,7 +54,7 @@ class Locks:
         return call
 
     def hold(self, asked: LockCall, fence: int, on_lost: Callable[[], None]) -> HoldCall:
-        """Begins the block of a lock that was won."""
+        """Begin the block of an acquired lock."""
         call = HoldCall(
             self._history.next_call(), asked.name, self._code.waiter(), fence=fence, on_lost=on_lost
         )
@@ -63,14 +63,14 @@ class Locks:
         return call
 
     def release(self, call: HoldCall) -> None:
-        """The block has ended: the next flush gives the lock back."""
+        """End the block: the next flush releases the lock."""
         call.is_given_back = True
         self._agenda.look()
 
     def give_up(self, number: int) -> None:
-        """The code waits no longer for a lock: the next flush says so."""
+        """Have the next flush report that the code gave up waiting for a lock."""
         self._agenda.give_up_lock(number)
 
-    def bring_on(self, call: Call) -> None:  # noqa: ARG002 - the question names them all
-        """It may have been won, or lost."""
+    def bring_on(self, call: Call) -> None:  # noqa: ARG002 - the question lists them all
+        """Ask the database whether the lock was acquired or lost."""
         self._agenda.look()

@@ -1,8 +1,8 @@
 """Locks: the two calls of a block.
 
-The first one asks, and its outcome is the fence. The second one
-holds: it is open as long as the block, and ends when the lock is given back, or is found lost.
-While a block is open, each flush asks the database whether its lock still counts.
+The first call acquires the lock; its outcome is the fence. The second is open as long as the block
+and ends when the lock is released or lost. While a block is open, each flush checks in the database
+that its lock still counts.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from pgflow.errors import LockRefused
 
 @dataclass(eq=False)
 class LockCall(Call):
-    """A wait for a lock, perhaps with a time-out."""
+    """A wait for a lock, optionally with a time-out."""
 
     is_shared: bool = field(kw_only=True)
     ttl_seconds: float | None = None
     within: tuple[int, ...] = ()
-    """Fences that the code holds around it."""
+    """Fences that the code already holds."""
     give_back: Callable[[int], None] = lambda _number: None
-    """Called if it was won, and nobody waits for it any more."""
+    """Called if the lock was acquired but the code does not wait any more."""
     started_seq: int = 0
     due_us: int | None = None
 
     def fits(self, unit: Unit) -> bool:
-        """Return True for a lock that was won or refused, and for the end of the wait."""
+        """Return True for a lock that was acquired or refused, or a time-out."""
         return unit.kind in (Kind.LOCK_WON, Kind.WAIT_TIMED_OUT, Kind.LOCK_RELEASED) and (
             unit.name is None or self.answers_to(unit.name)
         )
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
-        """Return the fence; as an error, a time-out or why the lock is refused."""
+        """Return the fence; as an error, the time-out or the refusal."""
         if unit.kind == Kind.LOCK_WON:
             return json.loads(unit.payload or "{}")["fence"], None
         if unit.kind == Kind.WAIT_TIMED_OUT:
@@ -49,7 +49,7 @@ class LockCall(Call):
         )
 
     def wait(self, waits: Waits) -> None:
-        """Names the lock, and its time-out."""
+        """Add the lock and its time-out."""
         row = [
             self.number,
             self.name,
@@ -63,18 +63,18 @@ class LockCall(Call):
             waits.add("retries", [self.number, self.started_seq])
 
     def read(self, unit: Unit) -> bool:
-        """Takes down that it stands in the queue."""
+        """Return True for the mark that it is queued."""
         return unit.kind == Kind.LOCK_ASKED and self.answers_to(unit.name)
 
     def deliver(self, value: Any, error: Exception | None) -> None:
-        """Hands the fence to the code; gives the lock back if the code waits no longer."""
+        """Pass the fence to the code, or release the lock if the code does not wait any more."""
         if error is None and (self.waiter is None or self.waiter.done()):
             self.give_back(self.number)
         super().deliver(value, error)
 
     @property
     def looked_at_us(self) -> int | None:
-        """Time at which it times out."""
+        """Time when it times out, in microseconds."""
         return self.due_us
 
 
@@ -84,32 +84,32 @@ class HoldCall(Call):
 
     fence: int = field(kw_only=True)
     on_lost: Callable[[], None] = lambda: None
-    """Called if the lock is lost while the block goes on."""
+    """Called if the lock is lost inside the block."""
     is_given_back: bool = False
-    """True once the code has come to the end of the block."""
+    """True once the code has reached the end of the block."""
     lost: str | None = None
-    """Reason for which the lock was lost, a code; None while it is not known to be."""
+    """Reason why the lock was lost, a code; None while it is not known to be."""
 
     def fits(self, unit: Unit) -> bool:
-        """Return True for a lock that was given back or lost."""
+        """Return True for a lock that was released or lost."""
         return unit.kind == Kind.LOCK_RELEASED and (unit.name is None or self.answers_to(unit.name))
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
-        """Return the reason for which it was lost; None if it was given back."""
+        """Return the reason why it was lost; None if it was released."""
         return json.loads(unit.payload or "{}").get("lost"), None
 
     def deliver(self, value: Any, error: Exception | None) -> None:
-        """Ends the hold; tells the block if that goes on."""
+        """End the hold, and notify a block that is still running of the loss."""
         self.lost = value
         super().deliver(value, error)
         if value is not None and not self.is_given_back:
             self.on_lost()
 
     def row(self) -> list[Any]:
-        """The hold as a question names it."""
+        """Return the hold as a question lists it."""
         return [self.number, self.name, self.fence, self.is_given_back]
 
     @property
     def waits_for_database(self) -> bool:
-        """False until it is given back: the code ends it."""
+        """True once it is released: until then the code ends it."""
         return self.is_given_back

@@ -1,21 +1,20 @@
 """The deterministic event loop that async workflows run on.
 
 The worker's own loop pumps it: a pump runs callbacks until none is left, and between pumps exactly
-one outcome of a durable call is handed in. Nothing else can wake a task, so the order in which code
-runs - and with it the numbering of its calls - is the same on the first run and on every replay.
-What a coroutine could otherwise not repeat is made repeatable:
+one outcome of a durable call is delivered. Nothing else can wake a task, so the code runs in the
+same order, and numbers its calls in the same way, on the first run and on every replay. These
+sources of nondeterminism are removed:
 
 - tasks and futures hash by an ordinal, so that a set of tasks (``asyncio.wait``, ``TaskGroup``)
   iterates in the same order in every process;
-- time is the time of the last outcome;
-  ``asyncio.sleep`` and ``asyncio.timeout`` are durable timers;
+- time is the time of the last outcome, and ``asyncio.sleep`` and ``asyncio.timeout`` are durable
+  timers;
 - sockets, threads and subprocesses are refused with the name of the decorator to use;
-- tasks that one callback cancels go on in the order of their creation, whatever set it found them
-  in; and a callback that appends itself again rests until the next outcome once nothing comes of it
-  (anyio's scopes do both);
-- tasks and asynchronous generators are kept alive until the loop is closed, explicitly and in
-  order: if they were left to the garbage collector, a ``finally`` of one run could land in another
-  run's journal.
+- tasks that one callback cancels continue in the order of their creation, and a callback that
+  appends itself again rests until the next outcome once it makes no progress (anyio's scopes do
+  both);
+- tasks and asynchronous generators stay alive until the loop closes, and are closed in order: with
+  the garbage collector, a ``finally`` of one run could run inside another and write to its journal.
 """
 
 from __future__ import annotations
@@ -39,26 +38,27 @@ T = TypeVar("T")
 
 log = logging.getLogger("pgflow")
 
+# Then code that catches every Unwind is given up, so that it cannot block the worker.
 MAX_SWALLOWED_UNWINDS = 100
 NEVER_SECONDS = 1e12
-"""A timer of more than 30,000 years: the clock of the database ends before it is due."""
+"""Delay of more than 30,000 years, from which on no timer is started: the database's clock ends
+before.
+"""
 MAX_REPEATS = 64
-"""Times that a callback which appends itself again runs between two outcomes,
-as long as something comes of it.
+"""Number of times that a callback which appends itself again runs between two outcomes, while it
+makes progress.
 """
 
-# Code that cannot be taken apart. Left to the collector,
-# its clean-up would run inside whatever runs then.
+# Code that cannot be unwound. Kept alive, because the collector would run its clean-up inside
+# another run.
 _abandoned: list[Any] = []
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return True for Ctrl-C on the process,
-    False for a KeyboardInterrupt that code has raised itself.
+    """Return True for Ctrl-C on the process, False for a KeyboardInterrupt raised by code.
 
-    Python raises it only in the main thread: anywhere, where the default handler of SIGINT is in
-    place, else out of the handler that is, such as that of ``asyncio.run`` when it is pressed for
-    the second time.
+    Python raises it only in the main thread: at any point under the default handler of SIGINT, else
+    from the installed handler, such as that of ``asyncio.run`` on the second press.
     """
     if (
         not isinstance(error, KeyboardInterrupt)
@@ -76,21 +76,19 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class Unwind(BaseException):
-    """Thrown into workflow code to take it apart:
-    its run goes on elsewhere or later, from the journal.
-    """
+    """Raised in workflow code to unwind it: the run continues elsewhere or later, by replay."""
 
 
 class TimerHost(Protocol):
-    """Interface of the execution that the loop belongs to."""
+    """Interface of the execution for its loop."""
 
     run_id: int
 
     def time_seconds(self) -> float:
-        """Seconds since the run was created, as of the last outcome."""
+        """Return the seconds from the run's creation to the last outcome."""
 
     def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
-        """Starts a durable timer; returns what cancels it."""
+        """Start a durable timer; return the function that cancels it."""
 
 
 class DurableTimerHandle(asyncio.TimerHandle):
@@ -99,7 +97,7 @@ class DurableTimerHandle(asyncio.TimerHandle):
     withdraw: Callable[[], None] | None = None
 
     def cancel(self) -> None:
-        """Gives up the timer, in the journal too."""
+        """Cancel the timer, in the journal too."""
         if not self.cancelled() and self.withdraw is not None:
             self.withdraw()
             self.withdraw = None
@@ -117,7 +115,7 @@ class WorkflowFuture(asyncio.Future[T]):
 
 
 class WorkflowTask(asyncio.Task[T]):
-    """A task with an ordinal hash, which remembers the context it runs in."""
+    """A task with an ordinal hash, which keeps the context it runs in."""
 
     _ordinal: int
     own_context: contextvars.Context
@@ -126,7 +124,7 @@ class WorkflowTask(asyncio.Task[T]):
         return self._ordinal
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancels it; the loop keeps the order of tasks that one callback cancels."""
+        """Cancel it; the loop keeps the order of tasks that one callback cancels."""
         loop: Any = self._loop
         if loop._cancelling is not None:  # what this task awaits is cancelled with it
             return super().cancel(msg)
@@ -138,7 +136,7 @@ class WorkflowTask(asyncio.Task[T]):
 
 
 inlining: contextvars.ContextVar[bool] = contextvars.ContextVar("pgflow_inline", default=False)
-"""True if work for an executor runs at once: ``with pgflow.inline()``."""
+"""True if executors run work at once: ``with pgflow.inline()``."""
 
 _ADVICE = {
     "run_in_executor": "asyncio.to_thread() and executors, which start threads",
@@ -203,18 +201,22 @@ _RefusingLoop: Any = type(
 
 
 class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
-    """See the module. Only what is deterministic is implemented; everything else is refused."""
+    """A deterministic event loop; see the module. It refuses everything that a replay cannot
+    repeat.
+    """
 
     def __init__(self, host: TimerHost) -> None:
         self.host = host
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: list[WorkflowTask[Any]] = []
-        # Most runs have none of these, and each empty list is one more for the garbage collector.
+        # None instead of an empty list: most runs need none of these, and the garbage collector
+        # tracks each list.
         self._generators: list[tuple[AsyncGenerator[Any, Any], contextvars.Context]] | None = None
-        self._crowded = 64  # so many tasks are gone through for those that are done
+        self._crowded = 64  # number of tasks at which finished ones are removed
         self._task_names = 0
-        # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes: the
-        # number of the run is above the bits by which small sets order their members.
+        # Unique across runs, so that asyncio's own tables of tasks do not fill with equal hashes.
+        # The run's number is above the bits by which small sets order their members, so that their
+        # order depends on the ordinal alone.
         self._ordinals = (host.run_id & 0x1FFFFF) << 40
         self._closing = False
         self._running: asyncio.Handle | None = None
@@ -229,11 +231,11 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     # ------------------------------------------------------------ running
 
     def pump(self, first: Callable[[], None] | None = None) -> None:
-        """Runs callbacks until none is left but such as only append themselves again. Meanwhile
-        this is the running loop, which is given every generator that is begun.
+        """Run callbacks until only those are left that append themselves again. Meanwhile this is
+        the running loop and keeps every generator that begins.
 
         Args:
-            first: Is called before them.
+            first: Function to call before them.
         """
         loop_outside, hooks_outside = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
@@ -252,7 +254,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             asyncio._set_running_loop(loop_outside)
 
     def _repeat(self) -> None:
-        """Runs callbacks that append themselves again, for as long as something comes of it."""
+        """Run callbacks that append themselves again, while they make progress."""
         for _ in range(MAX_REPEATS):
             assert self._repeating is not None
             self._ready, self._repeating = self._repeating, self._ready
@@ -273,15 +275,15 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 except (SystemExit, KeyboardInterrupt) as error:
                     if is_interrupt(error):
                         raise
-                    # Asyncio has put it into the task that raised it:
+                    # Asyncio has set it on the task that raised it:
                     # it ends the run, not the worker.
                 if self._cancelled:
                     self._order_cancelled()
         return came_of_it > 0
 
     def _order_cancelled(self) -> None:
-        """Tasks that were cancelled together, perhaps from a set that has no order, go on in the
-        order of their creation.
+        """Order tasks that were cancelled together, perhaps from an unordered set, by their
+        creation.
         """
         assert self._cancelled is not None
         ordinals = {id(handle): ordinal for ordinal, handle in self._cancelled}
@@ -298,7 +300,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             self._ready.extend(ready)
 
     def close(self) -> None:
-        """Takes apart every coroutine that is still suspended, in the order of their creation."""
+        """Unwind every suspended coroutine, in the order of creation."""
         if asyncio._get_running_loop() is self:
             raise NotInWorkflowError("workflow code cannot close the loop that runs it")
         self._closing = True
@@ -317,8 +319,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return False
 
     def _take_apart(self) -> None:
-        # Both lists grow while they are gone through:
-        # a `finally` may make tasks and begin generators.
+        # Both lists may grow during the loops: a `finally` may make tasks and begin generators.
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -335,13 +336,13 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             task.own_context.run(self._throw, coroutine)
         finally:
             asyncio.tasks._leave_task(self, task)
-        # It never counts as done, and what it awaited would hold it, and with it the whole run.
+        # It never becomes done, so the future that it awaited would keep it and the run alive.
         _forget_callbacks(task)
         if (awaited := task._fut_waiter) is not None:  # type: ignore[attr-defined]
             _forget_callbacks(awaited)
 
     def _throw(self, stack: Any) -> None:
-        """Throws until the code ends; what swallows every throw is left behind, and counted."""
+        """Throw Unwind until the code ends. Abandon and count code that swallows every throw."""
         for _ in range(MAX_SWALLOWED_UNWINDS):
             try:
                 awaited = stack.throw(Unwind())
@@ -349,7 +350,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 return
             if asyncio.isfuture(awaited):
                 awaited._asyncio_future_blocking = (
-                    False  # as a task does; else the same future cannot be awaited again
+                    False  # as a task does; otherwise the same future cannot be awaited again
                 )
         self.swallowed_unwinds += 1
         _abandoned.append(stack)
@@ -359,12 +360,12 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             stack,
         )
 
-    # ------------------------------------------------------------ what asyncio asks for
+    # ------------------------------------------------------------ the interface for asyncio
 
     def call_soon(
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Appends a callback to the queue of this pump."""
+        """Append a callback to the queue of this pump."""
         handle = asyncio.Handle(callback, args, self, context)
         if self._closing:
             return handle
@@ -391,14 +392,14 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Starts a durable timer of so many seconds; none for what is never due, as in
+        """Start a durable timer for a delay in seconds; none for an endless delay, as in
         ``anyio.sleep_forever()``.
         """
         handle = DurableTimerHandle(self.time() + delay, callback, list(args), self, context)
         if self._closing:
             raise Unwind
         if math.isnan(delay):
-            raise ValueError("a delay that is no number of seconds: nan")
+            raise ValueError("delay must be a number of seconds, not nan")
         if delay <= 0:
             self._ready.append(handle)
         elif delay < NEVER_SECONDS:
@@ -406,7 +407,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return handle
 
     def _fire(self, handle: DurableTimerHandle) -> None:
-        # What withdraws it leads to the run, and so back to the handle.
+        # The callback refers to the run, and so back to the handle: break the cycle.
         handle.withdraw = None
         self._ready.append(handle)
 
@@ -417,15 +418,15 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Starts a durable timer until a time of :meth:`time`."""
+        """Start a durable timer until a time of :meth:`time`."""
         return self.call_later(when - self.time(), callback, *args, context=context)
 
     def time(self) -> float:
-        """Seconds since the run was created, as of the last outcome."""
+        """Return the seconds from the run's creation to the last outcome."""
         return self.host.time_seconds()
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future with an ordinal."""
+        """Return a future with an ordinal."""
         future: WorkflowFuture[Any] = WorkflowFuture.__new__(WorkflowFuture)
         self._ordinals += 1
         future._ordinal = self._ordinals
@@ -440,7 +441,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         context: contextvars.Context | None = None,
         **_options: Any,
     ) -> asyncio.Task[T]:
-        """A task with an ordinal and a name that counts within the run."""
+        """Return a task with an ordinal, and a name that counts within the run."""
         if _called_from_as_completed():
             coro.close()
             raise NotInWorkflowError(
@@ -476,16 +477,16 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         )
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Asyncio tells its loop; the handle has already told the journal."""
+        """Do nothing: the handle has already recorded it in the journal."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tells the handler that the code has set what a callback raised, else logs it, unless the
-        loop is being taken apart.
+        """Pass a callback's error to the handler that the code has set, else log it, unless the
+        loop is closing.
         """
         if self._closing:
             return
-        # What asyncio finds out when an object is collected happens at another place
-        # in every process.
+        # Errors that asyncio finds when an object is collected come at a different point in every
+        # process, so they must not reach the code.
         if self._exception_handler is None or "handle" not in context:
             self.default_exception_handler(context)
             return
@@ -497,7 +498,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             )
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Logs what asyncio cannot raise anywhere."""
+        """Log an error that asyncio cannot raise anywhere."""
         if not self._closing:
             log.debug(
                 "run %s: %s",
@@ -509,53 +510,53 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def get_exception_handler(
         self,
     ) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
-        """Return the handler that :meth:`set_exception_handler` was given."""
+        """Return the handler set by :meth:`set_exception_handler`."""
         return self._exception_handler
 
     def set_exception_handler(
         self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
     ) -> None:
-        """Sets what is told of errors in callbacks; errors that are found when objects are
-        collected are only logged.
+        """Set the handler for errors in callbacks. Errors found when objects are collected are only
+        logged.
         """
         if handler is not None and not callable(handler):
-            raise TypeError(f"a callable object or None is expected, not {handler!r}")
+            raise TypeError(f"handler must be callable or None, not {handler!r}")
         self._exception_handler = handler
 
     def run_in_executor(
         self, executor: Any = None, func: Callable[..., T] | None = None, *args: Any
     ) -> asyncio.Future[T]:
-        """Runs a function at once, as code of the workflow, inside ``with pgflow.inline()``;
-        refuses it elsewhere.
+        """Run a function at once, as workflow code, inside ``with pgflow.inline()``; refuse it
+        elsewhere.
         """
         if func is None or not inlining.get():
             return super().run_in_executor(executor, func, *args)  # type: ignore[no-any-return]  # which refuses it
         future: asyncio.Future[T] = self.create_future()
         try:
             result = func(*args)
-        except StopIteration as error:  # no future takes it
+        except StopIteration as error:  # a future cannot hold it
             future.set_exception(RuntimeError(f"a function raised {type(error).__name__}"))
-        except Exception as error:  # noqa: BLE001 - whoever awaits it is told
+        except Exception as error:  # noqa: BLE001 - the awaiting code gets it
             future.set_exception(error)
         else:
             future.set_result(result)
         return future
 
     def get_task_factory(self) -> None:
-        """None: tasks are made by the loop itself."""
+        """Return None: the loop makes its own tasks."""
         return
 
     get_debug = staticmethod(bool)
-    """False: a debug mode would change the order of nothing, and cost. Asyncio asks for each future
-    and each callback, so the answer takes no call of Python.
+    """Return False: debug mode would slow the loop without changing any order. Asyncio calls it for
+    each future and callback, so it is a C function.
     """
 
     def is_running(self) -> bool:
-        """True while a pump runs, which is whenever code of the workflow can ask."""
+        """Return True while workflow code can run."""
         return not self._closing
 
     def is_closed(self) -> bool:
-        """True once the loop is being taken apart."""
+        """Return True once the loop is closing."""
         return self._closing
 
 
@@ -565,14 +566,12 @@ def _forget_callbacks(future: asyncio.Future[Any]) -> None:
 
 
 def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:
-    """The loop holds every generator until it closes:
-    there is nothing to finalise at collection time.
-    """
+    """Do nothing: the loop holds every generator until it closes, so none is finalised earlier."""
 
 
 def _called_from_as_completed() -> bool:
-    """Return True if ``ensure_future`` was called by ``as_completed``,
-    which iterates a set of bare coroutines.
+    """Return True if ``ensure_future`` was called by ``as_completed``, which iterates a set of bare
+    coroutines.
     """
     frame = sys._getframe(2)
     if frame.f_code.co_filename != asyncio.tasks.__file__:

@@ -1,4 +1,4 @@
-"""Notes: what the code says of itself, and what of time and chance it must meet again."""
+"""Notes: state and labels that the code sets, and the time and randomness that a replay repeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgflow._model.units import Unit, relabelled
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Notes:
-    """Owns the random numbers of the run: a replay draws them again."""
+    """Owns the run's random number generator, which a replay repeats."""
 
     def __init__(
         self, claim: Claim, clock: Clock, buffer: Buffer, history: History, values: Values
@@ -34,7 +34,7 @@ class Notes:
     # ================================================================ time and chance
 
     def now_us(self) -> int:
-        """Return the time of the last outcome, for ``now()``; before the first one, record the
+        """Return the time of the last outcome, for ``now()``. Before the first one, record the
         current time and return that.
         """
         if self._clock.stands_us is None:
@@ -45,16 +45,16 @@ class Notes:
 
     @property
     def random(self) -> random.Random:
-        """Random numbers that a replay draws again."""
+        """Random number generator that a replay repeats."""
         stem = self.stem
         if self._random is None or self._random_stem != stem:
-            self._random, self._random_stem = random.Random(stem), stem  # noqa: S311 - repeatable is what it is for
+            self._random, self._random_stem = random.Random(stem), stem  # noqa: S311 - must be repeatable
         return self._random
 
     @property
     def stem(self) -> str:
-        """Seed of random numbers and of keys that the code makes; an inherited part of the journal
-        keeps the seed it had.
+        """Seed of random numbers and of keys that the code makes. An inherited part of the journal
+        keeps its seed.
         """
         if self._claim.heritage is not None:
             for upto, stem in self._claim.heritage.seeds:
@@ -63,13 +63,13 @@ class Notes:
         return self._claim.stem
 
     def uuid(self) -> uuid.UUID:
-        """A random UUID that a replay makes again."""
+        """Return a random UUID that a replay repeats."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
-    # ================================================================ what the run says of itself
+    # ================================================================ state, labels and streams
 
     def set_state(self, text: str) -> None:
-        """Records what the run says of itself."""
+        """Record the run's state."""
         number = self._history.next_call()
         self._history.note(
             number,
@@ -79,9 +79,7 @@ class Notes:
         )
 
     def set_labels(self, text: str) -> None:
-        """Records a change of the run's labels:
-        names and values, null for one that is taken away.
-        """
+        """Record a change of the run's labels: names and values, null to remove one."""
         unit = self._history.note(self._history.next_call(), Kind.LABELS_SET, None, text)
         if unit is None:
             self._buffer.book()
@@ -90,12 +88,12 @@ class Notes:
         self._claim.labels = relabelled(self._claim.labels, json.loads(text))
 
     def emit(self, stream: str, text: str) -> None:
-        """Records a value of an output stream and has it flushed at once."""
+        """Record a value of an output stream and flush it at once."""
         number = self._history.next_call()
         self._emit(number, stream, self._values.sealed_note(text, f"a value of stream {stream!r}"))
 
     def close_stream(self, stream: str) -> None:
-        """Records that nothing more comes on an output stream: its unit has no value."""
+        """Record the end of an output stream: a unit without a value."""
         self._emit(self._history.next_call(), stream, None)
 
     def _emit(self, number: int, stream: str, text: str | None) -> None:
@@ -126,8 +124,8 @@ class Notes:
         return True
 
     def deprecate_patch(self, patch_id: str) -> None:
-        """Accepts the marker of a change, or that there is none; a new one has no call number, so
-        that code may do without it.
+        """Accept the marker of a change, or its absence. A new marker has no call number, so that
+        you can remove the call later.
         """
         if self._take_deprecated(patch_id):
             return
@@ -139,9 +137,7 @@ class Notes:
             self._history.note(self._history.next_call(), Kind.PATCHED, patch_id, None)
 
     def _take_deprecated(self, patch_id: str) -> bool:
-        """Take the marker of a deprecated patch if the journal has it here;
-        return True if it had.
-        """
+        """Take the marker of a deprecated patch; return True if the journal has it here."""
         history = self._history
         history.check_open()
         if not history.replaying:

@@ -1,7 +1,7 @@
-"""Obligations: what the code promises, and how it closes that.
+"""Obligations: the code opens and closes them.
 
-Both are notes. Others may close an obligation too, which the database records beside the code
-(``sql/ledgers/obligations.sql``), so a note that closes what is closed already has no effect.
+Both are notes. Others may close an obligation too, which the database records as a mark
+(``sql/ledgers/obligations.sql``), so closing a closed obligation again has no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgflow.errors import InvalidArgument
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Obligations:
-    """Owns nothing: what is owed stands in the agenda, since the journal has word of it too."""
+    """Owns nothing: the agenda has the obligations, because the journal has marks on them too."""
 
     def __init__(
         self,
@@ -54,20 +54,20 @@ class Obligations:
         detail: str | None,
         agree: Callable[[str], dict[str, str]],
     ) -> str:
-        """Records an obligation, and returns its key.
+        """Record an obligation, and return its key.
 
         Args:
-            what: Name of what is owed.
-            to: To whom; empty for nobody.
-            delay_seconds: Time from now until it is due; None for none.
-            due_us: Time at which it is due, in microseconds; None for none.
+            what: Name of the obligation.
+            to: Creditor; empty for none.
+            delay_seconds: Seconds from now until it is due; None for none.
+            due_us: Time when it is due, in microseconds; None for none.
             outlives: True if the run may complete before it is closed.
-            detail: Facts on it, as JSON; None for none.
-            agree: Takes the key, and says what is done on a breach: JSON by member.
+            detail: Further facts, as JSON; None for none.
+            agree: Takes the key and returns what to do on a breach: JSON by member.
         """
         history = self._history
         number = history.next_call()
-        noted = history.next_noted()  # reads what the run was handed
+        noted = history.next_noted()  # reads what the run inherited
         place = f"/owe/{name_in_key(what)}/{self._keys.next_ordinal(f'owe/{what}')}"
         known = self._dropped(place, to)
         key = self._claim.stem + place if known is None else known.key
@@ -83,7 +83,7 @@ class Obligations:
         else:
             key = json.loads(unit.payload or "{}")["key"]
             known = self._agenda.obligations.get(key)
-        if known is not None:  # it goes on as it was
+        if known is not None:  # it continues unchanged
             known.call = number
         else:  # a fork only repeats what its origin owes
             is_own = key.startswith(self._claim.root)
@@ -93,7 +93,9 @@ class Obligations:
         return key
 
     def _dropped(self, place: str, to: str) -> Owed | None:
-        """Return the obligation that a dropped part of the journal has opened at the same place."""
+        """Return the obligation that a dropped part of the journal opened at the same place, or
+        None.
+        """
         for owed in self._agenda.obligations.values():
             if owed.is_dropped and owed.key.endswith(place) and owed.to == to:
                 return owed
@@ -134,25 +136,25 @@ class Obligations:
     def close(
         self, key: str, verdict: str, said: dict[str, Any], evidence: str | None = None
     ) -> None:
-        """Records that an obligation is closed, or that somebody outside has it now.
+        """Record that an obligation is closed, or was transferred outside the run.
 
         Args:
             key: Its key.
             verdict: A member of :class:`pgflow._engine.owed.Closing`.
-            said: Further facts: who says so, why, and who has it now.
+            said: Further facts: author, reason, and new debtor.
             evidence: Evidence, as JSON; None for none.
 
         Raises:
-            InvalidArgument: The run has never opened it.
+            InvalidArgument: The run has not opened it.
         """
         history = self._history
         history.check_open()
-        history.next_noted()  # reads what the run was handed
+        history.next_noted()  # reads what the run inherited
         owed = self._agenda.obligations.get(key)
         if owed is None:
             raise InvalidArgument(
-                f"{key!r} is no obligation of this run: close another run's in a step, with the "
-                "app's client"
+                f"{key!r} is not an obligation of this run: close another run's in a step, with "
+                "the app's client"
             )
         number = history.next_call()
         text = json.dumps({"key": key, "verdict": verdict, **said})

@@ -1,4 +1,4 @@
-"""Promises of a run, as its journal tells: notes of its code, and marks by others."""
+"""Obligations of a run, from its journal: notes of its code, and marks by others."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class Closing:
 
 @dataclass
 class Owed:
-    """An obligation that the run has opened, or was handed."""
+    """An obligation that the run has opened or inherited."""
 
     key: str
     what: str
     to: str
     call: int
     holds: bool
-    """True if the run must not complete before it is closed."""
+    """True if the run may not complete before it is closed."""
     is_open: bool = True
     is_dropped: bool = False
-    """True if a dropped part of the journal has opened it: the code may ask for it again."""
+    """True if a dropped part of the journal opened it: the code may open it again."""
 
     def close(self, verdict: str) -> None:
-        """It is closed, or somebody outside has it now."""
+        """Close it, or record that it was transferred outside the run."""
         self.holds = False
         self.is_open = self.is_open and verdict == Closing.TRANSFERRED
 
 
 def read_obligation(obligations: dict[str, Owed], unit: Unit) -> None:
-    """Learns what others have said of an obligation, by a mark of the journal."""
+    """Apply a mark on an obligation."""
     if unit.kind == Kind.OBLIGATION_BREACHED:
         return
     said = json.loads(unit.payload or "{}")

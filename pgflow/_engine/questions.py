@@ -13,7 +13,7 @@ from pgflow.texts import without_secrets_in
 
 
 def address_of(flush: Flush) -> dict[str, Any]:
-    """The beginning of every question: run, token, chain and last seq."""
+    """Return the beginning of every question: run, token, chain and last seq."""
     return {
         "run": flush.run_id,
         "token": flush.token,
@@ -23,7 +23,7 @@ def address_of(flush: Flush) -> dict[str, Any]:
 
 
 def child_row(call: ChildCall) -> list[Any]:
-    """A child to be started, as a question carries it."""
+    """Return a child to start, as a question carries it."""
     r = call.request
     return [
         call.number,
@@ -43,8 +43,8 @@ def child_row(call: ChildCall) -> list[Any]:
 
 
 def admission_of(call: StepCall) -> dict[str, Any]:
-    """A call that asks a pool to let it through, as a question carries it: see
-    sql/ledgers/budgets.sql. A step gets its licence with that.
+    """Return a request for admission, as a question carries it: see sql/ledgers/budgets.sql. For a
+    step it includes the licence.
     """
     row: dict[str, Any] = {"call": call.number, "name": call.name}
     if (admit := call.spec.admit) is not None:
@@ -59,16 +59,14 @@ def admission_of(call: StepCall) -> dict[str, Any]:
 
 
 def intent_of(call: EffectCall) -> dict[str, Any]:
-    """An effect that asks for leave to act, as a question carries it: see
-    sql/ledgers/effects.sql.
-    """
+    """Return a request for leave to act, as a question carries it: see sql/ledgers/effects.sql."""
     agreed = call.agreed
     seconds = None
     if call.ground == Ground.REMEMBERED:
         seconds = agreed.dedup_seconds
     elif call.ground == Ground.ABSENT:
         seconds = agreed.settle_after_seconds
-    # That it is absent settles it, if it is believed.
+    # A dropped effect is not attempted again: without a key, a believed absence closes it.
     is_keyed = agreed.is_keyed and not (call.is_dropped and call.ground == Ground.ABSENT)
     intent = {
         "call": call.number,
@@ -94,8 +92,8 @@ def intent_of(call: EffectCall) -> dict[str, Any]:
 
 
 def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
-    """Return the detail of a stuck run: the message for the person,
-    and name and key of each effect to settle.
+    """Return the detail of a stuck run: a message for the person, and name and key of each effect
+    to settle.
     """
     owed = [call for call in calls if isinstance(call, EffectCall)]
     by_hand = [call for call in owed if call.is_by_hand]
@@ -104,7 +102,7 @@ def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
     if doubtful:
         keys = ", ".join(call.key for call in doubtful)
         reasons = "".join(f"; {call.notice['why']}" for call in doubtful if call.notice)
-        parts.insert(0, f"nobody knows what became of {keys}: settle it{reasons}")
+        parts.insert(0, f"the outcome of {keys} is unknown: settle it{reasons}")
     return {
         "message": "; ".join(parts),
         "effects": [
@@ -116,7 +114,7 @@ def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
 
 
 def _told_by_hand(call: EffectCall) -> str:
-    """Return why only a person can take an effect back, and what they say then."""
+    """Return why only a person can take an effect back, and how to settle it."""
     if call.notice is not None:
         why = call.notice["why"]
     else:
@@ -126,18 +124,18 @@ def _told_by_hand(call: EffectCall) -> str:
 
 
 def refusals(misfits: Collection[Misfit], code_hash: str) -> dict[str, Any]:
-    """The messages that this code cannot take, beside a hold; nothing if there are none."""
+    """Return the messages that this code cannot take, to add to a hold; empty if there are none."""
     return {"refused": [[m.name, m.error, code_hash] for m in misfits]} if misfits else {}
 
 
 def deadlock(where: list[str]) -> list[Any]:
-    """The hold of a run that waits for nothing."""
+    """Return the hold of a run that waits for nothing."""
     message = "the workflow waits for something that nothing can bring"
     return stuck("deadlock", {"message": message, "where": where})
 
 
 def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> list[Any]:
-    """A run that the engine holds for a person, as a question carries it; with a hash, also for a
-    worker with other code than this.
+    """Return a hold for a person, as a question carries it; with a hash, also for a worker with
+    other code.
     """
     return ["stuck", reason, code_hash, without_secrets_in(detail), "pgflow"]

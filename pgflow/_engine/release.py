@@ -1,6 +1,6 @@
-"""Release: one outcome at a time is handed to the code.
+"""Release: pass one outcome at a time to the code.
 
-From the journal on a replay, else from what the database decided or a body brought back.
+Outcomes come from the journal on a replay, else from an answer of the database or a body.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pgflow.errors import CodecError, NotStorable
 
 class Release:
     """Owns the outcomes that have a seq and are not released yet, the messages that the code cannot
-    take, and the renewal of lost results, which is made when the first one comes.
+    take, and the renewal of lost results, which is made on first use.
     """
 
     def __init__(
@@ -64,18 +64,16 @@ class Release:
 
     @property
     def ledger(self) -> Ledger:
-        """The part that knows effects, which most runs have none of:
-        it is made when it is first asked for.
-        """
+        """The part for effects, made on first use because most runs have no effects."""
         assert self._find_ledger is not None
         return self._find_ledger()
 
     def close(self) -> None:
-        """The execution is over."""
+        """Release the reference to the execution."""
         self._find_ledger = None
 
     def release_one(self) -> bool:
-        """Releases what is next; False if there is nothing."""
+        """Release the next outcome; return False if there is none."""
         if self._history.replaying:
             if self._renewal is not None and self._renewal.renewing is not None:
                 return self._renewal.take()
@@ -91,25 +89,25 @@ class Release:
 
     @property
     def is_renewing(self) -> bool:
-        """True while a lost result is made anew, which only a replay does: nothing else is
-        released.
+        """True while a lost result is recreated, which only a replay does. Nothing else is released
+        meanwhile.
         """
         return self._renewal is not None and self._renewal.renewing is not None
 
     def record_renewed(self) -> None:
-        """Everything recorded has been repeated: what was made anew meanwhile is added."""
+        """Record the recreated results after the replay."""
         if self._renewal is not None:
             self._renewal.record()
 
     def forget(self) -> None:
-        """Other outcomes that were decided are released to nobody."""
+        """Drop the other decided outcomes."""
         self.decided.clear()
 
-    # ================================================================ out of the journal
+    # ================================================================ from the journal
 
     def _read_group(self) -> None:
-        """Takes the next outcome of the journal,
-        with those that the same answer may have decided; or goes live.
+        """Take the next outcome of the journal, with those that the same answer may have decided;
+        go live at the end.
         """
         history = self._history
         history.skip_marks()
@@ -142,7 +140,7 @@ class Release:
                 return
 
     def _release(self, unit: Unit) -> None:
-        """Hands an outcome that is in the journal to whoever asked for it."""
+        """Release a recorded outcome to its call."""
         history = self._history
         self._clock.stand_from(unit.at_us)
         if unit.call == 0:
@@ -164,7 +162,7 @@ class Release:
             self._hand_out(call, history.journal.newest(unit) if history.journal.renewed else unit)
 
     def _renew(self, call: StepCall, unit: Unit) -> None:
-        """Has a lost result made anew."""
+        """Recreate a lost result."""
         if self._renewal is None:
             self._renewal = Renewal(
                 self._claim, self._buffer, self._agenda, self._code, self._history, self._values
@@ -177,8 +175,8 @@ class Release:
         except NotStorable as misfit:
             if not (isinstance(call, EffectCall) and call.stage == Stage.STATED):
                 self._history.diverge(self._values.told(misfit))
-            # Somebody said that it was done, with a value that its annotation cannot read: the code
-            # is told, and it can be taken back.
+            # A person confirmed it with a value that its annotation cannot read: the code gets the
+            # error and can compensate.
             self._code.deliver(call, json.loads(unit.payload or "null"), misfit)
             return
         if isinstance(call, SignalCall) and isinstance(error, NotStorable) and self._is_newest():
@@ -199,7 +197,7 @@ class Release:
         self._code.deliver(call, value, error)
 
     def _release_start(self, call: Call | None) -> None:
-        """A child has started; what was released before may have had the code give it up."""
+        """Release the start of a child, unless the code gave the child up meanwhile."""
         if isinstance(call, ChildCall) and call.start is not None:
             call.tell_start()
             self._code.resume()
@@ -210,7 +208,7 @@ class Release:
             self._code.driver.cancel()
             self._code.resume()
 
-    # ================================================================ out of an answer
+    # ================================================================ from an answer
 
     def decide(self, unit: Unit) -> bool:
         """Take a unit that the database has just written; return True if it is about a child."""
@@ -243,7 +241,7 @@ class Release:
         return isinstance(call, ChildCall)
 
     def _begin_admitted(self, call: StepCall, unit: Unit) -> None:
-        """A pool lets it through: its body may start, or an effect asks for leave to act."""
+        """Continue an admitted call: its body may start, or an effect asks for leave to act."""
         call.read(unit)
         if isinstance(call, EffectCall):
             self.ledger.bring_on(call)
@@ -251,15 +249,13 @@ class Release:
             self._agenda.make_startable(call)
 
     def decide_fenced(self, unit: Unit) -> None:
-        """Take the result of a transaction that was committed."""
+        """Take the result of a committed transaction."""
         self.decided.append(unit)
 
-    # ================================================================ out of a body
+    # ================================================================ from a body
 
     def _record_result(self, result: StepResult) -> bool:
-        """Gives a body's result its place in the journal and releases it;
-        False if nobody waits for it.
-        """
+        """Record and release the result of a body; return False if it has no outcome."""
         call = result.call
         if self._agenda.open.get(call.number) is not call:
             return False
@@ -277,7 +273,7 @@ class Release:
         if call.emitted and error is None:
             buffer.record_emitted(call)
         if error is not None:
-            # A transaction has no licence that names it.
+            # A transaction has no licence with its key.
             own = (
                 call.key or str(call.ordinal) if call.spec.effect == StepKind.TRANSACTION else None
             )
@@ -315,13 +311,13 @@ class Release:
     # ================================================================ messages
 
     def take_offer(self) -> bool:
-        """Takes the message that came with the claim or with the end of a child, if the code waits
-        for it and no timer was due before it was sent.
+        """Take the message that came with the claim or with the end of a child, if the code waits
+        for it and no timer was due before it was sent. Return True if it did.
 
-        That needs no commit of its own: nobody else can take it while this worker holds the run,
-        and nothing that rests on it leaves the process before the flush that records it, mostly
-        with the next step's licence. That commit deletes the message, so a worker that dies before
-        leaves it in place. A question to the database in between voids the offer.
+        This needs no commit of its own: only the worker that holds the run can take its mail, and
+        nothing that rests on the message leaves the process before the flush that records it,
+        usually with the next step's licence. That commit deletes the message, so a worker that dies
+        earlier leaves it in place. A question to the database in between voids the offer.
         """
         offer = self._claim.offer
         if offer is None or self._history.replaying:
@@ -342,7 +338,7 @@ class Release:
                 if is_event(call.name)
                 else open_text(envelopes, offer.payload, what)
             )
-        except CodecError:  # the database will hand it out, and then the run is held
+        except CodecError:  # the database will deliver it, and then hold the run
             return False
         _, misfit = call.message_of(text)
         if misfit is not None:
@@ -352,7 +348,7 @@ class Release:
         return True
 
     def _take_result(self, offer: Offer, call: ChildCall | None) -> bool:
-        """Takes the result of a child."""
+        """Take the result of a child."""
         if call is None or call.state != "pending" or not call.chain_id:
             return False
         self._claim.offer = None
@@ -360,7 +356,7 @@ class Release:
             text = open_child(
                 self._claim.envelopes, offer.payload, f"the result of child {call.name!r}"
             )
-        except CodecError:  # the database will hand it out, and then the run is held
+        except CodecError:  # the database will deliver it, and then hold the run
             return False
         self._take(offer, call, Kind.CHILD_FINISHED, offer.workflow, text)
         return True
@@ -377,14 +373,15 @@ class Release:
     # ================================================================ timers
 
     def take_timer(self) -> bool:
-        """Fires the timer that was due first, if the code waits for timers alone.
+        """Fire the timer that was due first, if the code waits for timers alone. Return True if it
+        did.
 
-        That needs no question: nothing that only the database knows could have come before it. It
-        is recorded with the next flush, as a message is that came with the claim; a worker that
-        dies before leaves the timer as it was.
+        This needs no question, because nothing that only the database knows could have come before
+        it. The next flush records it, as with an offered message; a worker that dies earlier leaves
+        the timer unchanged.
 
-        A timer whose start has left since the claim is due as the database has stamped it, by what
-        that commit took later than here: it is asked.
+        A timer that was sent since the claim is due at the time stamped by the database, later than
+        here by the duration of that commit, so the database is asked.
         """
         if self._history.replaying or self._agenda.wants_look:
             return False
@@ -406,20 +403,20 @@ class Release:
         return True
 
     def _is_newest(self) -> bool:
-        """Return True if nothing rests on the outcome that is being released."""
+        """Return True if nothing rests on the outcome being released."""
         return not self.decided and (not self._history.replaying or self._history.journal.is_told)
 
     def _return_signal(self, call: SignalCall, unit: Unit, misfit: Exception) -> None:
-        """Gives a message back that the code cannot take: the commit that says so puts it into the
-        mailbox again.
+        """Return a message that the code cannot take: the commit that records this puts it back
+        into the mailbox.
         """
         self._give_back(call, RETURNED, unit, misfit)
         self._stand_by(call, misfit)
         self._buffer.flush_soon()
 
     def _return_answer(self, call: GateCall, unit: Unit, misfit: Exception) -> None:
-        """Gives an edit back that the code cannot take: the commit that says so opens the gate
-        again, and the wait goes on.
+        """Return an edit that the code cannot take: the commit that records this opens the gate
+        again, and the wait continues.
         """
         self._give_back(call, ANSWER_RETURNED, unit, misfit)
         call.state = "pending"
@@ -440,20 +437,16 @@ class Release:
         self._buffer.give_back(Returned(call.number, unit.seq, told))
 
     def _stand_by(self, call: SignalCall, misfit: Exception) -> None:
-        """The call waits for a person who mends the message;
-        the rest of the run goes on as far as it can.
-        """
+        """Wait for a person to repair the message. The rest of the run continues."""
         call.state = "misfit"
         self.misfits[call.number] = Misfit(call.name, clean(self._values.told(misfit)))
 
     def hold_misfit(self) -> None:
-        """Holds the run for a message that it cannot take,
-        unless the code waits for it no longer.
-        """
+        """Hold the run for a message that it cannot take, unless the code gave up that wait."""
         for number, misfit in self.misfits.items():
             call = self._agenda.open.get(number)
             if call is not None and call.state == "misfit":
-                message = f"{misfit.error}. Mend it: pgflow messages {self._claim.key}"
+                message = f"{misfit.error}. Repair it: pgflow messages {self._claim.key}"
                 self._end.hold_for(
                     "signal",
                     {"message": message, "signal": misfit.name, "error": misfit.error},

@@ -1,13 +1,12 @@
-"""Results made anew: a recorded result is valid only while what it claims to exist does.
+"""Renewal: recreate a recorded result if the data that it refers to is gone.
 
-Before a replay begins, the worker has the Refs in the journal checked (`pgflow._worker.ref_checks`)
-and says which are lost. When the replay comes to a result with one of those, it stands still. A
-read or a step, which may always run again under the same key, does so; the code gets the new result
-in place of the old, and once everything recorded has been repeated, that is added to the journal as
-a unit of its own (``step_renewed``): the newest counts in every replay from then on. If the worker
-is lost before, nothing is: the next one finds the same Refs lost.
+Before a replay the worker checks the Refs in the journal (`pgflow._worker.ref_checks`) and reports
+the lost ones. The replay pauses at a result with a lost Ref. A read or a step may always run again
+under the same key, so its body runs and the code gets the new result. After the replay the new
+result is recorded as a unit of its own (``step_renewed``); later replays use the newest. If the
+worker is lost earlier, the next one finds the same Refs lost and starts over.
 
-An effect, a decision and a transaction are never made again: the run is held.
+An effect, a decision or a transaction never runs again: the run is held instead.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import Unit
 
 LOST = "ref_lost"
-"""Reason of a run that is held because something that a result claims is gone."""
+"""Reason of a run that is held because data that a result refers to is gone."""
 
 
 class Renewal:
-    """Owns the call whose result is made anew, and the new results that are not recorded yet."""
+    """Owns the call whose result is being recreated, and the new results not recorded yet."""
 
     def __init__(
         self,
@@ -46,18 +45,16 @@ class Renewal:
         self._history = history
         self._values = values
         self.renewing: StepCall | None = None
-        """While it is there, nothing else is released."""
+        """The call whose body runs again. Nothing else is released meanwhile."""
         self._made: list[tuple[StepCall, str]] = []
 
     def begin(self, call: StepCall, unit: Unit) -> None:
-        """Run the body again, if it may, since the thing that its result names is gone; release
-        nothing else until it has come back.
-        """
+        """Run the body again, if it may, and release nothing else until it has returned."""
         if (
             call.spec.effect not in (StepKind.READ, StepKind.STEP)
             or unit.kind != Kind.STEP_COMPLETED
         ):
-            self._give_up(call, "it is not made again, since that could do something twice")
+            self._give_up(call, "it does not run again, since that could do something twice")
         started = self._history.journal.starts.get(call.number)
         has_hash = started is not None and started.effect == StepKind.STEP
         hashes = (
@@ -68,7 +65,7 @@ class Renewal:
         if started is not None and hashes and started.args_hash not in hashes:
             self._give_up(
                 call,
-                "it is not made again, since it would be called with other arguments than it was",
+                "it does not run again, since it would be called with other arguments than before",
             )
         self.renewing = call
         call.failed_attempts = 0
@@ -81,9 +78,7 @@ class Renewal:
         )
 
     def take(self) -> bool:
-        """Releases what the body that ran again has brought, once it has;
-        False while it has not.
-        """
+        """Release the result of the body that ran again; return False while there is none."""
         call = self.renewing
         assert call is not None
         while (result := self._agenda.take_result()) is not None:
@@ -99,14 +94,14 @@ class Renewal:
             return False
         value, error, text = self._values.decode(call, result)
         if error is not None:
-            self._give_up(call, f"making it again failed with {type(error).__name__}")
+            self._give_up(call, f"running it again failed with {type(error).__name__}")
         self.renewing = None
         self._made.append((call, text))
         self._code.deliver(call, value, None)
         return True
 
     def record(self) -> None:
-        """Everything recorded has been repeated: what was made anew meanwhile is added."""
+        """Record the recreated results after the replay."""
         for call, text in self._made:
             if call.charges is not None:
                 self._buffer.record_charges(call)

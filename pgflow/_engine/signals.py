@@ -1,4 +1,4 @@
-"""Signals: how the code waits for them."""
+"""Waits for signals."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pgflow._model.codecs import Codec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Signals:
-    """Owns nothing: a wait is an open call, and a note if it has a time-out. Which message it
-    takes, the database decides.
+    """Owns nothing: a wait is an open call, and a note if it has a time-out. The database decides
+    which message it takes.
     """
 
     def __init__(self, agenda: Agenda, code: Code, history: History, timers: Timers) -> None:
@@ -27,7 +27,7 @@ class Signals:
         self._timers = timers
 
     def issue(self, name: str, codec: Codec[Any], timeout: timedelta | None) -> SignalCall:
-        """Waits for a signal."""
+        """Wait for a signal."""
         call = SignalCall(self._history.next_call(), name, self._code.waiter(), codec=codec)
         if call.number == NEVER:
             return call
@@ -39,6 +39,6 @@ class Signals:
         self.bring_on(call)
         return call
 
-    def bring_on(self, call: SignalCall) -> None:  # noqa: ARG002 - there may be mail for it, whichever it is
-        """There may be mail already."""
+    def bring_on(self, call: SignalCall) -> None:  # noqa: ARG002 - the question lists them all
+        """Ask the database for mail."""
         self._agenda.look()

@@ -1,6 +1,4 @@
-"""Steps: how the code asks for them,
-and what a step may take over from a dropped part of the journal.
-"""
+"""Steps: request their bodies, or reuse results from a dropped part of the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from pgflow._model.units import Start, ended_by
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Steps:
-    """Owns what steps of a dropped part of the journal came to: each result is handed out once."""
+    """Owns the results of steps in a dropped part of the journal. Each is reused once."""
 
     def __init__(
         self,
@@ -48,7 +46,7 @@ class Steps:
         self._is_plain = not (
             claim.units or claim.heritage is not None or claim.is_pool_hard or is_undoing
         )
-        """True if nothing but the code has a say in its steps: no journal, heritage or pool."""
+        """True if no journal, heritage or pool affects the steps of this run."""
         self._carried: dict[tuple[str, int], deque[ReusedStep]] = {}
         self._inherited: frozenset[int] = frozenset()
         heritage = claim.heritage
@@ -65,9 +63,7 @@ class Steps:
         *,
         is_undo: bool = False,
     ) -> StepCall:
-        """Asks for a step's body to run, or to have run; what helps to take an effect back is never
-        handed what another came to.
-        """
+        """Request a step. A step of an undo plan never reuses a result."""
         number = self._history.next_call()
         call = StepCall(
             number,
@@ -101,8 +97,8 @@ class Steps:
         return call
 
     def enter(self, call: StepCall, *, may_be_refused: bool) -> None:
-        """Puts a call among the open ones; one that may have begun must be what it was. What takes
-        something back is never refused for want of a budget.
+        """Add a call to the open ones, and check that it matches its licence if it has one. A call
+        that takes something back is never refused for lack of budget.
         """
         self._agenda.enter(call)
         if self._claim.is_pool_hard and not self._is_undoing:
@@ -111,12 +107,12 @@ class Steps:
         if started is not None:
             call.is_licensed = True
             if self._is_undoing:
-                call.args_hash = started.args_hash  # its arguments have been read from the record
+                call.args_hash = started.args_hash  # its arguments came from the record
             self._check_start(call, started)
 
     def _inherit(self, call: StepCall) -> None:
-        """Gives a step what a dropped part of the journal knew of it, if it is asked for again with
-        the same arguments.
+        """Reuse the result of the same step with the same arguments from a dropped part of the
+        journal.
         """
         if call.number in self._inherited:
             return
@@ -134,10 +130,10 @@ class Steps:
             call.key = carried.key if call.key else ""
 
     def _check_start(self, call: StepCall, started: Start) -> None:
-        """A body that may have run already must be asked for again exactly as it was."""
+        """Check that a body that may have run is requested exactly as before."""
         history = self._history
         if call.aliases and call.answers_to(started.name):
-            # Its key stays the one that it has been started under.
+            # It keeps the key that it was started under.
             call.name, call.ordinal = started.name, started.ordinal
             call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
         if (started.name, started.effect) != (call.name, call.spec.effect):
@@ -147,18 +143,18 @@ class Steps:
             return
         if started.args_hash not in self._values.other_hashes(call):
             history.diverge(
-                f"{call} has been started with other arguments than the code passes now: "
+                f"{call} was started with other arguments than the code passes now: "
                 "running it again under the same idempotency key could do something else"
             )
 
-    # ================================================================ bringing on
+    # ================================================================ continuing calls
 
     def bring_on(self, call: StepCall) -> None:
-        """Does what a step asks for, as far as it can be done without an answer."""
+        """Do what a step needs next."""
         self.do(call, call.ask())
 
     def do(self, call: StepCall, want: str) -> None:
-        """Does what a step wants."""
+        """Act on a :class:`Want`."""
         if want == Want.LICENCE:
             self._agenda.license(call)
         elif want == Want.ADMISSION:

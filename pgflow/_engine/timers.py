@@ -1,4 +1,4 @@
-"""Timers: sleeps, time-outs and whatever else the event loop calls later."""
+"""Timers: sleeps, time-outs, and other delays of the event loop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Timers:
         self._history = history
 
     def start(self, delay_seconds: float, fire: Callable[[], None]) -> TimerCall:
-        """Starts a durable timer of the event loop."""
+        """Start a durable timer for the event loop."""
         return self._start(
             TimerCall(self._history.next_call(), "timer", None, fire=fire), delay_seconds
         )
 
     def issue(self, delay_seconds: float) -> TimerCall:
-        """A timer that a thread waits for."""
+        """Start a timer that a thread waits for."""
         waiter = self._code.waiter()
         return self._start(
             TimerCall(
@@ -46,7 +46,9 @@ class Timers:
         return call
 
     def note(self, number: int, name: str | None, delay_seconds: float) -> tuple[int, int]:
-        """Repeats or records the start of a timer; return its seq, and when it is due."""
+        """Repeat or record the start of a timer; return its seq, and the time when it is due in
+        microseconds.
+        """
         unit = self._history.note(
             number, Kind.TIMER_STARTED, name, repr(delay_seconds), delay_seconds
         )

@@ -1,11 +1,11 @@
-"""Taking back what a dropped part of the journal did, before the code of the run goes on.
+"""Undo the effects of a dropped part of the journal, before the run's own code continues.
 
-A run that is rewound with ``effects="compensate"`` has first an execution of this sort. Its code is
-not the workflow's: it settles each dropped effect that is open, and compensates what was done, the
-last one first (:mod:`pgflow._worker.undoing`). Its calls have numbers of their own, and its units
-stand between the inherited part of the journal and what the code adds; the unit ``compensated``
-says that it is over. A replay of the code passes over all of these. What cannot be settled or taken
-back leaves the run stuck, with the debt in ``owed``, and the code waits.
+A run that is rewound with ``effects="compensate"`` first gets an execution of this class. Instead
+of the workflow it runs code that settles each open dropped effect and compensates each that was
+done, the last one first (:mod:`pgflow._worker.undoing`). Its calls have numbers of their own. Its
+units follow the inherited part of the journal and end with the unit ``compensated``; a replay of
+the workflow skips them. If an effect cannot be settled or taken back, the run is stuck, the debt
+stays in ``owed``, and the workflow waits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pgflow._model.units import FIRST_ADOPTED
 
 
 class Undoing(Execution):
-    """Owns the compensations that the dropped part has begun,
-    and whether it is noted that all is taken back.
+    """Owns the compensations that the dropped part began, and whether the end of the undoing is
+    recorded.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Undoing(Execution):
     def adopt(
         self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], dropped: Dropped
     ) -> EffectCall:
-        """Goes on with an effect of the dropped part that is open.
+        """Continue an open effect of the dropped part.
 
         Args:
             spec: The effect.
-            args: The arguments that it was called with, by position.
-            kwargs: By name.
-            dropped: Record of it.
+            args: Its recorded arguments, by position.
+            kwargs: Its recorded arguments, by name.
+            dropped: Its record.
         """
         self.history.adopt(dropped.call)
         try:
@@ -71,7 +71,7 @@ class Undoing(Execution):
             self.history.adopt(NEVER)
 
     def has_begun(self, key: str) -> bool:
-        """Return True if the dropped part has begun to compensate the effect of this key."""
+        """Return True if the dropped part began to compensate the effect with this key."""
         return key in self._open_compensations
 
     def issue_effect(
@@ -89,7 +89,7 @@ class Undoing(Execution):
         is_undo: bool = False,
         leave: Leave | None = None,
     ) -> EffectCall:
-        """Asks for a compensation; one that the dropped part has begun goes on."""
+        """Request a compensation, or continue the one that the dropped part began."""
         begun = (
             self._open_compensations.pop(compensates, NEVER) if compensates is not None else NEVER
         )
@@ -118,8 +118,8 @@ class Undoing(Execution):
         return True
 
     def _conclude(self) -> None:
-        """Everything is taken back, and that is noted; then the run is handed back, to be taken up
-        by its own code.
+        """Record that everything is taken back, then hand the run back to be claimed with its own
+        code.
         """
         if self.divergence is None and self.end.hold is None:
             _, error = self.code.driver.outcome()

@@ -1,10 +1,10 @@
-"""Updates: how the code takes what somebody asks the run to do, and answers it.
+"""Updates: the code takes requests to the run and answers them.
 
-The database shows the updates that wait, and takes none by that. While the code stands still, the
-validator of each is called, in their order. One that it rejects is answered and leaves no unit; the
-first one that it lets through is recorded and handed to the code. That is safe without a question,
-since nobody else can take the mail of a run that this worker holds, and what rests on it leaves no
-earlier than the commit that takes it out of the mailbox.
+The database lists the waiting updates without taking them. While the code waits, the validator of
+each is called, in order. A rejected update is answered and leaves no unit; the first valid one is
+recorded and passed to the code. This is safe without a question: only the worker that holds the run
+can take its mail, and nothing that rests on an update leaves before the commit that takes it out of
+the mailbox.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pgflow._model.updates import UpdateStatus
 
 
 class Taken(NamedTuple):
-    """An update that the code has taken: its id, its handler, and its arguments as recorded."""
+    """An update that the code has taken: id, handler, and arguments as recorded."""
 
     update_id: str
     name: str
@@ -40,7 +40,7 @@ class Taken(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """An update that waits in the mailbox; ``is_again``: it was taken before a rewind."""
+    """An update that waits in the mailbox. ``is_again`` is True if it was taken before a rewind."""
 
     message: int
     name: str
@@ -54,52 +54,52 @@ class Shown(NamedTuple):
 
 
 def taken_of(name: str | None, payload: str | None) -> Taken:
-    """Return an update as the journal and the mailbox have it."""
+    """Return an update from its name and payload."""
     said = json.loads(payload or "{}")
     return Taken(said.get("id") or "", name or "", said.get("args"))
 
 
 Judge = Callable[[Taken, bool], Exception | None]
-"""Says why an update is rejected, or None; told whether it has been let through before."""
+"""Returns the reason to reject an update, or None. The second argument is True if the update was
+let through before.
+"""
 
 
 @dataclass(eq=False)
 class UpdateCall(Call):
-    """A wait for the next update, perhaps with a time-out."""
+    """A wait for the next update, optionally with a time-out."""
 
     judge: Judge = field(kw_only=True)
     started_seq: int = 0
     due_us: int | None = None
 
     def fits(self, unit: Unit) -> bool:
-        """Return True for an update, and for the end of the wait."""
+        """Return True for an update or a time-out."""
         return unit.kind == Kind.UPDATE_TAKEN or (
             unit.kind == Kind.WAIT_TIMED_OUT and (unit.name is None or self.answers_to(unit.name))
         )
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
-        """Return the update; as an error, a time-out."""
+        """Return the update; as an error, the time-out."""
         if unit.kind == Kind.WAIT_TIMED_OUT:
-            return None, TimeoutError("what updates were served for has not come in time")
+            return None, TimeoutError("timed out while serving updates")
         return taken_of(unit.name, unit.payload), None
 
     def wait(self, waits: Waits) -> None:
-        """Names itself, and its time-out."""
+        """Add the wait for updates and its time-out."""
         waits.add("updates", [self.number])
         if self.started_seq:
             waits.add("timers", [self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
 
     @property
     def looked_at_us(self) -> int | None:
-        """Time at which it times out."""
+        """Time when it times out, in microseconds."""
         return self.due_us
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Updates:
-    """Owns the updates that were shown, as far as they are not judged, and those that were taken
-    and have no answer yet.
-    """
+    """Owns the listed updates that are not validated yet, and the taken but unanswered ones."""
 
     def __init__(
         self,
@@ -119,10 +119,10 @@ class Updates:
         self._shown: deque[Shown] = deque()
         self._unanswered: dict[str, None] = {}
 
-    # ================================================================ what the code asks for
+    # ================================================================ calls by the code
 
     def issue(self, judge: Judge, timeout: timedelta | None) -> UpdateCall:
-        """Waits for the next update that its judge lets through."""
+        """Wait for the next update that passes validation."""
         call = UpdateCall(self._history.next_call(), "update", self._code.waiter(), judge=judge)
         if call.number == NEVER:
             return call
@@ -135,26 +135,26 @@ class Updates:
         return call
 
     def bring_on(self, call: UpdateCall) -> None:
-        """One may wait already; or its time is over, which the database knows."""
+        """Ask the database, unless updates are listed and no time-out is running."""
         if not self._shown or call.due_us is not None:
             self._agenda.look()
 
     def begin(self, taken: Taken) -> None:
-        """The code has an update: it owes an answer."""
+        """Remember that the code owes an update its answer."""
         self._unanswered[taken.update_id] = None
 
     def reply(self, taken: Taken, value: str) -> None:
-        """Answers with what the handler returned, as JSON text."""
+        """Answer with the handler's result, as JSON text."""
         stored = self._values.sealed_note(value, f"the answer to update {taken.name!r}")
         self._answer(taken, UpdateStatus.DONE, "value", stored)
 
     def fail(self, taken: Taken, error: Exception) -> None:
-        """Answers with what the handler raised."""
+        """Answer with the handler's error."""
         text = self._values.error_text(encode_error(error))
         self._answer(taken, UpdateStatus.FAILED, "error", text)
 
     def give_up(self, taken: Taken) -> None:
-        """Answers that the run does not go on with it."""
+        """Answer that the run does not continue the update."""
         self._answer(taken, UpdateStatus.REFUSED, "error", "null")
 
     def _answer(self, taken: Taken, status: str, part: str, text: str) -> None:
@@ -164,20 +164,20 @@ class Updates:
             self._buffer.say(Word(taken.update_id, seq=self._buffer.seq, status=status))
         self._unanswered.pop(taken.update_id, None)
 
-    # ================================================================ what the database shows
+    # ================================================================ listed updates
 
     def forget(self) -> None:
-        """The database is asked: its answer shows what waits then."""
+        """Forget the listed updates before a question: its answer lists them anew."""
         self._shown.clear()
 
     def show(self, offers: list[list[Any]]) -> None:
-        """These wait."""
+        """Add listed updates."""
         self._shown.extend(Shown(*offer) for offer in offers)
 
     def take(self) -> Unit | None:
-        """Judges what was shown, up to the first update that the code takes, and records that.
+        """Validate the listed updates up to the first valid one, and record that.
 
-        Only while the code stands still, and the next sequence number is known.
+        Call it only while the code waits and the next sequence number is known.
         """
         if not self._shown or self._agenda.wants_look:
             return None
@@ -195,7 +195,7 @@ class Updates:
                     shown.taken.update_id, shown.message, status=UpdateStatus.REJECTED, error=error
                 )
             )
-        # There may be more than were shown.
+        # The list may have been incomplete.
         self._agenda.look()
         return None
 
@@ -207,7 +207,7 @@ class Updates:
     # ================================================================ the end
 
     def close_with(self, flush: Flush) -> None:
-        """The run ends or goes on as another: what has no answer gets none from it."""
+        """Refuse the unanswered updates when the run ends or continues as a new generation."""
         if self._unanswered:
             refused = [Word(i, status=UpdateStatus.REFUSED) for i in self._unanswered]
             flush.words = [*flush.words, *refused]

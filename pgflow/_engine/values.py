@@ -1,5 +1,5 @@
-"""Values as they are recorded: sealed by the app's codec, if it has one.
-If that fails, the run is held.
+"""Values as recorded: encoded by the app's codec, if there is one. If encoding fails, the run is
+held.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ UNREADABLE = "codec"
 """Reason of a run that is held because a value cannot be encoded or decoded."""
 
 LONG_CHARS = 400_000
-"""A note of this length might be refused once it is encoded: then it is again on a replay."""
+"""A note of at least this length may be refused once it is encoded, so a replay encodes it again.
+"""
 
 NOT_COMPARABLE = -1
-"""In place of a hash: a transaction may be called with what has no form that could be compared."""
+"""Hash of arguments that cannot be compared, which only a transaction may have."""
 
 
 class Values:
-    """Owns nothing but the way from a value to its text: what the app's codec makes of it, and what
-    a failure of it means.
+    """Owns only the conversion between values and recorded text, including the failures of the
+    app's codec.
     """
 
     def __init__(self, claim: Claim, history: History) -> None:
         self._history = history
         self._envelopes = claim.envelopes
         self.hash_key = None if claim.envelopes is None else claim.envelopes.hash_key
-        """Secret that keys hashes of arguments; None for plain ones."""
+        """Secret key for hashes of arguments; None for plain hashes."""
 
     @property
     def are_sealed(self) -> bool:
@@ -47,14 +48,14 @@ class Values:
         return self._envelopes is not None
 
     def by_codec(self, work: Callable[[], T]) -> T:
-        """Return what the app's codec makes of something; if it fails, the run is held."""
+        """Return the result of the codec's work; hold the run if it fails."""
         try:
             return work()
         except CodecError as error:
             self._history.diverge(str(error), UNREADABLE)
 
     def sealed(self, text: str, what: str) -> str:
-        """A value as it is recorded. If the app's codec fails, the run is held.
+        """Return a value as recorded. If the app's codec fails, the run is held.
 
         Raises:
             NotStorable: It is too long once it is encoded.
@@ -63,7 +64,9 @@ class Values:
         return text if envelopes is None else self.by_codec(lambda: envelopes.seal(text, what))
 
     def sealed_note(self, text: str, what: str, *, is_object: bool = False) -> str:
-        """Return a note of the code as it is recorded; in clear where a replay repeats it."""
+        """Return a note of the code as recorded. A repeated note stays unencoded, unless it is
+        long.
+        """
         envelopes = self._envelopes
         if envelopes is None:
             return text
@@ -77,7 +80,7 @@ class Values:
         )
 
     def error_text(self, data: ErrorData) -> str:
-        """An error as it is recorded."""
+        """Return an error as recorded."""
         envelopes = self._envelopes
         return (
             json.dumps(data)
@@ -86,8 +89,8 @@ class Values:
         )
 
     def told(self, error: BaseException) -> str:
-        """Return the text of an error for a person, recorded in clear: where the app has a codec,
-        nothing that may quote a value.
+        """Return the text of an error for a person, recorded unencoded. If the app has a codec, the
+        text quotes no value.
         """
         if self._envelopes is None:
             return str(error)
@@ -96,8 +99,8 @@ class Values:
         )
 
     def decode(self, call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
-        """Return (value, error, text) of a body's result: for the code, and as it is recorded. The
-        value is always the decoded text, which is what a replay will see.
+        """Return (value, error, text) of a body's result: the first two for the code, the text to
+        record. The value is always decoded from the text, which is what a replay will see.
         """
         envelopes, data = self._envelopes, result.error
         if result.text is not None:
@@ -116,7 +119,7 @@ class Values:
         return None, rebuild_error(error, call.spec.errors, call.failed_attempts + 1), recorded
 
     def seal_child(self, request: ChildRequest) -> None:
-        """Encodes what a child is started with."""
+        """Encode the input and metadata of a child."""
         envelopes = self._envelopes
         if envelopes is None:
             return
@@ -130,8 +133,8 @@ class Values:
             )
 
     def seal_request(self, text: str, what: str, shown: dict[str, Any] | None) -> str:
-        """Return the request of an effect as it is recorded: the policy reads what is shown, and
-        nothing else. Empty without a codec.
+        """Return the request of an effect as recorded; empty without a codec. The policy can read
+        only ``shown``.
         """
         envelopes = self._envelopes
         return (
@@ -143,14 +146,14 @@ class Values:
         )
 
     def hashed(self, text: str) -> str:
-        """Return a text by which another is known again."""
+        """Return a text to recognise an equal text by."""
         return text if self._envelopes is None else self._envelopes.hashed(text)
 
-    # ==================================================== arguments, by which a call is known again
+    # ==================================================== hashes of arguments
 
     def other_hashes(self, call: StepCall) -> list[int]:
-        """Hashes of a call's arguments as they were recorded before
-        the app's codec encoded values, or after.
+        """Return the hashes of a call's arguments under other keys: those from before the app had a
+        codec, or after.
         """
         envelopes = self._envelopes
         return (
@@ -159,8 +162,8 @@ class Values:
 
 
 def seal_result(call: StepCall, text: str, envelopes: Envelopes) -> tuple[str, str]:
-    """Return the result of a step as it is recorded, and as it is read from there: of a decision,
-    policy, model and usage stay readable.
+    """Return the result of a step as recorded, and as read back. Policy, model and usage of a
+    decision stay readable.
     """
     what, readable = f"the result of step {call.name}", None
     if call.spec.effect == StepKind.DECISION:
@@ -171,7 +174,7 @@ def seal_result(call: StepCall, text: str, envelopes: Envelopes) -> tuple[str, s
 
 
 def hash_of(call: StepCall, key: bytes | None = None) -> int:
-    """By which a call of a step is known again."""
+    """Return the hash of a step's arguments, by which a replay recognises the call."""
     try:
         return hash_arguments(call.args, call.kwargs, f"step {call.name}", key)
     except NotStorable:

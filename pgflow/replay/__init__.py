@@ -1,1 +1,1 @@
-"""Recorded runs against the code at hand."""
+"""Replay recorded runs against the present code."""

@@ -1,6 +1,6 @@
-"""Replaying recorded runs against the code at hand, changing nothing.
+"""Replay recorded runs against the present code, without changing anything.
 
-A history that the code repeats to its end, with the same result, is safe to go on with. No body
+If the code repeats a history to its end with the same result, the run is safe to continue. No body
 runs: a replay needs only the journal.
 """
 
@@ -28,36 +28,36 @@ from pgflow._worker.threads import start_daemon
 from pgflow.errors import NonDeterminismError, NotStorable, Redacted
 
 CONTEXT_UNITS = 3
-"""Number of units before a divergence that are shown with it."""
+"""Number of units to show before a divergence."""
 
 
 class _NoHost:
-    """A host under which nothing starts and nothing is committed."""
+    """A host that starts and commits nothing."""
 
     def start_body(self, execution: Execution, call: StepCall) -> None:
-        """Not in a replay."""
+        """Do nothing."""
 
     def stop_body(self, execution: Execution, call: StepCall) -> None:
-        """Not in a replay."""
+        """Do nothing."""
 
     def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None:
-        """Not in a replay."""
+        """Do nothing."""
 
     def want_flush(self, execution: Execution) -> None:
-        """Not in a replay."""
+        """Do nothing."""
 
     def look_later(self, execution: Execution, delay_seconds: float) -> None:
-        """Not in a replay."""
+        """Do nothing."""
 
     def patience_us(self) -> int:
-        """Zero: a replay waits for no commit."""
+        """Return 0: a replay waits for no commit."""
         return 0
 
     def hand_back(self, execution: Execution) -> None:
-        """Not in a replay."""
+        """Do nothing."""
 
     def monotonic_ns(self) -> int:
-        """Zero: time does not pass in a replay."""
+        """Return 0: time does not pass in a replay."""
         return 0
 
 
@@ -67,9 +67,9 @@ class Divergence:
 
     Attributes:
         message: Both sides in one sentence, with the run and its workflow.
-        diff: The end of the journal as far as the code repeats it, then both sides: lines that
-            begin with ``" "``, ``"- "``, ``"+ "``.
-        where: Source lines at which the code stood, outermost first: ``file:line in function``.
+        diff: The last units that the code repeats, then both sides: lines that begin with ``" "``,
+            ``"- "``, ``"+ "``.
+        where: Source lines where the code was, outermost first: ``file:line in function``.
     """
 
     message: str
@@ -77,7 +77,7 @@ class Divergence:
     where: list[str]
 
     def __str__(self) -> str:
-        """All of it, on several lines."""
+        """Return message, diff and source lines, on several lines."""
         return "\n".join(
             [
                 self.message,
@@ -123,9 +123,8 @@ def find_divergence(
         How the code diverges from the record; None if it repeats it.
 
     Raises:
-        CodecError: Something in the record was encoded with a key that is not known here.
-        Redacted: Something that the code would be given was redacted, or is in a file that is not
-            here.
+        CodecError: A value in the record was encoded with a key that is not known here.
+        Redacted: A value that the code needs was redacted, or is in a file that is not here.
     """
     open_claim(recorded.claim, envelopes)
     for ref in refs_in(recorded.claim.units, workflow.ref_checkers):
@@ -160,7 +159,7 @@ def find_divergence(
 def _describe(
     execution: Execution, recorded: RecordedRun, workflow: Workflow[..., Any]
 ) -> Divergence | None:
-    """Return the divergence of a replay that has stopped, or None."""
+    """Return the divergence of a stopped replay, or None."""
     found = execution.divergence or _judge(recorded, execution)
     if found is None or _differs_in_form_only(recorded, execution, workflow):
         return None
@@ -177,9 +176,7 @@ def _describe(
 def _differs_in_form_only(
     recorded: RecordedRun, execution: Execution, workflow: Workflow[..., Any]
 ) -> bool:
-    """Return True if the recorded result, read as the code reads it today, is the code's own: its
-    class has changed since.
-    """
+    """Return True if the recorded result equals the code's once it is read with today's class."""
     if (
         execution.divergence is not None
         or execution.ending is None
@@ -198,24 +195,24 @@ def _differs_in_form_only(
 
 
 def _without_tags(output: str | None, workflow: Workflow[..., Any]) -> str | None:
-    """Return a result as it was written before there were tags."""
+    """Return a result in the form that it had before tags; None if it has no tags."""
     if output is None or tags.MARK not in output:
         return None
     return encode_loosely(workflow.result_codec.decode(output, "the result"), "the result")
 
 
 def _output_of(execution: Execution) -> str | None:
-    """Return the value that the code has returned, in clear."""
+    """Return the value that the code returned, decoded; None if there is none."""
     output = None if execution.ending is None else execution.ending.output
     return output if output is None else open_text(execution.claim.envelopes, output, "the result")
 
 
 def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError | None:
-    """Return the error of a replay that did not come to the end that the record has, or None."""
+    """Return an error if a replay ended otherwise than the record, or None."""
     key, workflow = recorded.claim.key, recorded.claim.workflow
     if recorded.status == "completed":
         if execution.ending is None:
-            return NonDeterminismError(f"run {key!r} ({workflow}) was completed, the code goes on")
+            return NonDeterminismError(f"run {key!r} ({workflow}) completed, the code continues")
         output = _output_of(execution)
         if output != recorded.output:
             return NonDeterminismError(

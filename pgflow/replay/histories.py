@@ -1,12 +1,11 @@
-"""Histories: recorded runs as text, one generation a line, and replayed wherever they are.
+"""Histories: recorded runs as text, one generation a line, to replay anywhere.
 
-A line is a JSON object: ``pgflow_history`` (the version of the format, 1), what the run was started
-with, how it stood, and ``units``, its journal. Inputs, results and payloads are strings that hold
-the recorded JSON text exactly, since a replay compares text. ``sql/ops/transfer.sql`` makes and
-reads the same lines.
+A line is a JSON object: ``pgflow_history`` (the version of the format, 1), the start options and
+the status of the run, and ``units``, its journal. Inputs, results and payloads are strings with the
+exact recorded JSON text, because a replay compares text. ``sql/ops/transfer.sql`` writes and reads
+the same lines.
 
-Nothing here holds more than one line at a time, and an export not even that:
-a journal goes out page by page.
+Readers hold at most one line in memory. An export writes a journal page by page.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pgflow.errors import InvalidArgument, KeyConflict, Redacted
 from pgflow.replay.check import Divergence, find_divergence
 
 FORMAT = 1
-_TOO_DEEP = "is nested too deeply: no run is, so it was not exported by pgflow"
+_TOO_DEEP = "is nested too deeply for a run, so it was not exported by pgflow"
 SUFFIX = ".jsonl"
 
 
@@ -43,10 +42,10 @@ class Verdict:
         workflow: Name of its workflow.
         generation: Number of the generation of the run.
         units: Number of units in its journal.
-        divergence: Difference between code and record; None if it repeats it.
-        is_known: True if the code has this workflow at all; if not, nothing was replayed.
-        is_redacted: True if a value that the code would be given was redacted, so that it cannot be
-            replayed.
+        divergence: Difference between code and record; None if the code repeats it.
+        is_known: True if the code has this workflow; if not, nothing was replayed.
+        is_redacted: True if it cannot be replayed, because a value that the code needs was
+            redacted.
     """
 
     key: str
@@ -136,15 +135,15 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
     return RecordedRun(claim, data["status"], data["output"])
 
 
-# ---------------------------------------------------------------- out of a database, and into one
+# ---------------------------------------------------------------- export and import
 
 
 def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str]) -> list[int]:
     """Write a run with all its generations, each on a line.
 
     Args:
-        connection: Connection to its database;
-            a repeatable-read transaction gives one moment of all runs.
+        connection: Connection to its database. Use a repeatable-read transaction for a consistent
+            export of several runs.
         chain_id: Its chain.
         out: File to write to.
 
@@ -162,9 +161,7 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
 
 
 def _pages(connection: psycopg.Connection[Any], found: transfer.Exported) -> Iterator[str]:
-    """The journal as it was when the run was looked at:
-    what is added meanwhile is not asked for.
-    """
+    """Yield the journal page by page, as it was when the export began: later units are left out."""
     after = 0
     while after < found.last_seq:
         page = run(connection, transfer.export_units(found.run_id, after))
@@ -234,8 +231,8 @@ def history_files(paths: Sequence[str | Path]) -> list[Path]:
         files = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
         if not files:
             raise InvalidArgument(
-                f"there is no *{SUFFIX} in {path}: `pgflow export --all > {path / 'runs'}{SUFFIX}` "
-                "writes one"
+                f"no *{SUFFIX} file in {path}: write one with "
+                f"`pgflow export --all > {path / 'runs'}{SUFFIX}`"
             )
         if not files[0].exists():
             raise InvalidArgument(f"file {path} does not exist")
@@ -244,7 +241,7 @@ def history_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def read_lines(file: IO[str], name: str) -> Iterator[tuple[str, str]]:
-    """The lines of a file, each with how an error names it; empty ones are passed over.
+    """Yield the lines of a file, each after its name for errors; skip empty lines.
 
     Raises:
         InvalidArgument: It is not text.
@@ -258,7 +255,7 @@ def read_lines(file: IO[str], name: str) -> Iterator[tuple[str, str]]:
 
 
 def read_files(paths: Sequence[str | Path]) -> Iterator[RecordedRun]:
-    """The recorded runs of files and folders, one after the other."""
+    """Yield the recorded runs of files and folders, one after the other."""
     for path in history_files(paths):
         with path.open(encoding="utf-8") as file:
             for where, line in read_lines(file, str(path)):
@@ -268,7 +265,7 @@ def read_files(paths: Sequence[str | Path]) -> Iterator[RecordedRun]:
 def read_database(
     connection: psycopg.Connection[Any], chains: Iterable[int]
 ) -> Iterator[RecordedRun]:
-    """The recorded runs of these chains, each generation by itself."""
+    """Yield the recorded runs of these chains, each generation by itself."""
     for chain in chains:
         for found in run(connection, transfer.export_runs([chain])):
             units = [unit for page in _pages(connection, found) for unit in json.loads(page)]
@@ -283,10 +280,10 @@ class Replayed:
     """Counts of verdicts.
 
     Attributes:
-        repeated: Runs that the code repeats.
-        diverged: Runs that it does not.
-        unknown: Runs of workflows that the code does not have, by workflow.
-        redacted: Runs that cannot be replayed, since a value was redacted.
+        repeated: Number of runs that the code repeats.
+        diverged: Number of runs that it does not repeat.
+        unknown: Number of runs of workflows that the code does not have, by workflow.
+        redacted: Number of runs that cannot be replayed, because a value was redacted.
     """
 
     repeated: int = 0
@@ -295,7 +292,7 @@ class Replayed:
     redacted: int = 0
 
     def count(self, verdict: Verdict) -> None:
-        """Count one more."""
+        """Count a verdict."""
         if not verdict.is_known:
             self.unknown[verdict.workflow] = self.unknown.get(verdict.workflow, 0) + 1
         elif verdict.is_redacted:
@@ -313,7 +310,7 @@ def replay_histories(
 
     Args:
         histories: Recorded runs.
-        definitions: The code: what an app brings to its workers.
+        definitions: The code: the definitions of an app.
     """
     for recorded in histories:
         claim = recorded.claim

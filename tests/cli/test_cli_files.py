@@ -149,8 +149,14 @@ def test_a_workflow_is_named_in_a_folder_that_is_searched_with_what_it_calls(dsn
         (["release.yaml", os.environ["PATH"], "--secret", "PATH"], "the message says its value"),
         (["release.yaml", "--env", "DATABASE_URL"], "no program gets the connection"),
         (["limited.yaml", "--provider", "cmd:cat"], "limits its agent by allowed_tools"),
-        (["count.yaml", "-i", "file=a", "--provider", "cmd:no-such-agent -p"], "no program"),
-        (["count.yaml", "-i", "file=a", "--provider", "cmd:./agent.sh"], "no program './agent.sh'"),
+        (
+            ["count.yaml", "-i", "file=a", "--provider", "cmd:no-such-agent -p"],
+            "cannot find program",
+        ),
+        (
+            ["count.yaml", "-i", "file=a", "--provider", "cmd:./agent.sh"],
+            "cannot find program './agent.sh'",
+        ),
         (["count.yaml", "-i", "file=a", "--provider", "python:no_such:answer"], "cannot be found"),
         (["release.yaml", "--worktree"], "is in no git repository"),
         (["release.yaml", "--from", "ask"], "--from requires a file and the --key"),

@@ -203,7 +203,7 @@ def test_the_story_of_a_run_names_reasons_acts_and_debts(
     stuck: str, conn: psycopg.Connection
 ) -> None:
     story = pgflow(stuck, "audit", "order-7", tty=True, width=200).out.splitlines()
-    assert story[0].startswith("order-7 shop stuck: effect: nobody knows what became of ")
+    assert story[0].startswith("order-7 shop stuck: effect: the outcome of ")
     told = [" ".join(re.sub(r"^\d\d:\d\d:\d\d  ", "", line).split()) for line in story[2:]]
     decided = effect_key(conn).removesuffix("/order/1")
     assert (

@@ -600,7 +600,7 @@ async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(
     await aflow.skip(timedelta(seconds=4100))
     assert (
         await old.result(SOON)
-        == "effect charge rests on what price read, which is too old by now; nothing was done; "
+        == "effect charge rests on a result of price that is too old; nothing was done; "
         "then charge of 7"
     )
     assert len(bank.calls) == 2

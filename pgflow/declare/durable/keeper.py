@@ -213,7 +213,7 @@ class Keeper:
             return
 
     def give_up(self, kept: Kept) -> None:
-        """Kill a process that is no longer needed."""
+        """Kill a process that is not needed any more."""
         self.selector.unregister(kept.control)
         kept.control.close()
         self.let_go(kept)

@@ -28,20 +28,20 @@ Sign: TypeAlias = Literal["start", "assistant", "tool", "stderr"]
 
 
 def tell(node: str, step: str, kind: Sign, text: str) -> None:
-    """Tell those who watch; inside the body of a step.
+    """Emit progress of a node to its watchers. Call it inside the body of a step.
 
     Args:
         node: Id of the node.
         step: Key of its step.
-        kind: Kind of the word.
-        text: The word, of which the end is told.
+        kind: Kind of the message.
+        text: The message, of which only the end is sent.
     """
     said = {"id": node, "step": step, "type": kind, "content": text[-MOST_CHARS:]}
     pgflow.emit(WORDS, said, durable=False)
 
 
 class Complaints:
-    """Standard error of a process, told line by line up to a bound.
+    """Standard error of a process, emitted line by line up to a bound.
 
     Args:
         node: Id of the node.

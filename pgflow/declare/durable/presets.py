@@ -52,7 +52,7 @@ class Heard:
 
     Args:
         reply: The answer and its cost.
-        error: Reason why there is no answer; None if there is one.
+        error: Reason for a missing answer; None if the turn has one.
         is_over: True if the last event has come.
     """
 

@@ -167,7 +167,7 @@ class CommandProvider:
         name = self.argv[0]
         file = str(Path(cwd, name)) if os.sep in name else name
         if shutil.which(file) is None:
-            raise InvalidArgument(f"cmd:{name}: there is no program {name!r} for {cwd} to run")
+            raise InvalidArgument(f"cmd:{name}: cannot find program {name!r} for {cwd}")
 
     async def take(self, turn: Turn) -> Reply:
         """Run the command once."""
