@@ -185,7 +185,7 @@ def test_an_answer_that_takes_longer_is_not_waited_for_awake(dsn, conn):
         await call
 
     on_wire(dsn, use, busy_poll=Looking(1e-9))
-    assert looks == [False]
+    assert looks[-1] is False
 
 
 def test_where_others_want_the_processor_it_is_tried_now_and_then_only(dsn, monkeypatch):
