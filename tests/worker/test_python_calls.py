@@ -103,20 +103,25 @@ class Size:
         return self.runs * self.units
 
 
+# A slow machine sends what it has in more flushes, so the bounds are a third above what is seen.
 MOST = [
-    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 90),
-    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 95),
-    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 650),
-    ("empty run", empty, Size(200, 1), Size(600, 1), 145),
-    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 165),
-    ("park", parks, Size(200, 1), Size(600, 1), 185),
-    ("child of a map", maps, Size(1, 200), Size(1, 600), 275),
+    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 115),
+    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 125),
+    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 900),
+    ("empty run", empty, Size(200, 1), Size(600, 1), 200),
+    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 260),
+    ("park", parks, Size(200, 1), Size(600, 1), 260),
+    ("child of a map", maps, Size(1, 200), Size(1, 600), 380),
 ]
 
 
 @pytest.mark.skipif(is_compiled(), reason="machine code calls no Python functions")
 @pytest.mark.parametrize(
-    ("unit", "work", "small", "large", "most"), MOST, ids=[unit for unit, *_ in MOST]
+    ("unit", "work", "small", "large", "most"),
+    [
+        pytest.param(*row, id=row[0], marks=() if row[1] in (steps, empty) else pytest.mark.full)
+        for row in MOST
+    ],
 )
 @in_a_loop
 async def test_a_unit_of_work_takes_few_python_calls(
