@@ -18,7 +18,6 @@ from typer.main import get_command, get_group
 
 from pgflow_cli import version as own_version
 from pgflow_cli.look import failures
-from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.help import PLAIN, Command, Group
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -196,7 +195,7 @@ ELSEWHERE = {
 EPILOG = (
     "Exit codes: "
     + " · ".join(f"{code} {meaning}" for code, meaning in failures.MEANINGS.items())
-    + ". Taken too: "
+    + ". --dsn may come before the command. Also accepted: "
     + " · ".join(f"{word} for {ours}" for word, ours in ELSEWHERE.items())
 )
 
@@ -300,12 +299,9 @@ def _main(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
-    dsn: Dsn = None,
 ) -> None:
     """Durable execution with nothing but Postgres."""
     del version
-    if dsn is not None:  # for the command, whose own option has the last word
-        os.environ["PGFLOW_DSN"] = dsn
     from pgflow_cli.look.logs import quiet_driver
 
     quiet_driver()
@@ -325,11 +321,32 @@ def needs_target(arguments: list[str]) -> bool:
     return given["target"] is None and not lists
 
 
+def after_dsn(arguments: list[str]) -> list[str]:
+    """Return a command line without a ``--dsn`` before the command. It goes to the environment for
+    the command, whose own option has the last word. As an option of typer's it would cost each
+    command, and its help, the import of pydantic.
+    """
+    match arguments:
+        case ["--dsn", dsn, *rest]:
+            pass
+        case [first, *rest] if first.startswith("--dsn="):
+            dsn = first.removeprefix("--dsn=")
+        case _:
+            return arguments
+    if not dsn:
+        return [*rest, "--dsn", ""]  # which the command refuses by this name
+    os.environ["PGFLOW_DSN"] = dsn
+    return rest
+
+
 def run(arguments: list[str]) -> int:
-    """Runs a command line; answers its exit code. A mistake is one line on standard error."""
+    """Run a command line and return its exit code. A mistake is one line on standard error."""
     try:
         answer = get_command(app)(
-            args=arguments, prog_name="pgflow", standalone_mode=False, obj=tuple(arguments)
+            args=after_dsn(arguments),
+            prog_name="pgflow",
+            standalone_mode=False,
+            obj=tuple(arguments),
         )
     except failures.Ended as ended:
         return ended.code

@@ -81,11 +81,11 @@ def test_a_person_sees_what_to_do_under_each_finding(dsn, conn):
     assert answer.code == 1
     assert re.search(r"^✓ schema drift +\S", answer.out, re.MULTILINE)
     assert re.search(
-        r"^! stuck runs +1 run stuck: poison *\n +→ pgflow show stuck-1; mend the cause",
+        r"^! stuck runs +1 run stuck: poison *\n +→ pgflow show stuck-1; fix the cause",
         answer.out,
         re.MULTILINE,
     )
-    assert re.search(r"\d+ of \d+ findings need somebody", answer.err)
+    assert re.search(r"\d+ of \d+ findings need attention", answer.err)
 
 
 def test_without_the_schema_it_says_so_and_looks_no_further(empty_dsn):

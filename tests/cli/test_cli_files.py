@@ -217,7 +217,7 @@ def test_the_words_of_other_engines_answer_and_look_by_the_key_of_the_run(dsn: s
     strange = pgflow(dsn, "respond", "two-1", "never", "--node", "right")
     assert (strange.code, "it offers approve, later" in strange.err) == (2, True), strange
     assert pgflow(dsn, "approve", "two-1", "left", "well", "done").code == 0
-    assert "say the decision" in pgflow(dsn, "respond", "two-1", "right").err
+    assert "name the decision" in pgflow(dsn, "respond", "two-1", "right").err
     assert pgflow(dsn, "respond", "two-1", "right", "later", "in", "May").code == 0
     assert pgflow(dsn, *command).data["output"]["output"] == "well done later in May"
     assert pgflow(dsn, "get", "two-1", "--json").data["status"] == "completed"
@@ -279,7 +279,7 @@ def test_the_config_of_the_folder_gives_variables_documents_and_the_base(
     for text, why in (
         ("env: [x]", "env must be a mapping"),
         ("docs: {path: 1}", "must be text"),
-        ("env: {a-b: 1}", "env.a-b is no variable"),
+        ("env: {a-b: 1}", "env.a-b must be the name of a variable"),
         ("a: [", "cannot be read"),
     ):
         config.write_text(text)

@@ -59,10 +59,10 @@ def test_queues_are_plotted_and_a_run_is_drawn(flow: Harness, dsn: str) -> None:
     flow.include(awaiting, counting)
     flow.start(counting.options(key=EVIL), 5)
     flow.until_idle()
-    answer = pgflow(dsn, "queues", "--plot")
+    answer = pgflow(dsn, "queues", "--plot", tty=True)
     assert (answer.code, "1 run ended, 0 of them failed" in answer.out) == (0, True), answer.out
     assert pgflow(dsn, "queues", "--plot", "--json").code == 2
-    answer = pgflow(dsn, "show", EVIL, "--svg")
+    answer = pgflow(dsn, "show", EVIL, "--svg", tty=True)
     assert answer.code == 0
     drawn = ET.fromstring(answer.out)  # noqa: S314 - of ours
     assert {one.tag.rpartition("}")[2] for one in drawn.iter()} <= {

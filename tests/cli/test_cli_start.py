@@ -235,7 +235,7 @@ def test_sigterm_hands_the_run_back(dsn, conn):
     assert (
         answer.err
         == "pgflow: run 'nap-1' was handed back. Go on here with: pgflow run cli_jobs:napping "
-        "seconds:=3600 -k nap-1; or with a worker: pgflow workers cli_jobs\n"
+        "seconds:=3600 -k nap-1 --json; or with a worker: pgflow workers cli_jobs\n"
     )
     assert one(conn, "select count(*) from pgflow.worker") == 0
 

@@ -35,7 +35,10 @@ def test_a_workspace_is_run_asked_for_a_stage_and_told_where_to_deliver(dsn: str
     said = pgflow(dsn, *command, "--detach")
     assert said.code == 0, said
     assert "runs on request only: it has 04" in pgflow(dsn, "request", "weekly", "01").err
-    for answer in ("weekly will run stage 04-extended-notes", "of weekly was already requested"):
+    for answer in (
+        "weekly will run stage 04-extended-notes",
+        "Stage 04-extended-notes of weekly was already requested",
+    ):
         assert pgflow(dsn, "request", "weekly", "04-extended-notes", "--table").out.startswith(
             answer
         )

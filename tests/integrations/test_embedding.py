@@ -282,7 +282,7 @@ def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_lo
         "placed": 201,
     }
     assert books(conn) == PLACED
-    assert json.loads(manage("pgflow", "tick"))["completed"] == 1
+    assert json.loads(manage("pgflow", "tick", "--json"))["completed"] == 1
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
     (listed,) = json.loads(
@@ -380,7 +380,7 @@ def test_migrate_of_a_project_says_how_where_its_role_may_not_install(
 @pytest.mark.full
 def test_the_projects_command_lists_workers_where_that_is_asked_for(manage: Any) -> None:
     assert json.loads(manage("pgflow", "workers", "--json")) == []
-    assert json.loads(manage("pgflow", "workers", "--list")) == []
+    assert json.loads(manage("pgflow", "workers", "--list", "--json")) == []
 
 
 # ---------------------------------------------------------------- Alembic

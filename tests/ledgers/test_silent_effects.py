@@ -305,7 +305,7 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
     assert await run.status() == "stuck"
     await eventually(lambda: pages, "somebody is told")
     assert (pages[0].kind, pages[0].reason) == ("effect", "silent")
-    assert pages[0].why == "it was accepted, and there was no sign of life for 60 s"
+    assert pages[0].why == "it was accepted, and sent no heartbeat for 60 s"
     assert obligations(conn, "state, due_at, beat_details") == [("unknown", None, "half")]
     await aflow.app.confirm_effect("job a", value="at last", by="farm")
     assert await run.result(SOON) == "job a"

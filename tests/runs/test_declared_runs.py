@@ -676,6 +676,7 @@ async def test_an_agent_is_seen_at_work_and_nothing_of_it_is_kept(
     run = await start(aflow, path, provider=command)
     working = asyncio.ensure_future(aflow.until_idle())
     words = run.stream("agents", live=True)
+    assert (await anext(words))["type"] == "start"
     assert await anext(words) == {
         "id": "think",
         "step": "think",

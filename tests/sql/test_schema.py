@@ -803,7 +803,7 @@ def test_a_plain_role_that_owns_the_schema_can_run_the_engine(login):
         assert conn.execute("select pgflow.run_status('k')").fetchone() == ("queued",)
         (privileges, *others) = check_privileges(Patient(dsn, conn))
     assert [finding.level for finding in (privileges, *others)] == ["ok", "ok"]
-    assert "plain owns the schema, and nobody else uses pgflow" in others[0].found
+    assert "plain owns the schema, and no other role can use pgflow" in others[0].found
 
 
 def test_the_first_look_at_runs_and_queues_is_not_dear_enough_for_a_compiler(installed):

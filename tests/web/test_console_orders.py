@@ -193,7 +193,7 @@ async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
     await aflow.app.get("i-01", await_payment).cancel()
     await aflow.until_idle()
     answer = Reader((await browser.send(form, why="stopped")).text)
-    assert "14 runs told." in answer.words
+    assert "14 runs ordered." in answer.words
     assert "1 run refused it." in answer.words
     await aflow.until_idle()
     by = "select reason_detail->>'by', count(*) from pgflow.runs where status = 'cancelled' and reason = 'stopped' group by 1"
@@ -217,7 +217,7 @@ async def test_a_signal_is_sent_with_a_name(aflow: AsyncHarness, conn: psycopg.C
     link = next(one for one in page.links if "verb=signal" in one)
     assert "name=paid" in link  # the one that it waits for
     answer = await browser.submit(link, {}, payload='{"cents": ')
-    assert (answer.status_code, "no JSON" in answer.text) == (400, True)
+    assert (answer.status_code, "not JSON" in answer.text) == (400, True)
     answer = await browser.submit(link, {}, payload='{"cents": 5}')
     assert answer.status_code == 303
     await aflow.until_idle()

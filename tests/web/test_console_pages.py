@@ -226,7 +226,7 @@ async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(
     await aflow.start(pay.options(key="pay-1"), 7)
     await aflow.until_idle()
     page = await browser.get("/run", key="pay-1")
-    seen_in(page, "ValueError: declined: 7 cents", "Mend the cause, then retry it", "Traceback")
+    seen_in(page, "ValueError: declined: 7 cents", "Fix the cause, then retry it", "Traceback")
 
 
 @pytest.mark.full

@@ -48,6 +48,6 @@ async def test_no_address_leads_to_a_run_of_another_tenant(
     assert (await browser.send(form, at="0", new_key="mine")).status_code == 404
     bulk = form_of(await browser.get("/runs/order?verb=cancel&key=ours"), {})
     answer = await browser.send(bulk, keys='["theirs"]')
-    assert "0 runs told" in " ".join(answer.text.split()) or answer.status_code == 404
+    assert "0 runs ordered" in " ".join(answer.text.split()) or answer.status_code == 404
     status = "select status from pgflow.runs where key = 'theirs'"
     assert conn.execute(status).fetchone() == ("running",)
