@@ -19,13 +19,13 @@ def write(path: Path, text: str) -> None:
 def test_the_size_of_a_room_counts_code_and_no_prose(tmp_path):
     python = '"""Docs."""\n\n# Why.\nx = """a\nb"""\n\n\ndef f():\n    """Docs."""\n'
     write(tmp_path / "pgflow/_engine/a.py", python + "    isinstance(call, int)\n")
-    write(tmp_path / "pgflow/__init__.py", '__all__ = ["a", "b"]\n')
+    write(tmp_path / "pgflow/_surface.py", '__all__ = ["a", "b"]\n')
     write(tmp_path / "cli/pgflow_cli/a.py", "from pgflow._db import calls\n")
     sql = "-- Why.\nselect a->>1, (b)[2];\n\ncomment on table a\n  is 'it''s a; b';\n"
     write(tmp_path / "sql/runs/a.sql", sql)
     assert {room.name: room.code_lines for room in size.rooms(tmp_path)} == {
         "pgflow/_engine": 4,
-        "pgflow/__init__.py": 1,
+        "pgflow/_surface.py": 1,
         "cli/pgflow_cli/a.py": 1,
         "sql/runs": 1,
     }
