@@ -542,5 +542,5 @@ def test_a_checker_that_can_never_work_is_refused() -> None:
         app.ref_checker("s3")(3)  # type: ignore[type-var]
     with pytest.raises(DefinitionError, match="takes the kind"):
         app.ref_checker("")(lambda _: True)
-    with pytest.raises(DefinitionError, match="some time"):
+    with pytest.raises(DefinitionError, match="greater than zero"):
         app.ref_checker("s3", timeout=timedelta(0))(lambda _: True)

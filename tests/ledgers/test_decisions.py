@@ -233,7 +233,7 @@ async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
         "decision odd must return a pgflow.Choice, not int",
         *["no such item"] * 5,
         "because() takes the value that a @decision returned, not 'p-91'",
-        "buy has been called before",
+        "buy has already been called",
     ]
 
 

@@ -1155,7 +1155,7 @@ def test_obligations_are_for_the_code_of_a_workflow() -> None:
         (lambda: pgflow.owe("x", on_breach=go), NotStorable, "signal 'go'"),  # type: ignore[arg-type]
         (lambda: pgflow.owe("x", detail="x" * 70_000), InvalidArgument, "64 KiB"),
         (lambda: pgflow.owe("x", detail=object()), NotStorable, "detail"),
-        (lambda: pgflow.discharge("nobody's"), InvalidArgument, "no obligation of this run"),
+        (lambda: pgflow.discharge("nobody's"), InvalidArgument, "not an obligation of this run"),
         (lambda: pgflow.transfer("x", ""), InvalidArgument, "to of transfer()"),
         (lambda: pgflow.waive("x", by="", why="y"), InvalidArgument, "by= and why="),
     ],

@@ -97,8 +97,6 @@ async def test_a_child_costs_two_commits_and_nothing_else(
     commits = asked["commit_and_claim"] + asked["commit_units"]
     assert 2 * CHILDREN < commits < 3 * CHILDREN, asked
     assert asked["wake"] < CHILDREN / 2
-    # Its own notification may have the loop claim a child before the commit behind it does.
-    assert asked["claim_runs"] <= CHILDREN
 
 
 async def polls_of(aflow: Harness) -> Poller:
