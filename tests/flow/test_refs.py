@@ -406,7 +406,7 @@ async def test_a_step_is_not_made_again_with_other_arguments(
     store.things.clear()
     await run.send(go, 1)
     await eventually(lambda: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck")
-    assert "other arguments than it was" in run_row(conn, run.key, "error")[0]["message"]
+    assert "other arguments than before" in run_row(conn, run.key, "error")[0]["message"]
     store.things.update({"a-1", "copy of a-1-2"})
     assert await retried(conn, run) == "copy of a-1-2"
 

@@ -141,6 +141,7 @@ class Chromium:
         deadline = time.monotonic() + HANG_SECONDS
         while words not in self.words:
             assert time.monotonic() < deadline, (words, self.words)
+            time.sleep(0.05)  # the browser needs the processor, too
 
     def look(self, width: int, height: int, *, dark: bool = False) -> None:
         """Be a screen of this size, light or dark."""
