@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import HANG_SECONDS, find_program
+from servers import HANG_SECONDS, find_program, wait_until
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -138,10 +138,7 @@ class Chromium:
 
     def until(self, words: str) -> None:
         """Wait until the page has these words, which come without loading it anew."""
-        deadline = time.monotonic() + HANG_SECONDS
-        while words not in self.words:
-            assert time.monotonic() < deadline, (words, self.words)
-            time.sleep(0.05)  # the browser needs the processor, too
+        wait_until(lambda: words in self.words, f"the page shows {words!r}")
 
     def look(self, width: int, height: int, *, dark: bool = False) -> None:
         """Be a screen of this size, light or dark."""
