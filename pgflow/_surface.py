@@ -21,7 +21,7 @@ from pgflow._flow.events import publish, wait_for_event
 from pgflow._flow.interceptor import Interceptor, replaying
 from pgflow._flow.ledgers.effect import AsyncEffect, SyncEffect
 from pgflow._flow.ledgers.saga import saga
-from pgflow._flow.ledgers.undo_plan.propose import PlannedCall, PlannedSql, UndoRequest
+from pgflow._flow.ledgers.undo_plan.propose import PlannedCall, UndoRequest
 from pgflow._flow.locks import lock
 from pgflow._flow.many import as_completed, first_success, map, parallel  # noqa: A004
 from pgflow._flow.messages import send
@@ -145,7 +145,7 @@ __all__ = [
     "LockRefused", "MapResult", "Message", "MissingGrant", "NeedsGate", "NonDeterminismError",
     "NotAllowed", "NotInRunError", "NotInWorkflowError", "NotStorable", "Obligation", "OpenGate",
     "Operation", "Page", "PayloadChanged", "PayloadCodec", "PgflowError", "PlannedCall",
-    "PlannedSql", "Pool", "PoolNotFound", "Queue", "QueueRules", "Ref", "Reject", "Rejected",
+    "Pool", "PoolNotFound", "Queue", "QueueRules", "Ref", "Reject", "Rejected",
     "Relay", "RelayNotFound", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo",
     "RunNotFound", "RunStuck", "ScheduleNotFound", "SentUpdate", "SetupError", "Signal", "Sink",
     "Slot", "Snapshot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed",

@@ -175,9 +175,9 @@ def saga(
     Args:
         goal: Purpose of the block, in words, for the planner.
         planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect
-            without a ``compensate`` and chooses a list of :class:`~pgflow.PlannedCall` and
-            :class:`~pgflow.PlannedSql`. Inner blocks without a planner use it too. If a step of the
-            plan is refused or fails, the run is stuck as without a planner.
+            without a ``compensate`` and chooses a list of :class:`~pgflow.PlannedCall`. Inner
+            blocks without a planner use it too. If a step of the plan is refused or fails, the run
+            is stuck as without a planner.
         steps: The steps that a plan may call by their names.
         inherits: True to take over the effects of earlier generations: they are then compensated
             with the block, not only if the run fails. The run must end after that.
