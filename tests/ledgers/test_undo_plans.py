@@ -293,7 +293,7 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
         return "car"
 
     @rent.compensate
-    async def give_back(_car: str) -> None:
+    async def take_back(_car: str) -> None:
         act("give back")
 
     @workflow(raises=[Trouble])
