@@ -28,7 +28,7 @@ def bound(
 def update_query(outcome: Outcome[Any], update: BoundUpdate[Any]) -> Query[calls.Sent]:
     """Return the query that sends an update."""
     handler = update.handler
-    text = handler.arguments.encode(update.args, update.kwargs)
+    text = handler.encode_args(update.args, update.kwargs)
     if outcome.envelopes is not None:
         what = f"the arguments of update {handler.name}"
         text = outcome.envelopes.seal_compared(text, what, update.update_id)

@@ -14,14 +14,16 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, NotRequired, ParamSpec, Self, TypeVar, cast
 
 import psycopg
+import pydantic
+from typing_extensions import TypedDict
 
 from pgflow._db.calls import entities as calls
 from pgflow._db.query import OnAsyncConnection, Steps, run_steps_async
+from pgflow._flow.defaults import Defaults
 from pgflow._flow.notes import updating
-from pgflow._flow.parameters import UpdateArguments
 from pgflow._flow.run_info import EPOCH
 from pgflow._flow.scope import StepScope, current
 from pgflow._flow.step import AsyncStep, resolve_hints
@@ -192,7 +194,9 @@ class Update(Generic[P, R]):
         self.expected: int | None = None
         self.idempotency_key: str | None = None
         self._check: Callable[..., object] | None = None
-        self.arguments = UpdateArguments(fn)
+        self._signature = inspect.signature(fn)
+        self._defaults = Defaults(fn, f"update {fn.__name__}")
+        self._args: Codec[dict[str, Any]] | None = None
         self._verdict: Codec[R] | None = None
         self._step: AsyncStep[..., Any, Any] | None = None
         self.__doc__ = fn.__doc__
@@ -219,7 +223,7 @@ class Update(Generic[P, R]):
         update: AsyncStep[..., Any, Any] = self.as_step
         return update.aio(
             check_entity_key(key),
-            self.arguments.encode(args, kwargs),
+            self.encode_args(args, kwargs),
             self.expected,
             self.idempotency_key,
         )
@@ -230,7 +234,7 @@ class Update(Generic[P, R]):
             "R",
             self.as_step.sync(
                 check_entity_key(key),
-                self.arguments.encode(args, kwargs),
+                self.encode_args(args, kwargs),
                 self.expected,
                 self.idempotency_key,
             ),
@@ -275,6 +279,23 @@ class Update(Generic[P, R]):
         return self._step
 
     @property
+    def args_codec(self) -> Codec[dict[str, Any]]:
+        """Codec of its arguments, an object of the parameters."""
+        if self._args is None:
+            hints = resolve_hints(self.fn)
+            _, *parameters = self._signature.parameters.values()
+            fields = {
+                p.name: hints.get(p.name, Any)
+                if p.default is p.empty
+                else NotRequired[hints.get(p.name, Any)]
+                for p in parameters
+            }
+            shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+            shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+            self._args = codec_for(shape, f"a parameter of update {self.name}")
+        return self._args
+
+    @property
     def verdict_codec(self) -> Codec[R]:
         """Codec of what it returns."""
         if self._verdict is None:
@@ -282,6 +303,20 @@ class Update(Generic[P, R]):
                 resolve_hints(self.fn).get("return", Any), f"the verdict of update {self.name}"
             )
         return self._verdict
+
+    def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The arguments as JSON text, checked to be readable by the update.
+
+        Raises:
+            TypeError: They do not fit the signature.
+            NotStorable: A value cannot be stored, or not be read back as its annotation says.
+        """
+        what = f"the arguments of update {self.name}"
+        _, *bound = self._signature.bind(None, *args, **kwargs).arguments.items()
+        given = self._defaults.fill(dict(bound))
+        text = self.args_codec.encode(given, what)
+        self.args_codec.decode(text, what)
+        return text
 
     def _decide(
         self, opened: calls.Opened, args: str, envelopes: Envelopes | None
@@ -293,7 +328,9 @@ class Update(Generic[P, R]):
         what = f"the state of entity {entity.name}"
         state = entity.read(opened.state, envelopes)
         before = entity.codec.encode(state, what)
-        given = self.arguments.decode(args)
+        given = self._defaults.fill(
+            self.args_codec.decode(args, f"the arguments of update {self.name}")
+        )
         token = updating.set(opened.at_us)
         try:
             if self._check is not None:

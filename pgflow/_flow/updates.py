@@ -21,6 +21,7 @@ from typing import (
     Any,
     Generic,
     NamedTuple,
+    NotRequired,
     ParamSpec,
     Protocol,
     Self,
@@ -28,9 +29,12 @@ from typing import (
     cast,
 )
 
+import pydantic
+from typing_extensions import TypedDict
+
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.updates import Taken, UpdateCall
-from pgflow._flow.parameters import UpdateArguments
+from pgflow._flow.defaults import Defaults
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.step import resolve_hints
 from pgflow._model.codecs import Codec, codec_for
@@ -67,19 +71,20 @@ class UpdateHandler(Generic[P, R]):
         self.name: str = fn.__name__
         self.update_id: str | None = None
         self._check: Callable[..., object] | None = None
-        parameters = inspect.signature(fn).parameters
-        self.arguments = UpdateArguments(fn)
+        self._signature = inspect.signature(fn)
+        self._defaults = Defaults(fn, f"update {fn.__name__}")
+        self._args: Codec[dict[str, Any]] | None = None
         self._result: Codec[R] | None = None
         self._origin: UpdateHandler[P, R] = self
         self.__doc__ = fn.__doc__
         shown = f"update {fn.__qualname__} of workflow {workflow.name}"
         if not is_name(self.name):
             raise DefinitionError(f"the name of {shown} is longer than 255 bytes")
-        if not parameters:
+        if not self._signature.parameters:
             raise DefinitionError(
                 f"{shown} takes no state: its first parameter is what serve() has"
             )
-        for parameter in parameters.values():
+        for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise DefinitionError(
                     f"{shown} takes *{parameter.name}: each argument must be named"
@@ -125,6 +130,23 @@ class UpdateHandler(Generic[P, R]):
     # ================================================================ for the library
 
     @property
+    def args_codec(self) -> Codec[dict[str, Any]]:
+        """Codec of its arguments, an object of the parameters behind the state."""
+        if self._args is None:
+            hints = resolve_hints(self.fn)
+            _, *parameters = self._signature.parameters.values()
+            fields = {
+                p.name: hints.get(p.name, Any)
+                if p.default is p.empty
+                else NotRequired[hints.get(p.name, Any)]
+                for p in parameters
+            }
+            shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+            shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+            self._args = codec_for(shape, f"a parameter of update {self.name}")
+        return self._args
+
+    @property
     def result_codec(self) -> Codec[R]:
         """Codec of its answer."""
         if self._result is None:
@@ -132,6 +154,20 @@ class UpdateHandler(Generic[P, R]):
                 resolve_hints(self.fn).get("return", Any), f"the answer to update {self.name}"
             )
         return self._result
+
+    def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The arguments as JSON text, checked to be readable by the handler.
+
+        Raises:
+            TypeError: They do not fit the signature.
+            NotStorable: A value cannot be stored, or not be read back as its annotation says.
+        """
+        what = f"the arguments of update {self.name}"
+        _, *bound = self._signature.bind(None, *args, **kwargs).arguments.items()
+        given = self._defaults.fill(dict(bound))
+        text = self.args_codec.encode(given, what)
+        self.args_codec.decode(text, what)
+        return text
 
     def decode_args(self, taken: Taken, envelopes: Envelopes | None) -> dict[str, Any]:
         """The arguments by name.
@@ -141,7 +177,7 @@ class UpdateHandler(Generic[P, R]):
         """
         what = f"the arguments of update {self.name}"
         text = json.dumps(open_value(envelopes, taken.args, what), ensure_ascii=False)
-        return self.arguments.decode(text)
+        return self._defaults.fill(self.args_codec.decode(text, what))
 
     def check(self, state: Any, given: dict[str, Any]) -> None:
         """Call the validator."""

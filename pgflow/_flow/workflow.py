@@ -16,6 +16,7 @@ from typing import (
     Generic,
     Literal,
     NoReturn,
+    NotRequired,
     ParamSpec,
     Protocol,
     Self,
@@ -24,8 +25,10 @@ from typing import (
     overload,
 )
 
+import pydantic
+from typing_extensions import TypedDict
+
 from pgflow._flow.defaults import Defaults
-from pgflow._flow.parameters import needed, parameters_codec
 from pgflow._flow.patches import find_patches
 from pgflow._flow.step import (
     check_aliases,
@@ -258,11 +261,14 @@ class Workflow(Generic[P, R_co]):
 
     def _make_input_codec(self) -> Codec[dict[str, Any]]:
         hints = resolve_hints(self.fn)
-        fields = {
-            name: needed(parameter, hints.get(name, Any))
-            for name, parameter in self._signature.parameters.items()
-        }
-        return parameters_codec(self.name, fields, "workflow", self.upcasters)
+        fields = {}
+        for name, parameter in self._signature.parameters.items():
+            hint = hints.get(name, Any)
+            fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
+        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
+        shape.__pgflow_upcasters__ = self.upcasters  # type: ignore[attr-defined]
+        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return codec_for(shape, f"a parameter of workflow {self.name}")
 
     @property
     def result_codec(self) -> Codec[Any]:

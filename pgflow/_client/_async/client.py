@@ -179,7 +179,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
             VersionConflict: The entity has another version than expected.
             NotStorable: An argument does not fit its annotation.
         """
-        text = update.arguments.encode(args, kwargs)
+        text = update.encode_args(args, kwargs)
         verdict = await self._perform(
             lambda idle_timeout_ms: update.statements(
                 check_entity_key(key),

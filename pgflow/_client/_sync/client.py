@@ -176,7 +176,7 @@ class Client(Obligations, Gates, Schedules, Batches):
             VersionConflict: The entity has another version than expected.
             NotStorable: An argument does not fit its annotation.
         """
-        text = update.arguments.encode(args, kwargs)
+        text = update.encode_args(args, kwargs)
         verdict = self._perform(
             lambda idle_timeout_ms: update.statements(
                 check_entity_key(key),
