@@ -363,7 +363,6 @@ table pgflow.event_0, owner pgflow_owner
   constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
   constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
   constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
-  CREATE INDEX event_0_topic_event_id_idx ON pgflow.event_0 USING btree (topic, event_id)
   CREATE INDEX event_0_topic_idx ON pgflow.event_0 USING btree (topic, event_id)
 
 table pgflow.event_1, owner pgflow_owner
@@ -373,7 +372,6 @@ table pgflow.event_1, owner pgflow_owner
   constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
   constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
   constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
-  CREATE INDEX event_1_topic_event_id_idx ON pgflow.event_1 USING btree (topic, event_id)
   CREATE INDEX event_1_topic_idx ON pgflow.event_1 USING btree (topic, event_id)
 
 table pgflow.event_2, owner pgflow_owner
@@ -383,7 +381,6 @@ table pgflow.event_2, owner pgflow_owner
   constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
   constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
   constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
-  CREATE INDEX event_2_topic_event_id_idx ON pgflow.event_2 USING btree (topic, event_id)
   CREATE INDEX event_2_topic_idx ON pgflow.event_2 USING btree (topic, event_id)
 
 table pgflow.event_3, owner pgflow_owner
@@ -393,7 +390,6 @@ table pgflow.event_3, owner pgflow_owner
   constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
   constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
   constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
-  CREATE INDEX event_3_topic_event_id_idx ON pgflow.event_3 USING btree (topic, event_id)
   CREATE INDEX event_3_topic_idx ON pgflow.event_3 USING btree (topic, event_id)
 
 table pgflow.event_cursor, owner pgflow_owner
@@ -2395,21 +2391,21 @@ function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2a06a304ba3a8bc8159d231c15853b68
+  md5 c5b76196bbfe1f36508cf354c611530f
   grant execute to pgflow_worker
 
-function pgflow.add_partitions_(parent text, key text, newest bigint, ahead integer, width bigint) returns SETOF text, owner pgflow_owner
-  -- Makes partitions of a table until so many are ahead of its newest number; answers their names
+function pgflow.add_partitions_(parent text, newest bigint, ahead integer, width bigint, indexed text DEFAULT NULL::text) returns SETOF text, owner pgflow_owner
+  -- Makes partitions of a table until so many are ahead of its newest number, each with an index on these columns besides its key; answers their names
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4fa9d435b6c53d734bf778c78d17078b
+  md5 535a46bc5bd986b78cada62dc8fdce8b
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9f0e254e0bdae0e0b334fbed630effea
+  md5 504fb3dc12cbf281a8e64ecb9965e521
   grant execute to pgflow_worker
 
 function pgflow.admit_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner

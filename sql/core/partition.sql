@@ -2,7 +2,9 @@
 -- rows. Each is made as a table of its own and then attached, which locks the parent only against
 -- other changes of its shape and never against readers or writers.
 
-create or replace function pgflow.add_partitions_(parent text, key text, newest bigint, ahead int, width bigint)
+create or replace function pgflow.add_partitions_(
+  parent text, newest bigint, ahead int, width bigint, indexed text default null
+)
 returns setof text
 language plpgsql
 volatile
@@ -23,18 +25,23 @@ begin
     name := format('%s_%s', parent, next_number);
     execute format('create table pgflow.%I (like pgflow.%I including defaults including constraints including '
       'compression)', name, parent);
-    execute format('alter table pgflow.%I add constraint %I primary key (%s)', name, name || '_pkey', key);
     execute format('alter table pgflow.%I set (autovacuum_vacuum_insert_scale_factor = 0.1)', name);
-    return next name;
+    if indexed is not null then
+      execute format('create index %I on pgflow.%I (%s)', format('%s_%s_idx', name, split_part(indexed, ',', 1)), name,
+        indexed);
+    end if;
+    -- This makes the key, of an empty table.
     execute format('alter table pgflow.%I attach partition pgflow.%I for values from (%s) to (%s)', parent, name,
       upper_bound, upper_bound + width);
+    return next name;
     upper_bound := upper_bound + width;
     next_number := next_number + 1;
   end loop;
 end
 $$;
-comment on function pgflow.add_partitions_(text, text, bigint, int, bigint)
-  is 'Makes partitions of a table until so many are ahead of its newest number; answers their names';
+comment on function pgflow.add_partitions_(text, bigint, int, bigint, text)
+  is 'Makes partitions of a table until so many are ahead of its newest number, each with an index on these columns '
+     'besides its key; answers their names';
 
 create or replace function pgflow.add_unit_partitions(ahead int default 3, width bigint default 5000000)
 returns int
@@ -50,7 +57,7 @@ declare
 begin
   perform pg_advisory_xact_lock(pgflow.latch_('add_unit_partitions'));
   select case when is_called then last_value else 0 end into newest from pgflow.run_id_seq;
-  for name in select pgflow.add_partitions_('unit', 'run_id, seq', newest, ahead, width) loop
+  for name in select pgflow.add_partitions_('unit', newest, ahead, width) loop
     perform pgflow.guard_table_(name);
     added := added + 1;
   end loop;

@@ -21,16 +21,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   newest bigint;
-  name text;
-  added int := 0;
 begin
   perform pg_advisory_xact_lock(pgflow.latch_('add_event_partitions'));
   select case when is_called then last_value else 0 end into newest from pgflow.event_id_seq;
-  for name in select pgflow.add_partitions_('event', 'event_id', newest, ahead, width) loop
-    execute format('create index %I on pgflow.%I (topic, event_id)', name || '_topic_idx', name);
-    added := added + 1;
-  end loop;
-  return added;
+  return (select count(*) from pgflow.add_partitions_('event', newest, ahead, width, 'topic, event_id'));
 end
 $$;
 comment on function pgflow.add_event_partitions(int, bigint)
