@@ -4,7 +4,8 @@ This module names what you use every day. ``pgflow.authority``, ``pgflow.decisio
 ``pgflow.effects``, ``pgflow.entities``, ``pgflow.errors``, ``pgflow.events``,
 ``pgflow.extensions``, ``pgflow.queues`` and ``pgflow.updates`` hold the rest, ``pgflow.sync`` the
 twins for sync workflows; ``import pgflow`` brings them along. ``pgflow.inspect`` has the readers of
-the database, ``pgflow.testing`` the testing kit, ``pgflow.sqlalchemy`` and ``pgflow.django`` are integrations.
+the database, ``pgflow.testing`` the testing kit, ``pgflow.sqlalchemy`` and ``pgflow.django``
+the integrations.
 """
 
 from typing import TYPE_CHECKING, Any
