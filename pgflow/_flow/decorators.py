@@ -447,8 +447,8 @@ def decision(
     """Declare a choice that is made once and recorded with its reasons. A replay gets the same
     choice.
 
-    The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on
-    which other calls may rest with ``.because(...)``.
+    The body returns a :class:`~pgflow.decisions.Choice`; the workflow gets a
+    :class:`~pgflow.decisions.Decision`, on which other calls may rest with ``.because(...)``.
 
     Args:
         retries: Tries in all (3 if not given), or how to space them.

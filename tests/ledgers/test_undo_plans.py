@@ -14,20 +14,11 @@ from records import SOON, count, eventually, run_row
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    Accepted,
-    Choice,
-    DefinitionError,
-    PlannedCall,
-    RunFailed,
-    UndoRequest,
-    decision,
-    effect,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import RunFailed, step, transaction, workflow
 from pgflow._flow.ledgers.undo_plan import propose as plan
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Accepted, PlannedCall, UndoRequest, effect
+from pgflow.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -130,7 +121,7 @@ STEPS = [return_seat, burn, tell, note, give_back, break_down]
 
 @workflow(raises=[Trouble])
 async def outing() -> None:
-    async with pgflow.saga(goal="an evening at the theatre", planner=propose, steps=STEPS):
+    async with pgflow.effects.saga(goal="an evening at the theatre", planner=propose, steps=STEPS):
         await take_seat.because(await choose())(1, "ada")
         raise Trouble
 
@@ -298,11 +289,11 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
 
     @workflow(raises=[Trouble])
     async def nested() -> None:
-        async with pgflow.saga(goal="outer", planner=propose, steps=[give_back]):
+        async with pgflow.effects.saga(goal="outer", planner=propose, steps=[give_back]):
             await rent()
-            async with pgflow.saga(goal="inner", planner=propose, steps=[give_back]):
+            async with pgflow.effects.saga(goal="inner", planner=propose, steps=[give_back]):
                 await take_seat(1, "ada")
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await take_seat(2, "bob")
             raise Trouble
 
@@ -465,7 +456,7 @@ async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_take
         ]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
         await aflow.crash()
-        await aflow.answer(name, pgflow.Approve(), by="ann")
+        await aflow.answer(name, pgflow.authority.Approve(), by="ann")
         await aflow.until_idle()
     await end_failed(run)
     assert ([name for name, _ in World.acts], free(shop)) == (["take", "return", "tell sorry"], 10)
@@ -487,7 +478,7 @@ def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any
     run = flow.start(outing_sync)
     flow.until_idle()
     assert (asked(shop), free(shop)) == (["policy/return_seat"], 9)
-    flow.answer("policy/return_seat", pgflow.Approve())
+    flow.answer("policy/return_seat", pgflow.authority.Approve())
     with pytest.raises(RunFailed):
         run.result(SOON)
     assert ([name for name, _ in World.acts], free(shop)) == (["take", "return"], 10)
@@ -498,7 +489,7 @@ async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_bac
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
     run = await at_gate_of_plan(aflow, shop, '{"name": "return_seat", "timeout": 60}')
-    await aflow.answer("policy/return_seat", pgflow.Reject("not yet"), by="ann")
+    await aflow.answer("policy/return_seat", pgflow.authority.Reject("not yet"), by="ann")
     await aflow.until_idle()
     ((key, detail),) = shop.execute(
         "select effect, detail from pgflow.obligations where state = 'unknown'"
@@ -515,13 +506,13 @@ async def test_an_edit_of_a_step_is_what_is_run(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
     run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
-    await aflow.answer("policy/give_back", pgflow.Approve(), by="ann")
+    await aflow.answer("policy/give_back", pgflow.authority.Approve(), by="ann")
     await aflow.until_idle()
     (gate,) = asked(shop, "gate")
     with pytest.raises(pgflow.InvalidArgument, match="seat is missing"):
-        await aflow.app.answer(gate, pgflow.Approve(edit={"chair": 8}), by="ann")
-    await aflow.answer("policy/return_seat", pgflow.Approve(edit={"seat": 8}), by="ann")
-    await aflow.answer("policy/tell", pgflow.Approve(), by="ann")
+        await aflow.app.answer(gate, pgflow.authority.Approve(edit={"chair": 8}), by="ann")
+    await aflow.answer("policy/return_seat", pgflow.authority.Approve(edit={"seat": 8}), by="ann")
+    await aflow.answer("policy/tell", pgflow.authority.Approve(), by="ann")
     await end_failed(run)
     requests = "select request from pgflow.effects where name = 'return_seat'"
     assert shop.execute(requests).fetchall() == [({"seat": 8},)]
@@ -534,7 +525,7 @@ async def test_a_step_that_a_person_took_over_is_not_run(
 ) -> None:
     run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
     for name in ("policy/give_back", "policy/return_seat", "policy/tell"):
-        await aflow.answer(name, pgflow.TakeOver("by hand"), by="ann")
+        await aflow.answer(name, pgflow.authority.TakeOver("by hand"), by="ann")
         await aflow.until_idle()
     await end_failed(run)
     assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
@@ -630,7 +621,7 @@ async def test_a_planner_is_not_told_the_defaults_of_steps(
 
     @workflow(raises=[Trouble])
     async def sending() -> None:
-        async with pgflow.saga(planner=propose, steps=[send, give_back]):
+        async with pgflow.effects.saga(planner=propose, steps=[send, give_back]):
             await take_seat(1, "ada")
             raise Trouble
 

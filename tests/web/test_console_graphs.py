@@ -18,7 +18,7 @@ from test_console_pages import seen_in
 from test_web_command import console
 from webkit import Browser, Watched, is_harmless
 
-from pgflow import Approve
+from pgflow.authority import Approve
 from pgflow.declare import GRAPHS, Graph
 from pgflow.declare.drawing.states import stand
 from pgflow.declare.durable import declared
