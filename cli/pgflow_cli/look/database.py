@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from pgflow import App
     from pgflow.inspect import Question
 
 T = TypeVar("T")
@@ -110,13 +111,28 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
             yield connection
 
 
-def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
+@contextmanager
+def client(dsn: str | None) -> Iterator[App]:
+    """Open a client of a database that has our schema. It works through a pooler too.
+
+    Raises:
+        SetupError: The schema is missing, foreign, or of another version.
+        psycopg.Error: The database cannot be reached.
+    """
+    from pgflow import App
+    from pgflow.schema import naming_refusals
+
+    with App(dsn, prepare_threshold=None, listen=False) as app, naming_refusals(app.dsn):
+        yield app
+
+
+def fetch(source: psycopg.Connection[Any] | App, question: Question[T]) -> T:
     """Return the answer of the database to a reader's question. Commands hold no statements of
     their own.
     """
     from pgflow.inspect import ask
 
-    return ask(connection, question)
+    return ask(source, question)
 
 
 def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
@@ -137,8 +153,8 @@ def fetch_dicts(
         return cursor.execute(query.encode(), params).fetchall()
 
 
-def database_now(connection: psycopg.Connection[Any]) -> datetime:
+def database_now(source: psycopg.Connection[Any] | App) -> datetime:
     """Return the time by the database's clock, from which ages are computed."""
     from pgflow.inspect import database_now as now
 
-    return fetch(connection, now())
+    return fetch(source, now())

@@ -77,7 +77,7 @@ class Column:
 
     Attributes:
         title: Its heading.
-        show: The cell of a row.
+        show: Name of an attribute of the rows, or a function from a row to what its cell holds.
         from_width: Left out on terminals that are narrower than this.
         right: True if it is aligned to the right.
         most: No wider than this; longer cells end in an ellipsis.
@@ -85,11 +85,50 @@ class Column:
     """
 
     title: str
-    show: Callable[[Row], Text]
+    show: str | Callable[..., Any]
     from_width: int = 0
     right: bool = False
     most: int = 60
     takes_rest: bool = False
+
+    def cell(self, row: Any, now: datetime | None = None) -> Text:
+        """Return the cell of a row that was read at this time."""
+        return _as_text(self._value(row, now))
+
+    def _value(self, row: Any, now: datetime | None) -> Any:
+        del now
+        return getattr(row, self.show) if isinstance(self.show, str) else self.show(row)
+
+
+class Timed(Column):
+    """A column whose function also takes the time at which the rows were read."""
+
+    def _value(self, row: Any, now: datetime | None) -> Any:
+        assert not isinstance(self.show, str)
+        return self.show(row, now)
+
+
+def ago(title: str, name: str, **layout: Any) -> Column:
+    """Return a column with the time since a moment, which this attribute of the rows holds."""
+    return Timed(title, lambda row, now: age(getattr(row, name), now), right=True, **layout)
+
+
+def counted(name: str, title: str = "") -> Column:
+    """Return a column with a number, which is pale if it is zero."""
+
+    def cell(row: Any) -> Text:
+        from rich.text import Text
+
+        number = getattr(row, name)
+        return Text(f"{number:,}", style=STYLES.get(name, "") if number else "bright_black")
+
+    return Column(title or name.upper(), cell, right=True)
+
+
+def _as_text(value: Any) -> Text:
+    from rich.text import Text
+
+    return value if isinstance(value, Text) else plain(value)
 
 
 def console(*, error: bool = False) -> Console:
@@ -143,12 +182,14 @@ LOG_WIDTH = 140
 """Width of tables that go to no terminal."""
 
 
-def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Table:
+def make_table(
+    columns: Sequence[Column], rows: Iterable[Any], width: int, now: datetime | None = None
+) -> Table:
     """Rows as a table without lines, which stays readable when it is copied: one row, one line."""
     from rich.table import Table
 
     shown = [column for column in columns if width >= column.from_width]
-    cells = [[column.show(row) for column in shown] for row in rows]
+    cells = [[column.cell(row, now) for column in shown] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column, room in zip(shown, _widths(shown, cells, width), strict=True):
         justify: JustifyMethod = "right" if column.right else "left"
@@ -160,9 +201,11 @@ def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Ta
     return table
 
 
-def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) -> list[int]:
+def column_widths(
+    columns: Sequence[Column], rows: Iterable[Any], width: int, now: datetime | None = None
+) -> list[int]:
     """Return the widths of the columns of a table, in characters."""
-    return _widths(columns, [[column.show(row) for column in columns] for row in rows], width)
+    return _widths(columns, [[column.cell(row, now) for column in columns] for row in rows], width)
 
 
 def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> list[int]:
@@ -188,9 +231,11 @@ def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> l
 def print_rows(
     form: Form,
     columns: Sequence[Column],
-    rows: Sequence[Row],
+    rows: Sequence[Any],
     *,
     names: Sequence[str] = (),
+    kind: type | None = None,
+    now: datetime | None = None,
     empty: str = "nothing found",
 ) -> None:
     """Print rows.
@@ -199,18 +244,28 @@ def print_rows(
         form: Table, JSON or CSV.
         columns: Columns of the table. JSON and CSV have everything that is in the rows.
         rows: Rows to print.
-        names: Columns of CSV if there are no rows.
+        names: Attributes that JSON and CSV have; all if left out.
+        kind: Class of the rows, for the heading of CSV if there are none.
+        now: Time at which they were read, by the database's clock.
         empty: Sentence for a person if there are no rows.
     """
-    if form is Form.JSON:
-        print_json_rows(rows)
-    elif form is Form.CSV:
-        print_csv(list(rows[0]) if rows else list(names), rows)
-    elif rows:
+    if form is Form.TABLE:
+        if not rows:
+            note(empty)
+            return
         out = console()
-        out.print(make_table(columns, rows, out.width))
+        out.print(make_table(columns, rows, out.width, now))
+        return
+    given = [row if isinstance(row, Mapping) else _as_dict(row, names) for row in rows]
+    if form is Form.JSON:
+        print_json_rows(given)
     else:
-        note(empty)
+        fields = getattr(kind, "__dataclass_fields__", ())
+        print_csv(list(given[0]) if given else [*names, *fields], given)
+
+
+def _as_dict(row: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names} if names else dict(vars(row))
 
 
 def print_json_rows(rows: Sequence[Row]) -> None:

@@ -96,7 +96,7 @@ class Board(Live):
             for row in rows:
                 table.add_row(
                     *(
-                        _cell(column.show(row), cells, right=column.right)
+                        _cell(column.cell(row), cells, right=column.right)
                         for column, cells in zip(columns, widths, strict=True)
                     )
                 )
