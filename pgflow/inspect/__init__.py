@@ -9,6 +9,7 @@ a placeholder in its place.
 """
 
 from pgflow._db.calls.replay import Idleness
+from pgflow._model.queues import QUEUE_RULES, QueueRule
 from pgflow.inspect.batches import BatchRow, list_batches
 from pgflow.inspect.budgets import (
     BudgetRow,
@@ -215,6 +216,7 @@ from pgflow.inspect.workflows import (
 
 __all__ = [
     "EVERY_RUN",
+    "QUEUE_RULES",
     "STATUSES",
     "After",
     "AsyncSource",
@@ -261,6 +263,7 @@ __all__ = [
     "Question",
     "QueueChangeRow",
     "QueueRow",
+    "QueueRule",
     "Rates",
     "RelayChangeRow",
     "RelayRow",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgflow import App
+    from pgflow.app import ConnectionClient
     from pgflow.inspect import Question
 
 T = TypeVar("T")
@@ -111,28 +112,56 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
             yield connection
 
 
-@contextmanager
-def client(dsn: str | None) -> Iterator[App]:
-    """Open a client of a database that has our schema. It works through a pooler too.
-
-    Raises:
-        SetupError: The schema is missing, foreign, or of another version.
-        psycopg.Error: The database cannot be reached.
+class Database:
+    """The database of a command. It is connected to when the command first asks it something, so a
+    mistake in the command line is found before.
     """
-    from pgflow import App
-    from pgflow.schema import naming_refusals
 
-    with App(dsn, prepare_threshold=None, listen=False) as app, naming_refusals(app.dsn):
-        yield app
+    def __init__(self, dsn: str | None) -> None:
+        self._given = dsn
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Return it; nothing is connected yet."""
+        return self
+
+    def __exit__(self, *error: object) -> bool | None:
+        """Close the connection, if there is one."""
+        return self._opened.__exit__(*error)
+
+    @property
+    def dsn(self) -> str:
+        """Its connection string."""
+        return find_dsn(self._given)
+
+    @cached_property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The connection; see `opened`."""
+        return self._opened.enter_context(opened(self._given))
+
+    @cached_property
+    def client(self) -> ConnectionClient:
+        """A client on the connection."""
+        from pgflow.app import ConnectionClient
+
+        return ConnectionClient(self.connection)
+
+    def ask(self, question: Question[T]) -> T:
+        """Return the answer to a reader's question. Commands hold no statements of their own."""
+        return fetch(self.connection, question)
+
+    def now(self) -> datetime:
+        """Return the time by the database's clock, from which ages are computed."""
+        return database_now(self.connection)
 
 
-def fetch(source: psycopg.Connection[Any] | App, question: Question[T]) -> T:
+def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
     """Return the answer of the database to a reader's question. Commands hold no statements of
     their own.
     """
     from pgflow.inspect import ask
 
-    return ask(source, question)
+    return ask(connection, question)
 
 
 def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
@@ -153,8 +182,8 @@ def fetch_dicts(
         return cursor.execute(query.encode(), params).fetchall()
 
 
-def database_now(source: psycopg.Connection[Any] | App) -> datetime:
+def database_now(connection: psycopg.Connection[Any]) -> datetime:
     """Return the time by the database's clock, from which ages are computed."""
     from pgflow.inspect import database_now as now
 
-    return fetch(source, now())
+    return fetch(connection, now())
