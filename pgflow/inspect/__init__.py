@@ -10,6 +10,7 @@ a placeholder in its place.
 
 from pgflow._db.calls.replay import Idleness
 from pgflow._model.queues import QUEUE_RULES, QueueRule
+from pgflow._model.schedules import parse_moment
 from pgflow.inspect.batches import BatchRow, list_batches
 from pgflow.inspect.budgets import (
     BudgetRow,
@@ -388,6 +389,7 @@ __all__ = [
     "list_workers",
     "list_workflow_rows",
     "list_workflows",
+    "parse_moment",
     "read_anchor",
     "read_audit",
     "read_calls",

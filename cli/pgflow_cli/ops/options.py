@@ -6,18 +6,86 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Made
-from pgflow_cli.look.output import STYLES, Column, age
+from pgflow_cli.look.output import STYLES, Column, LogFormat, LogLevel, age
+from pgflow_cli.look.parsing import seconds_option
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 ChangeWhy = Annotated[str | None, typer.Option("--why", help="The reason, kept with the change.")]
+
+
+Concurrency = Annotated[
+    int, typer.Option(min=1, help="Runs to work on at once; waiting runs do not count.")
+]
+QueueNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue", "-q", help="Queue to serve; may be given again. Else those of the workflows."
+    ),
+]
+WorkerTarget = Annotated[
+    str | None,
+    typer.Argument(
+        help="Module or file with the workflows, perhaps with the name of an app.",
+        metavar="MODULE[:APP]",
+    ),
+]
+
+
+def grace_option(what: str) -> Any:
+    """Return the option for the time that running steps have at the end."""
+    about = f"How long running {what} may go on after SIGTERM."
+    return seconds_option("--grace", about, shown="10s")
+
+
+def port_option(about: str, **layout: Any) -> Any:
+    """Return an option that takes the number of a port; 0 for any that is free."""
+    return typer.Option(min=0, max=65535, help=f"{about}; 0 for any that is free.", **layout)
+
+
+def several(name: str, metavar: str, about: str) -> Any:
+    """Return an option that may be given more than once."""
+    return typer.Option(name, metavar=metavar, help=f"{about}; may be given again.")
+
+
+class Endpoints(NamedTuple):
+    """Addresses, each a host and a port, at which a worker answers; None for no endpoint."""
+
+    metrics: tuple[str, int] | None = None
+    probes: tuple[str, int] | None = None
+
+
+class Logging(NamedTuple):
+    """How a command logs."""
+
+    level: str
+    form: str
+
+    def set_up(self) -> None:
+        """Log to standard error from now on."""
+        from pgflow_cli.look.logs import set_up_logging
+
+        set_up_logging(self.level, self.form)
+
+
+def _logging(log_level: LogLevel = "info", log_format: LogFormat = "text") -> Logging:
+    return Logging(log_level, log_format)
+
+
+def _quiet_logging(log_level: LogLevel = "warning", log_format: LogFormat = "text") -> Logging:
+    return Logging(log_level, log_format)
+
+
+Logs = Annotated[Logging, Made(_logging)]
+QuietLogs = Annotated[Logging, Made(_quiet_logging)]
+"""The same, for a command whose answer is what matters: it logs warnings."""
 
 
 def made_of(options: Mapping[str, tuple[Any, Any]], make: Callable[..., Any]) -> Made:

@@ -207,7 +207,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
         stored = await self._ask(entities.read_entity(kind.name, check_entity_key(key)))
         return kind.snapshot(stored, self._envelopes)
 
-    async def publish(self, topic: str, payload: Any, *, key: str | None = None) -> None:
+    async def publish(self, topic: str, payload: Any, *, key: str | None = None) -> int:
         """Publish an event for relays to deliver. Through :meth:`App.using` it is part of the
         caller's transaction.
 
@@ -216,12 +216,15 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
             payload: Content; anything JSON.
             key: Events of one key are delivered in their order; None if any order will do.
 
+        Returns:
+            The number of the event.
+
         Raises:
             InvalidArgument: No event can have the topic or the key.
             NotStorable: The payload cannot be stored.
         """
         text = encode_event(topic, payload, key, self._envelopes)
-        await self._ask(outbox.publish(topic, text, key), once=True)
+        return await self._ask(outbox.publish(topic, text, key), once=True)
 
     async def cancel(self, key: str, *, why: str = "cancelled", by: str | None = None) -> None:
         """Cancel a run. Its code may clean up. RunNotFound if no run has the key."""

@@ -13,7 +13,8 @@ from pgflow._db.calls import schedules
 from pgflow._db.calls.schedules import BackfilledSlot, BackfillOverlap, StartedSlot
 from pgflow._flow.schedules import Schedule, told_of
 from pgflow._flow.workflow import Workflow
-from pgflow._model.options import StartOptions
+from pgflow._model.durations import Duration, duration
+from pgflow._model.options import DEFAULT_QUEUE
 from pgflow._model.schedules import MOST_LATE, declaration, read_spec, slots_between
 
 
@@ -60,8 +61,11 @@ class AsyncSchedules(AsyncBudgets):
         schedule: Schedule,
         workflow: str,
         arguments: Mapping[str, Any],
-        options: StartOptions = StartOptions(),  # noqa: B008 - it is frozen
         *,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        labels: Mapping[str, str] | None = None,
         slot_parameter: str | None = None,
         why: str | None = None,
         by: str | None = None,
@@ -73,7 +77,10 @@ class AsyncSchedules(AsyncBudgets):
             schedule: Its slots and policies.
             workflow: Name of the workflow of its runs.
             arguments: Arguments of its runs by name; nothing checks them here.
-            options: Queue, priority, timeout and labels of its runs.
+            queue: Queue of its runs.
+            priority: Their priority; lower numbers go first.
+            timeout: Time after which a run that is not over is cancelled; None for never.
+            labels: Their labels.
             slot_parameter: Name of the parameter that gets the slot; None for none.
             why: The reason, kept with the change.
             by: Name of the person or service that asks.
@@ -87,14 +94,14 @@ class AsyncSchedules(AsyncBudgets):
         declared = declaration(
             replace(schedule.declared, name=name),
             workflow,
-            options.queue,
-            options.priority,
-            options.timeout,
+            queue,
+            priority,
+            duration(timeout, "timeout of a schedule"),
             "",
             slot_parameter,
         )
-        labels, text = dict(options.labels) or None, json.dumps(arguments)
-        return await self._ask(schedules.set_schedule(declared, text, labels, why, by))
+        text = json.dumps(arguments)
+        return await self._ask(schedules.set_schedule(declared, text, labels or None, why, by))
 
     async def remove_schedule(
         self, name: str, *, why: str | None = None, by: str | None = None
