@@ -18,7 +18,7 @@ from typer.main import get_command, get_group
 
 from pgflow_cli import version as own_version
 from pgflow_cli.look import failures
-from pgflow_cli.look.help import PLAIN, Command, Group
+from pgflow_cli.look.help import PLAIN, Group, make_group
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Begin": {
@@ -269,8 +269,8 @@ def make_command(name: str, place: str) -> Any:
     if isinstance(found, typer.Typer):
         command: Any = get_group(found)
     else:
-        alone = typer.Typer(add_completion=False, **PLAIN)
-        alone.command(name, cls=Command)(found)
+        alone = make_group(name, "")
+        alone.command(name)(found)
         command = get_command(alone)
     command.name = name
     return command

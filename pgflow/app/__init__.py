@@ -7,6 +7,7 @@ runs workflows and steps of both colours.
 
 from pgflow.app._async import AsyncApp, twin_of
 from pgflow.app._base import AppBase
+from pgflow.app._connection import ConnectionClient
 from pgflow.app._sync import App, wake_and_tell
 
-__all__ = ["App", "AppBase", "AsyncApp", "twin_of", "wake_and_tell"]
+__all__ = ["App", "AppBase", "AsyncApp", "ConnectionClient", "twin_of", "wake_and_tell"]

@@ -9,6 +9,7 @@ a placeholder in its place.
 """
 
 from pgflow._db.calls.replay import Idleness
+from pgflow._db.calls.updates import Reply
 from pgflow.inspect.batches import BatchRow, list_batches
 from pgflow.inspect.budgets import (
     BudgetRow,
@@ -23,6 +24,7 @@ from pgflow.inspect.budgets import (
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now, has_passed
+from pgflow.inspect.connecting import connect, resolve_dsn
 from pgflow.inspect.decided import DecidedRow, list_decided
 from pgflow.inspect.documents import DocumentRow, list_documents
 from pgflow.inspect.entities import (
@@ -40,6 +42,7 @@ from pgflow.inspect.gates import (
     list_gates,
     list_gates_below,
     read_shape,
+    speaks_for_others,
 )
 from pgflow.inspect.health import (
     Deadlock,
@@ -145,6 +148,8 @@ from pgflow.inspect.runs import (
     list_outcomes,
     list_runs,
     read_output,
+    read_published,
+    read_reply,
     read_state,
     read_statuses,
     sample_chains,
@@ -264,6 +269,7 @@ __all__ = [
     "Rates",
     "RelayChangeRow",
     "RelayRow",
+    "Reply",
     "RunDetail",
     "RunFilter",
     "RunRow",
@@ -301,6 +307,7 @@ __all__ = [
     "check_books",
     "check_proof",
     "check_workers",
+    "connect",
     "count_ended",
     "count_left",
     "count_left_messages",
@@ -394,8 +401,10 @@ __all__ = [
     "read_output",
     "read_progress",
     "read_proof",
+    "read_published",
     "read_pulse",
     "read_rates",
+    "read_reply",
     "read_seal_lag",
     "read_server",
     "read_shape",
@@ -404,8 +413,10 @@ __all__ = [
     "read_trace",
     "read_view_costs",
     "readable",
+    "resolve_dsn",
     "sample_chains",
     "search_runs",
+    "speaks_for_others",
     "stream",
     "stream_async",
     "sum_charges",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
@@ -12,9 +13,11 @@ from pgflow_cli.look.parsing import refuse_empty
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
+    from types import TracebackType
 
     import psycopg
 
+    from pgflow.app import ConnectionClient
     from pgflow.inspect import Question
 
 T = TypeVar("T")
@@ -36,7 +39,7 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
         dsn: Connection string that the command was given.
         migrate: True to install the schema in the embedded server's database, if it lacks it.
     """
-    from pgflow._db.dsn import resolve_dsn
+    from pgflow.inspect import resolve_dsn
 
     found = resolve_dsn(dsn)
     if found is not None:
@@ -52,18 +55,10 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """Return a connection in autocommit mode, to a server that takes writes unless the connection
-    string says otherwise.
+    """Return a connection of a command; see `pgflow.inspect.connect`."""
+    from pgflow.inspect import connect as connect_patiently
 
-    It may be through a pooler. Texts and times come as they are read here. Its server must answer,
-    or at least be there: a command waits for a long query, and not for a server that is frozen.
-    """
-    from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
-    from pgflow._db.connect import connect as connect_patiently
-
-    return connect_patiently(
-        ConnectOptions(dsn, prepare_threshold=None), "pgflow cli", PATIENCE_SECONDS
-    )
+    return connect_patiently(dsn, name="pgflow cli")
 
 
 def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
@@ -108,6 +103,54 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
         require_schema(connection)
         with naming_refusals(connection):
             yield connection
+
+
+class Database:
+    """The database of a command. It is connected to when the command first asks it something, so a
+    mistake in the command line is found before.
+    """
+
+    def __init__(self, dsn: str | None) -> None:
+        self._given = dsn
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Return it; nothing is connected yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> bool | None:
+        """Close the connection, if there is one."""
+        return self._opened.__exit__(kind, error, at)
+
+    @property
+    def dsn(self) -> str:
+        """Its connection string."""
+        return find_dsn(self._given)
+
+    @cached_property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The connection; see `opened`."""
+        return self._opened.enter_context(opened(self._given))
+
+    @cached_property
+    def client(self) -> ConnectionClient:
+        """A client on the connection."""
+        from pgflow.app import ConnectionClient
+
+        return ConnectionClient(self.connection)
+
+    def ask(self, question: Question[T]) -> T:
+        """Return the answer to a reader's question. Commands hold no statements of their own."""
+        return fetch(self.connection, question)
+
+    def now(self) -> datetime:
+        """Return the time by the database's clock, from which ages are computed."""
+        return database_now(self.connection)
 
 
 def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:

@@ -117,8 +117,13 @@ class Filters:
         )
 
 
+def split_words(given: list[str] | None) -> list[str]:
+    """Return the words of an option that takes several, with commas or repeated."""
+    return [word for text in given or () for word in text.split(",")]
+
+
 def _known_statuses(statuses: list[str]) -> list[str]:
-    words = [word for status in statuses for word in status.split(",")]
+    words = split_words(statuses)
     for word in words:
         if word not in STATUSES:
             close = difflib.get_close_matches(word, STATUSES, 1)
@@ -191,21 +196,14 @@ def complete_key(incomplete: str) -> list[str]:
         return []
     import psycopg
 
-    from pgflow._db.connect import ConnectOptions, connect
     from pgflow.errors import InvalidArgument
-    from pgflow.inspect import find_keys
+    from pgflow.inspect import connect, find_keys
 
     try:
-        with connect(
-            ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0
-        ) as connection:
+        with connect(dsn, connect_timeout_seconds=2, patience_seconds=2.0) as connection:
             return fetch(connection, find_keys(incomplete))
-    except (
-        psycopg.Error,
-        InvalidArgument,
-        UnicodeEncodeError,
-    ):  # the latter two: the typed part is not text
-        return []
+    except (psycopg.Error, InvalidArgument, UnicodeEncodeError):
+        return []  # the latter two: the typed part is not text
 
 
 Key = Annotated[

@@ -11,6 +11,7 @@ from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import Command, make_group
 from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import DryRun, Yes, confirm_removal
 from pgflow_cli.look.output import (
     AsCsv,
     AsJson,
@@ -25,7 +26,6 @@ from pgflow_cli.look.output import (
     print_rows,
 )
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.runs.orders import DryRun, Yes, confirm_removal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.look.database import Dsn, database_now, fetch, opened
+from pgflow_cli.look.options import DryRun, Yes, confirm_removal
 from pgflow_cli.look.output import AsJson, choose_form, many, note, plain, print_one, when
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.runs.orders import DryRun, Yes, confirm_removal
 
 if TYPE_CHECKING:
     from datetime import datetime
