@@ -200,7 +200,7 @@ from pgflow.inspect.timeline import (
 )
 from pgflow.inspect.traces import derive_ids, read_trace
 from pgflow.inspect.versions import PatchRow, VersionRow, list_patches, list_versions
-from pgflow.inspect.words import describe_error, encoded, readable
+from pgflow.inspect.words import describe_error, describe_reason, encoded, readable
 from pgflow.inspect.workers import (
     HeldRun,
     Holder,
@@ -318,6 +318,7 @@ __all__ = [
     "database_now",
     "derive_ids",
     "describe_error",
+    "describe_reason",
     "encoded",
     "find_detail",
     "find_entity",

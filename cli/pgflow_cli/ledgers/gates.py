@@ -176,10 +176,10 @@ class AskedGate:
         if node is None and any(_is_of(one.name, first) for one in open_gates):
             node, words = first, words[1:]
         elif node is None and first is not None and open_gates:
-            if any(_is_of(name, first) for name in ask(list_gate_names(named))):
-                raise Mistake(
-                    f"gate {first!r} of run {named!r} was answered: {_listed(open_gates)}"
-                )
+            answered = any(_is_of(name, first) for name in ask(list_gate_names(named)))
+            if answered:
+                rest = _listed(open_gates)
+                raise Mistake(f"gate {first!r} of run {named!r} was answered: {rest}")
         meant = [one for one in open_gates if node is None or _is_of(one.name, node)]
         if open_gates and not meant:
             raise Mistake(f"run {named!r} waits at no gate {node!r}: {_listed(open_gates)}")
