@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from pgflow.inspect import Question, RunDetail, RunFilter, RunRow
+    from pgflow_cli.look.database import Database
 
 T = TypeVar("T")
 
@@ -144,6 +145,18 @@ def find(connection: psycopg.Connection[Any], key: str, question: Question[T]) -
         return fetch(connection, question)
     except RunNotFound:
         raise Mistake(f"no run has the key {key!r}{_similar_keys(connection, key)}") from None
+
+
+def exists(database: Database, key: str) -> bool:
+    """Return True if a run has the key."""
+    from pgflow.errors import RunNotFound
+    from pgflow.inspect import find_run as run_of
+
+    try:
+        database.ask(run_of(key))
+    except RunNotFound:
+        return False
+    return True
 
 
 def find_run(connection: psycopg.Connection[Any], key: str) -> RunRow:
