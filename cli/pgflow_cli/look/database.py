@@ -13,6 +13,7 @@ from pgflow_cli.look.parsing import refuse_empty
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
+    from types import TracebackType
 
     import psycopg
 
@@ -38,7 +39,7 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
         dsn: Connection string that the command was given.
         migrate: True to install the schema in the embedded server's database, if it lacks it.
     """
-    from pgflow._db.dsn import resolve_dsn
+    from pgflow.inspect import resolve_dsn
 
     found = resolve_dsn(dsn)
     if found is not None:
@@ -54,18 +55,10 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """Return a connection in autocommit mode, to a server that takes writes unless the connection
-    string says otherwise.
+    """Return a connection of a command; see `pgflow.inspect.connect`."""
+    from pgflow.inspect import connect as connect_patiently
 
-    It may be through a pooler. Texts and times come as they are read here. Its server must answer,
-    or at least be there: a command waits for a long query, and not for a server that is frozen.
-    """
-    from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
-    from pgflow._db.connect import connect as connect_patiently
-
-    return connect_patiently(
-        ConnectOptions(dsn, prepare_threshold=None), "pgflow cli", PATIENCE_SECONDS
-    )
+    return connect_patiently(dsn, name="pgflow cli")
 
 
 def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
@@ -128,9 +121,14 @@ class Database:
         """Return it; nothing is connected yet."""
         return self
 
-    def __exit__(self, *error: object) -> bool | None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> bool | None:
         """Close the connection, if there is one."""
-        return self._opened.__exit__(*error)
+        return self._opened.__exit__(kind, error, at)
 
     @property
     def dsn(self) -> str:

@@ -42,32 +42,50 @@ class Made:
     make: Callable[..., Any]
 
 
+_LAST = ("as_json", "as_csv", "dsn")
+"""Options that come last in the help."""
+
+
+class _Call:
+    """A function with the options that it and its parts need."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._own: list[str] = []
+        self._parts: dict[str, _Call] = {}
+        self.options: list[inspect.Parameter] = []
+        for parameter in inspect.signature(function, eval_str=True).parameters.values():
+            marks = getattr(parameter.annotation, "__metadata__", ())
+            made = next((mark for mark in marks if isinstance(mark, Made)), None)
+            if made is None:
+                self._own.append(parameter.name)
+                self.options.append(parameter)
+            else:
+                self._parts[parameter.name] = part = _Call(made.make)
+                self.options += part.options
+
+    def call(self, given: dict[str, Any], opened: ExitStack) -> Any:
+        """Return what the function returns for these options."""
+        parts = {name: part.call(given, opened) for name, part in self._parts.items()}
+        for name, part in parts.items():
+            parts[name] = opened.enter_context(part) if hasattr(part, "__exit__") else part
+        return self._function(**{name: given[name] for name in self._own}, **parts)
+
+
 def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command as typer takes it: with options in place of parameters that are made."""
-    makers: dict[str, tuple[Callable[..., Any], list[str]]] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        marks = getattr(parameter.annotation, "__metadata__", ())
-        made = next((mark for mark in marks if isinstance(mark, Made)), None)
-        if made is None:
-            parameters.append(parameter)
-            continue
-        own = inspect.signature(made.make, eval_str=True).parameters
-        makers[parameter.name] = made.make, list(own)
-        parameters += own.values()
+    whole = _Call(command)
+    options = sorted(whole.options, key=lambda option: option.name in _LAST)
 
     def call(**given: Any) -> Any:
         with ExitStack() as opened:
-            for name, (make, options) in makers.items():
-                value = make(**{option: given.pop(option) for option in options})
-                given[name] = opened.enter_context(value) if hasattr(value, "__exit__") else value
-            return command(**given)
+            return whole.call(given, opened)
 
     call.__name__, call.__doc__ = command.__name__, command.__doc__
     call.__module__ = command.__module__
-    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    call.__annotations__ = {each.name: each.annotation for each in options}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options]
     )
     return call
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from pgflow.inspect import Question, RunDetail, RunFilter, RunRow
+    from pgflow_cli.look.database import Database
 
 T = TypeVar("T")
 
@@ -117,8 +118,13 @@ class Filters:
         )
 
 
+def split_words(given: list[str] | None) -> list[str]:
+    """Return the words of an option that takes several, with commas or repeated."""
+    return [word for text in given or () for word in text.split(",")]
+
+
 def _known_statuses(statuses: list[str]) -> list[str]:
-    words = [word for status in statuses for word in status.split(",")]
+    words = split_words(statuses)
     for word in words:
         if word not in STATUSES:
             close = difflib.get_close_matches(word, STATUSES, 1)
@@ -139,6 +145,18 @@ def find(connection: psycopg.Connection[Any], key: str, question: Question[T]) -
         return fetch(connection, question)
     except RunNotFound:
         raise Mistake(f"no run has the key {key!r}{_similar_keys(connection, key)}") from None
+
+
+def exists(database: Database, key: str) -> bool:
+    """Return True if a run has the key."""
+    from pgflow.errors import RunNotFound
+    from pgflow.inspect import find_run as run_of
+
+    try:
+        database.ask(run_of(key))
+    except RunNotFound:
+        return False
+    return True
 
 
 def find_run(connection: psycopg.Connection[Any], key: str) -> RunRow:
@@ -191,21 +209,14 @@ def complete_key(incomplete: str) -> list[str]:
         return []
     import psycopg
 
-    from pgflow._db.connect import ConnectOptions, connect
     from pgflow.errors import InvalidArgument
-    from pgflow.inspect import find_keys
+    from pgflow.inspect import connect, find_keys
 
     try:
-        with connect(
-            ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0
-        ) as connection:
+        with connect(dsn, connect_timeout_seconds=2, patience_seconds=2.0) as connection:
             return fetch(connection, find_keys(incomplete))
-    except (
-        psycopg.Error,
-        InvalidArgument,
-        UnicodeEncodeError,
-    ):  # the latter two: the typed part is not text
-        return []
+    except (psycopg.Error, InvalidArgument, UnicodeEncodeError):
+        return []  # the latter two: the typed part is not text
 
 
 Key = Annotated[

@@ -18,11 +18,11 @@ import typer
 
 from pgflow_cli.look.database import Dsn, database_now, fetch, opened
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
+from pgflow_cli.look.options import Yes, confirm_removal
 from pgflow_cli.look.output import AsJson, choose_form, many, note, plain, print_one, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
 from pgflow_cli.runs.declared import WORKFLOW
-from pgflow_cli.runs.orders import Yes, confirm_removal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,6 +12,7 @@ import typer
 
 from pgflow_cli.look.database import Dsn, as_row, fetch, opened
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.options import Keys
 from pgflow_cli.look.output import AsJson, Form, choose_form, dump, many, note, shown
 from pgflow_cli.look.selection import (
     Filters,
@@ -24,7 +25,6 @@ from pgflow_cli.look.selection import (
     WorkflowNames,
     find_run,
 )
-from pgflow_cli.runs.orders import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
