@@ -24,13 +24,11 @@ from pgflow_cli.files.declared import (
 )
 from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import (
     STYLES,
-    AsJson,
     Column,
     Form,
-    Row,
-    choose_form,
     console,
     make_table,
     many,
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
     from pgflow.declare import DryRun, Graph
     from pgflow.declare.graph import Node
     from pgflow.declare.play.placeholders import Misfits
+    from pgflow.declare.play.trace import Entry
 
 LARGEST_STUBS_BYTES = 64 << 20
 
@@ -109,10 +108,9 @@ def dry_run(
     ] = Dialect.ARCHON,
     search: SearchPath = None,
     watch: Watch = False,
-    as_json: AsJson = None,
+    form: Answer,
 ) -> None:
     """Shows what a run would do, without running it."""
-    form = choose_form(as_json=as_json)
     if stubs_init is not None and (stubs is not None or default_stubs or watch):
         raise Mistake("--stubs-init writes stubs and plays nothing: pass it alone")
     if not exec_code and (cwd is not None or env):
@@ -327,9 +325,8 @@ def _draw(told: DryRun) -> None:
     from rich.text import Text
 
     out = console()
-    rows = [entry.as_json() for entry in told.trace]
-    if rows:
-        out.print(make_table(_COLUMNS, rows, out.width))
+    if told.trace:
+        out.print(make_table(_COLUMNS, told.trace, out.width))
         out.print("")
     out.print(
         Text.assemble("The run would end as ", (told.outcome, STYLES.get(told.outcome, "bold")))
@@ -338,34 +335,35 @@ def _draw(told: DryRun) -> None:
         out.print(
             Text.assemble("It would say: ", _cell(told.summary)), overflow="ellipsis", no_wrap=True
         )
-    if told.missing:
-        note(f"no stub for {', '.join(map(shown, told.missing))}")
-    if told.made_up:
-        note(f"made up: the output of {', '.join(map(shown, told.made_up))}")
-    if told.unasked:
-        note(f"not asked so often: {', '.join(map(shown, told.unasked))}")
-    if told.unused:
-        note(f"unused stubs: {', '.join(map(shown, told.unused))}")
+    for words, names in (
+        ("no stub for", told.missing),
+        ("made up: the output of", told.made_up),
+        ("not asked so often:", told.unasked),
+        ("unused stubs:", told.unused),
+    ):
+        if names:
+            note(f"{words} {', '.join(map(shown, names))}")
 
 
 def _cell(value: Any) -> Text:
     return plain("" if value is None else shown(str(value)[:2_000]))
 
 
-def _node(row: Row) -> Text:
-    return _cell(row["id"] if row.get("iteration") is None else f"{row['id']} #{row['iteration']}")
+def _node(entry: Entry) -> Text:
+    number = "" if entry.iteration is None else f" #{entry.iteration}"
+    return _cell(f"{entry.id}{number}")
 
 
-def _state(row: Row) -> Text:
+def _state(entry: Entry) -> Text:
     from rich.text import Text
 
-    return Text(row["state"], style=_STATES.get(row["state"], ""))
+    return Text(entry.state, style=_STATES.get(entry.state, ""))
 
 
 _COLUMNS = [
     Column("NODE", _node, most=36),
-    Column("MODE", lambda row: plain(row["type"])),
+    Column("MODE", "type"),
     Column("STATE", _state),
-    Column("OUTPUT", lambda row: _cell(row.get("output")), most=60, from_width=70),
-    Column("WHY", lambda row: _cell(row["reason"]), takes_rest=True, most=200),
+    Column("OUTPUT", lambda entry: _cell(entry.output), most=60, from_width=70),
+    Column("WHY", lambda entry: _cell(entry.reason), takes_rest=True, most=200),
 ]

@@ -6,13 +6,14 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Made
-from pgflow_cli.look.output import STYLES, Column, LogFormat, LogLevel, age
+from pgflow_cli.look.output import STYLES, Column, LogFormat, LogLevel, age, shown
 from pgflow_cli.look.parsing import seconds_option
 
 if TYPE_CHECKING:
@@ -130,6 +131,28 @@ def counted(name: str, title: str = "") -> Column:
 def names_of(kind: Any) -> tuple[str, ...]:
     """Return the attributes of the rows of a class, in their order."""
     return tuple(kind.__dataclass_fields__)
+
+
+OutputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Write to this file instead of standard output.", show_default=False
+    ),
+]
+
+
+def open_file(path: Path, mode: Literal["r", "w"]) -> IO[str]:
+    """Open a file that the command line names.
+
+    Raises:
+        Mistake: It cannot be opened.
+    """
+    try:
+        return path.open(mode, encoding="utf-8")
+    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
+        verb = "read" if mode == "r" else "written"
+        why = getattr(error, "strerror", None) or error
+        raise Mistake(f"{shown(str(path))} cannot be {verb}: {why}") from error
 
 
 def confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:

@@ -13,14 +13,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import shown
 from pgflow_cli.look.parsing import read_toml
-
-if TYPE_CHECKING:
-    from pgflow._flow.schedules import Schedule
 
 NAME: Final = "triggers.toml"
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -206,7 +203,7 @@ def _check_webhook(place: str, trigger: Trigger) -> None:
         raise Mistake(f"{place}: secret is the name of a variable of the environment, or a list")
 
 
-def schedule_of(trigger: Trigger, place: str = "") -> Schedule:
+def schedule_of(trigger: Trigger, place: str = "") -> Any:
     """Return the schedule of a trigger.
 
     Raises:
