@@ -58,6 +58,27 @@ def _limits(
     }
 
 
+def _settings(
+    *,
+    max_runs: Annotated[
+        int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once.")] = 50,
+    queue: QueueNames = None,
+    dead_after: DeadAfter = 10.0,
+) -> dict[str, Any]:
+    """Return options of the worker, as `AsyncApp.worker` takes them."""
+    from pgflow.app import Tally
+
+    return {
+        "queues": sorted(set(queue or ())),
+        "concurrency": concurrency,
+        "poll_seconds": 0.5,
+        "dead_after": dead_after,
+        "tally": Tally(max_runs),
+    }
+
+
 def tick(
     target: Annotated[
         str,
@@ -67,18 +88,13 @@ def tick(
     ],
     *,
     limited: Annotated[dict[str, Any], Made(_limits)],
-    max_runs: Annotated[
-        int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)
-    ] = None,
+    given: Annotated[dict[str, Any], Made(_settings)],
     exclusive: Annotated[
         bool,
         typer.Option(
             "--exclusive", help="Do nothing if another exclusive tick of these queues is at work."
         ),
     ] = False,
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once.")] = 50,
-    queue: QueueNames = None,
-    dead_after: DeadAfter = 10.0,
     logs: QuietLogs,
     form: Answer,
     dsn: Dsn = None,
@@ -89,7 +105,6 @@ def tick(
     and ends with a summary and the time of the next timer or slot. SIGTERM hands back what is not
     done. In GitHub Actions it also annotates the run.
     """
-    from pgflow.app import Tally
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.drain import Limits, drain_once
     from pgflow_cli.ops.serving import Stop, leave, spare_what_is_loaded
@@ -101,15 +116,8 @@ def tick(
         limits = Limits(**limited, began_at=db.now())
     app = load_app(target, found, without_session=True)
     spare_what_is_loaded()
-    queues = sorted(set(queue)) if queue else app.queues
-    settings = {
-        "queues": queues,
-        "concurrency": concurrency,
-        "poll_seconds": 0.5,
-        "grace_seconds": limits.grace,
-        "dead_after": dead_after,
-        "tally": Tally(max_runs),
-    }
+    queues = given["queues"] or app.queues
+    settings = {**given, "queues": queues, "grace_seconds": limits.grace}
     with _alone(found, queues) if exclusive else nullcontext(True) as is_alone:
         if not is_alone:
             note("Another exclusive tick of these queues is at work: nothing was done.")
