@@ -173,11 +173,11 @@ def dry_run(
 
     def once() -> None:
         graph = read_graph(file, search=folders)
-        told = programs.play(graph, folders, given.options(graph))
+        played = programs.play(graph, folders, given.options(graph))
         if form is Form.JSON:
-            say_json(told.as_json(), indent=2 if sys.stdout.isatty() else None)
+            say_json(played.as_json(), indent=2 if sys.stdout.isatty() else None)
         else:
-            _draw(told)
+            _draw(played)
         sys.stdout.flush()
 
     if watch:
@@ -336,25 +336,27 @@ _STATES = {
 }
 
 
-def _draw(told: DryRun) -> None:
+def _draw(played: DryRun) -> None:
     from rich.text import Text
 
     out = console()
-    if told.trace:
-        out.print(make_table(_COLUMNS, told.trace, out.width))
+    if played.trace:
+        out.print(make_table(_COLUMNS, played.trace, out.width))
         out.print("")
     out.print(
-        Text.assemble("The run would end as ", (told.outcome, STYLES.get(told.outcome, "bold")))
+        Text.assemble("The run would end as ", (played.outcome, STYLES.get(played.outcome, "bold")))
     )
-    if told.summary:
+    if played.summary:
         out.print(
-            Text.assemble("It would say: ", _cell(told.summary)), overflow="ellipsis", no_wrap=True
+            Text.assemble("It would say: ", _cell(played.summary)),
+            overflow="ellipsis",
+            no_wrap=True,
         )
     for words, names in (
-        ("no stub for", told.missing),
-        ("made up: the output of", told.made_up),
-        ("not asked so often:", told.unasked),
-        ("unused stubs:", told.unused),
+        ("no stub for", played.missing),
+        ("made up: the output of", played.made_up),
+        ("not asked so often:", played.unasked),
+        ("unused stubs:", played.unused),
     ):
         if names:
             note(f"{words} {', '.join(map(shown, names))}")

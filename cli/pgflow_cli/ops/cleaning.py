@@ -1,6 +1,6 @@
 """``pgflow cleanup``: removing what runs of files that have ended left in a folder.
 
-The database says which runs have ended. A run that it does not know, or that worked in another
+Whether a run has ended is read from the database. A run that it does not know, or that worked in another
 folder, may be one of another database, so it is left alone unless that is asked for.
 """
 
@@ -121,7 +121,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Look:
-    """A look at what runs have left, by what the database says of them.
+    """A look at what runs have left, and at their state in the database.
 
     Attributes:
         db: The database.

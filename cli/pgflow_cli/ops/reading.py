@@ -1,7 +1,7 @@
 """``pgflow sql``: questions to the database that cannot change it.
 
 They take the way of :mod:`pgflow.inspect.sheet`, as those of the console do: by the login of an
-auditor, and only over what is pgflow's. It says what is refused and why.
+auditor, and only over what is pgflow's. That module documents what is refused and why.
 """
 
 from __future__ import annotations

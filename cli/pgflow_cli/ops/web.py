@@ -330,15 +330,15 @@ def read_tokens(path: Path) -> Auth:
     ``acts_as``.
 
     Raises:
-        Mistake: It cannot be read, or says something else.
+        Mistake: It cannot be read, or has other content.
     """
     from pgflow.errors import InvalidArgument
     from pgflow.web import Principal, Tokens
 
-    said = read_toml(path)
+    given = read_toml(path)
     principals: dict[str, Principal] = {}
     try:
-        for name, one in said.items():
+        for name, one in given.items():
             token = _token(path, name, one)
             if token in principals:
                 raise Mistake(f"{path}: {name} has the token of {principals[token].name}")
@@ -348,8 +348,8 @@ def read_tokens(path: Path) -> Auth:
         raise Mistake(f"{path}: {error}") from None
 
 
-def _token(path: Path, name: str, said: Mapping[str, Any]) -> str:
+def _token(path: Path, name: str, given: Mapping[str, Any]) -> str:
     known = {"token", "roles", "acts_as"}
-    if not isinstance(said, dict) or not isinstance(said.get("token"), str) or set(said) - known:
+    if not isinstance(given, dict) or not isinstance(given.get("token"), str) or set(given) - known:
         raise Mistake(f"{path}: {name} is a table with token, roles and perhaps acts_as")
-    return str(said["token"])
+    return str(given["token"])

@@ -289,7 +289,7 @@ after which `pg_jit_available` is false.
 
 
 def check_compiling(patient: Patient) -> Findings:
-    """Check whether a look at a view is compiled first. What pgflow itself says never is."""
+    """Check whether a look at a view is compiled first. Statements of pgflow itself never are."""
     from pgflow.inspect import read_view_costs
 
     with patient.connection.transaction():

@@ -108,11 +108,11 @@ def check_deadlocks(patient: Patient) -> Findings:
     found = patient.ask(health.list_deadlocks(limit=None))
     if not found:
         return "no runs wait for each other"
-    told = [f"{one.key} waits for {_WAITS[one.what].format(one.waits_for)}" for one in found]
-    rest = [f"and {len(told) - MOST_NAMED} more"] if len(told) > MOST_NAMED else []
+    waits = [f"{one.key} waits for {_WAITS[one.what].format(one.waits_for)}" for one in found]
+    rest = [f"and {len(waits) - MOST_NAMED} more"] if len(waits) > MOST_NAMED else []
     yield warn(
         f"{many(len({one.key for one in found}), 'run')} wait for each other for ever: "
-        + "; ".join(told[:MOST_NAMED] + rest),
+        + "; ".join(waits[:MOST_NAMED] + rest),
         f"pgflow cancel {found[0].key}, or another of them; then take locks and turns in one order",
     )
 
