@@ -347,11 +347,8 @@ def _draw(played: DryRun) -> None:
         Text.assemble("The run would end as ", (played.outcome, STYLES.get(played.outcome, "bold")))
     )
     if played.summary:
-        out.print(
-            Text.assemble("It would say: ", _cell(played.summary)),
-            overflow="ellipsis",
-            no_wrap=True,
-        )
+        line = Text.assemble("It would say: ", _cell(played.summary))
+        out.print(line, overflow="ellipsis", no_wrap=True)
     for words, names in (
         ("no stub for", played.missing),
         ("made up: the output of", played.made_up),

@@ -115,13 +115,11 @@ class _Human:
 def _say_object(verdict: Verdict) -> None:
     from pgflow.declare.reading import family_of
 
-    problems_by_kind = {
+    found = {
         name: [as_object(problem, ("message", "line", "column")) for problem in problems]
         for name, problems in (("errors", verdict.errors), ("warnings", verdict.warnings))
     }
     graph = verdict.graph
     kind = family_of(verdict.file) if graph is None else graph.family
     nodes = None if graph is None else len(graph.nodes)
-    say_json(
-        {"file": verdict.file, "kind": kind, "nodes": nodes, "ok": verdict.ok, **problems_by_kind}
-    )
+    say_json({"file": verdict.file, "kind": kind, "nodes": nodes, "ok": verdict.ok, **found})

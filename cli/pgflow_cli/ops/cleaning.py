@@ -1,7 +1,7 @@
 """``pgflow cleanup``: removing what runs of files that have ended left in a folder.
 
-Whether a run has ended is read from the database. A run that it does not know, or that worked in another
-folder, may be one of another database, so it is left alone unless that is asked for.
+Whether a run has ended is read from the database. A run that it does not know, or that worked in
+another folder, may be one of another database, so it is left alone unless that is asked for.
 """
 
 from __future__ import annotations
