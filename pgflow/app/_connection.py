@@ -92,4 +92,6 @@ class ConnectionClient(Client):
                 run(self._connection, worker.notify(DONE_CHANNEL, text))
         except psycopg.Error as error:
             # The mail is committed, so it must not be sent again, and the next poll wakes too.
-            log.warning("cannot notify a worker, its next poll will find it: %s", redacted(error))
+            log.warning(
+                "could not notify a worker, so its next poll picks this up: %s", redacted(error)
+            )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pgflow_cli.look.database import fetch, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.output import shown
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def _recorded(dsn: str | None, key: str) -> dict[str, Any] | None:
     from pgflow.errors import RunNotFound
     from pgflow.inspect import find_detail
 
-    with opened(dsn) as connection:
+    with Database(dsn) as database:
         try:
-            found = fetch(connection, find_detail(key)).input
+            found = database.ask(find_detail(key)).input
         except RunNotFound:
             return None
     inputs = found.get("inputs") if isinstance(found, dict) else None
@@ -59,8 +59,8 @@ def _recorded(dsn: str | None, key: str) -> dict[str, Any] | None:
 
 def _ask(one: Input) -> str:
     """Return a person's text for one input, which has more than blanks."""
-    said = " ".join(one.description.split())[:_MOST_CHARS]
-    text = shown(f"{one.name} ({said})" if said else one.name)
+    description = " ".join(one.description.split())[:_MOST_CHARS]
+    text = shown(f"{one.name} ({description})" if description else one.name)
     while True:
         typer.echo(f"{text}: ", nl=False, err=True)  # standard output is for the result
         answer = sys.stdin.readline()
