@@ -108,10 +108,13 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
 class Database:
     """The database of a command. It is connected to when the command first asks it something, so a
     mistake in the command line is found before.
+
+    Attributes:
+        given: Connection string that the command was given; None for that of the environment.
     """
 
     def __init__(self, dsn: str | None) -> None:
-        self._given = dsn
+        self.given = dsn
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
@@ -130,12 +133,12 @@ class Database:
     @property
     def dsn(self) -> str:
         """Its connection string."""
-        return find_dsn(self._given)
+        return find_dsn(self.given)
 
     @cached_property
     def connection(self) -> psycopg.Connection[Any]:
         """The connection; see `opened`."""
-        return self._opened.enter_context(opened(self._given))
+        return self._opened.enter_context(opened(self.given))
 
     @cached_property
     def client(self) -> ConnectionClient:

@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
-from pgflow_cli.files.declared import ProviderMap, SearchPath, check_search
+from pgflow_cli.files.declared import ProviderMap, SearchPath
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.output import LogFormat, LogLevel
 from pgflow_cli.look.parsing import (
     DeadAfter,
-    parse_amounts,
-    parse_pairs,
     refuse_no_folder,
     seconds_option,
 )
@@ -91,30 +89,26 @@ def serve(
     from pgflow_cli.ops.served.going import Going
     from pgflow_cli.ops.served.starts import Starts
     from pgflow_cli.ops.served.triggers import NAME, read_triggers
-    from pgflow_cli.runs.declared import Wishes
+    from pgflow_cli.runs.declared import FileOptions
 
     set_up_logging(log_level, log_format)
     refuse_no_folder("--files", files)
     folder = Path(os.path.realpath(files))
     found = read_triggers(folder / NAME if triggers is None else triggers)
-    pool = parse_amounts(budget) if budget else None
-    wishes = Wishes(
-        [],
-        [],
-        folder if cwd is None else cwd,
-        provider,
-        tuple(env or ()),
-        tuple(secret or ()),
-        pool is not None,
-        False,
-        tuple(ignore or ()),
-        search=check_search(search),
-        providers=parse_pairs(providers, "--map"),
+    given = FileOptions(
+        cwd=folder if cwd is None else cwd,
+        provider=provider,
+        providers=providers,
+        env=env,
+        secret=secret,
+        budget=budget,
+        ignore=ignore,
+        search=search,
     )
-    flows = Flows(folder, found, wishes)
+    flows = Flows(folder, found, given)
     stop = serving.Stop()
     app = AsyncApp(find_dsn(dsn), include=[declared])
-    starts = Starts(app, flows, found, pool)
+    starts = Starts(app, flows, found, given.pool)
     app.include(*starts.relays())
     going = Going(starts, Arrivals(starts, folder, look), folder, host, port)
     serving.spare_what_is_loaded()
