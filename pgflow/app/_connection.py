@@ -12,8 +12,9 @@ import psycopg
 from pgflow._client._sync.client import Client
 from pgflow._client._sync.session import Session
 from pgflow._client.gates import Mapping
-from pgflow._db.calls import start, worker
+from pgflow._db.calls import result, start, worker
 from pgflow._db.query import OnConnection, Query, Steps, run, run_steps
+from pgflow._model.durations import Duration
 from pgflow._worker.listener import DONE_CHANNEL, chunks
 from pgflow.app._sync import wake_and_tell
 from pgflow.errors import WrongState
@@ -74,7 +75,32 @@ class ConnectionClient(Client):
         self._note(started.chains, [started.lane_id])
 
     def _session(self) -> Session:
-        raise WrongState("a ConnectionClient does not wait for results: use an App")
+        return self
+
+    def ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        """For handles of runs."""
+        return self._ask(query, wakes=wakes)
+
+    def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
+        """For handles of runs: refuse, since nothing listens for results here.
+
+        Raises:
+            WrongState: Always.
+        """
+        del chain_id, timeout
+        raise WrongState(f"a ConnectionClient does not wait for run {key!r}: use an App")
+
+    def wait_for(
+        self,
+        what: str,
+        chain_id: int,
+        query: Query[T],
+        is_there: Callable[[T], bool],
+        timeout: Duration | None,
+    ) -> T | result.Ended:
+        """For handles of updates: refuse, see :meth:`wait`."""
+        del query, is_there
+        return self.wait(what, chain_id, timeout)
 
     def _note(self, chains: Iterable[int], lanes: Iterable[int]) -> None:
         self._chains.update(chains)
@@ -92,4 +118,6 @@ class ConnectionClient(Client):
                 run(self._connection, worker.notify(DONE_CHANNEL, text))
         except psycopg.Error as error:
             # The mail is committed, so it must not be sent again, and the next poll wakes too.
-            log.warning("cannot notify a worker, its next poll will find it: %s", redacted(error))
+            log.warning(
+                "could not notify a worker, so its next poll picks this up: %s", redacted(error)
+            )

@@ -110,7 +110,7 @@ class Database:
     mistake in the command line is found before.
 
     Attributes:
-        given: Connection string that the command was given; None for the usual one.
+        given: Connection string that the command was given; None for that of the environment.
     """
 
     def __init__(self, dsn: str | None) -> None:

@@ -2,62 +2,39 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from pgflow_cli.files.declared import ProviderMap, SearchPath, check_search
 from pgflow_cli.look.database import Dsn, find_dsn
-from pgflow_cli.look.options import Made
 from pgflow_cli.look.parsing import (
     DeadAfter,
-    parse_amounts,
-    parse_pairs,
     refuse_no_folder,
     seconds_option,
 )
-from pgflow_cli.ops.options import Concurrency, Logs, grace_option, port_option
-from pgflow_cli.runs.declared import Wishes
+from pgflow_cli.ops.options import Concurrency, Logs, grace_option, made_of, port_option
+from pgflow_cli.runs.declared import FileOptions
+
+_OF_ALL_RUNS = ("provider", "providers", "env", "secret", "budget", "ignore", "search")
+"""Options of `pgflow run FILE` that count for the runs of all files here."""
 
 
-def _wishes(
-    *,
-    cwd: Annotated[
-        Path | None, typer.Option(help="Folder to work in; else the files' own.")
-    ] = None,
-    search: SearchPath = None,
-    provider: Annotated[
-        str | None,
-        typer.Option(help="Who takes the turns of agents: cmd:COMMAND, stub:FILE, or a plug-in."),
-    ] = None,
-    providers: ProviderMap = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A variable that programs get too.")
-    ] = None,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="The same, and its value is never recorded."),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FIELD", help="A limit of agents that may be overlooked."),
-    ] = None,
-) -> Wishes:
-    """Return what counts for the runs of all files."""
-    return Wishes(
-        words=[],
-        inputs=[],
-        cwd=cwd,
-        provider=provider,
-        env=tuple(env or ()),
-        secrets=tuple(secret or ()),
-        ignored=tuple(ignore or ()),
-        search=check_search(search),
-        providers=parse_pairs(providers, "--map"),
-    )
+def _shared_options() -> dict[str, tuple[Any, Any]]:
+    parameters = inspect.signature(FileOptions, eval_str=True).parameters
+    cwd = typer.Option(help="Folder to work in; else the files' own.")
+    options: dict[str, tuple[Any, Any]] = {"cwd": (Annotated[Path | None, cwd], None)}
+    for name in _OF_ALL_RUNS:
+        kind, option = get_args(parameters[name].annotation)
+        option = copy(option)
+        about = option.help.removeprefix("FILE: ")
+        option.help = about[0].upper() + about[1:]
+        options[name] = Annotated[kind, option], parameters[name].default
+    return options
 
 
 def serve(
@@ -71,11 +48,7 @@ def serve(
         typer.Option(metavar="FILE", help="Another file of triggers.", show_default=False),
     ] = None,
     dsn: Dsn = None,
-    wishes: Annotated[Any, Made(_wishes)],
-    budget: Annotated[
-        list[str] | None,
-        typer.Option(metavar="UNIT=AMOUNT", help="Most that each run may spend, such as usd=5."),
-    ] = None,
+    given: Annotated[FileOptions, made_of(_shared_options(), FileOptions)],
     host: Annotated[str, typer.Option(help="Address at which webhooks come in.")] = "127.0.0.1",
     port: Annotated[int, port_option("Port of webhooks")] = 8422,
     look: Annotated[
@@ -106,12 +79,10 @@ def serve(
     refuse_no_folder("--files", files)
     folder = Path(os.path.realpath(files))
     found = read_triggers(folder / NAME if triggers is None else triggers)
-    pool = parse_amounts(budget) if budget else None
-    counting = replace(wishes, cwd=wishes.cwd or folder, has_budget=pool is not None)
-    flows = Flows(folder, found, counting)
+    flows = Flows(folder, found, replace(given, cwd=given.cwd or folder))
     stop = serving.Stop()
     app = AsyncApp(find_dsn(dsn), include=[declared])
-    starts = Starts(app, flows, found, pool)
+    starts = Starts(app, flows, found, given.pool)
     app.include(*starts.relays())
     going = Going(starts, Arrivals(starts, folder, look), folder, host, port)
     serving.spare_what_is_loaded()
