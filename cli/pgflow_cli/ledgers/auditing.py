@@ -159,7 +159,7 @@ def read_audit(database: Database, key: str) -> tuple[Audit, list[Event]]:
     """
     from pgflow.inspect import read_audit as audit_of
 
-    found = find(database.connection, key, audit_of(key))
+    found = find(database, key, audit_of(key))
     events = []
     for one in found.events:
         what, describe = _EVENTS[one.event]

@@ -12,7 +12,7 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, ExitCode, Made, OptionalKey, Rows
-from pgflow_cli.look.output import Column, Form, age, duration, print_one, print_rows, short_json
+from pgflow_cli.look.output import Column, age, duration, print_one, print_rows, short_json
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import ENDED, find_run, see
 
@@ -76,7 +76,7 @@ def gates(
     from pgflow.inspect import list_gates
 
     if key is not None:
-        find_run(database.connection, key)
+        find_run(database, key)
     found = database.ask(list_gates(key, asks=asks, limit=None)).items
     now = database.now()
 
@@ -103,27 +103,36 @@ def gates(
 
 @dataclass(frozen=True)
 class AskedGate:
-    """A gate as a command line names it, and the person who answers.
+    """A gate as a command line names it, and the person who answers."""
 
-    Attributes:
-        named: Key of the gate, or of a run that waits at it, itself or in a run that it called.
-        node: Which gate of the run.
-        payload_hash: Hash of the request that the person has seen.
-        by: Name of the person; None for the one at the terminal.
-        roles: Roles of the person.
-        why: Reason of the answer.
-        form: Form of the output.
-        database: Where the gate is.
-    """
-
-    named: str
-    node: str | None
-    payload_hash: str | None
-    by: str | None
-    roles: list[str] | None
-    why: str | None
-    form: Form
-    database: Database
+    named: Gate
+    form: Answer
+    database: Db
+    node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            callback=refuse_empty,
+            help="Which gate of the run, by its name or that of its node, if it waits at several.",
+        ),
+    ] = None
+    payload_hash: Annotated[
+        str | None,
+        typer.Option(
+            "--hash", metavar="HASH", help="The answer counts only for the request with this hash."
+        ),
+    ] = None
+    by: By = None
+    roles: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="ROLE",
+            callback=refuse_empty,
+            help="A role of the person who answers; may be given again.",
+        ),
+    ] = None
+    why: Why = None
 
     def answer(self, verdict: str, words: tuple[str, ...] = (), value: Any = None) -> None:
         """Send an answer, and print what has become of the run.
@@ -281,41 +290,7 @@ def _approvals(gate: GateRow) -> list[str]:
 # ---------------------------------------------------------------- commands
 
 
-def _asked(
-    gate: Gate,
-    form: Answer,
-    database: Db,
-    *,
-    node: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            callback=refuse_empty,
-            help="Which gate of the run, by its name or that of its node, if it waits at several.",
-        ),
-    ] = None,
-    payload_hash: Annotated[
-        str | None,
-        typer.Option(
-            "--hash", metavar="HASH", help="The answer counts only for the request with this hash."
-        ),
-    ] = None,
-    by: By = None,
-    roles: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="ROLE",
-            callback=refuse_empty,
-            help="A role of the person who answers; may be given again.",
-        ),
-    ] = None,
-    why: Why = None,
-) -> AskedGate:
-    return AskedGate(gate, node, payload_hash, by, roles, why, form, database)
-
-
-Asked = Annotated[AskedGate, Made(_asked)]
+Asked = Annotated[AskedGate, Made(AskedGate)]
 
 
 def approve(gate: Asked, words: Words = None) -> None:

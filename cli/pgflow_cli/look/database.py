@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
@@ -11,7 +11,6 @@ import typer
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from datetime import datetime
     from types import TracebackType
 
@@ -89,22 +88,6 @@ def name_of(connection: psycopg.Connection[Any]) -> str:
     return f"{info.user}@{info.host}:{info.port}/{info.dbname}"
 
 
-@contextmanager
-def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to a database that has our schema.
-
-    Raises:
-        SetupError: The schema is missing, foreign, or of another version.
-        psycopg.Error: The database cannot be reached.
-    """
-    from pgflow.schema import naming_refusals, require_schema
-
-    with connect(find_dsn(dsn)) as connection:
-        require_schema(connection)
-        with naming_refusals(connection):
-            yield connection
-
-
 class Database:
     """The database of a command. It is connected to when the command first asks it something, so a
     mistake in the command line is found before.
@@ -137,8 +120,18 @@ class Database:
 
     @cached_property
     def connection(self) -> psycopg.Connection[Any]:
-        """The connection; see `opened`."""
-        return self._opened.enter_context(opened(self.given))
+        """The connection, to a database that has our schema.
+
+        Raises:
+            SetupError: The schema is missing, foreign, or of another version.
+            psycopg.Error: The database cannot be reached.
+        """
+        from pgflow.schema import naming_refusals, require_schema
+
+        connection = self._opened.enter_context(connect(self.dsn))
+        require_schema(connection)
+        self._opened.enter_context(naming_refusals(connection))
+        return connection
 
     @cached_property
     def client(self) -> ConnectionClient:
@@ -153,7 +146,9 @@ class Database:
 
     def now(self) -> datetime:
         """Return the time by the database's clock, from which ages are computed."""
-        return database_now(self.connection)
+        from pgflow.inspect import database_now
+
+        return self.ask(database_now())
 
 
 def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
@@ -165,14 +160,6 @@ def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
     return ask(connection, question)
 
 
-def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a typed row as a dictionary, for machines and tables: these columns in this order,
-    else all.
-    """
-    values = vars(thing)
-    return {name: values[name] for name in names} if names else dict(values)
-
-
 def fetch_dicts(
     connection: psycopg.Connection[Any], query: str, params: Any = None
 ) -> list[dict[str, Any]]:
@@ -181,10 +168,3 @@ def fetch_dicts(
 
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(query.encode(), params).fetchall()
-
-
-def database_now(connection: psycopg.Connection[Any]) -> datetime:
-    """Return the time by the database's clock, from which ages are computed."""
-    from pgflow.inspect import database_now as now
-
-    return fetch(connection, now())

@@ -56,7 +56,7 @@ def export(
         raise Mistake("--decisions takes no --children: choose those runs by options or keys")
     if output is None and sys.stdout.isatty():
         raise Mistake("this would fill the terminal: pass --output FILE, or send it on with > or |")
-    named = [find_run(db.connection, key) for key in dict.fromkeys(keys or ())]
+    named = [find_run(db, key) for key in dict.fromkeys(keys or ())]
     with _at_one_moment(db), _opened(output) as out:
         if decisions:
             pages = _batched(named) if keys else _pages(db, filters)

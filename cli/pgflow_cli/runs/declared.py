@@ -444,7 +444,7 @@ def go_back(database: Database, path: Path, key: str, node: str, effects: str | 
     graph = read_graph(path, code=USAGE)
     if node not in (ids := [one.id for one in graph.nodes]):
         raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
-    found = find_detail(database.connection, key)
+    found = find_detail(database, key)
     _warn_of_edits(graph, found.input)
     units = database.ask(list_units(found.run_id, limit=None))
     first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)

@@ -46,10 +46,10 @@ def logs(
     """
     from pgflow.inspect import last_seq
 
-    run = find_run(database.connection, key)
+    run = find_run(database, key)
     seq = 0 if tail is None else max(0, database.ask(last_seq(run.run_id)) - tail)
     while True:
-        newest = find_run(database.connection, key)
+        newest = find_run(database, key)
         seq = _print_units(database, run.run_id, seq, form)
         if newest.run_id != run.run_id:
             run, seq = newest, 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Db, OptionalKey, Rows
+from pgflow_cli.look.options import Db, Made, OptionalKey, Rows
 from pgflow_cli.look.output import Column, Form, age, print_one, print_rows, short_json
 from pgflow_cli.look.parsing import parse_json
 from pgflow_cli.look.selection import find_run
@@ -19,25 +20,24 @@ if TYPE_CHECKING:
 _NAMES = ("key", "message", "signal", "state", "payload", "sent_at", "sent_by", "why")
 
 
-def messages(
-    form: Rows,
-    database: Db,
-    key: OptionalKey = None,
-    *,
+@dataclass(frozen=True)
+class Repair:
+    """What is to be done about a message, as it is given."""
+
     drop: Annotated[
         int | None,
         typer.Option("--drop", metavar="MESSAGE", help="Take this message out of the mailbox."),
-    ] = None,
+    ] = None
     replace: Annotated[
         int | None,
         typer.Option("--replace", metavar="MESSAGE", help="Give this message another payload."),
-    ] = None,
+    ] = None
     payload: Annotated[
         str | None,
         typer.Option(
             "--with", metavar="JSON", help="That payload in JSON, @FILE, or - for standard input."
         ),
-    ] = None,
+    ] = None
     requeue: Annotated[
         int | None,
         typer.Option(
@@ -45,11 +45,35 @@ def messages(
             metavar="MESSAGE",
             help="Send this message again, behind the others of its name.",
         ),
-    ] = None,
+    ] = None
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="KEY", help="With --requeue: the run that is to have it."),
-    ] = None,
+    ] = None
+
+    def chosen(self) -> tuple[str, int] | None:
+        """Return what is to be done, and the number of the message; None for nothing.
+
+        Raises:
+            Mistake: The options do not fit together.
+        """
+        given = {"dropped": self.drop, "replaced": self.replace, "requeued": self.requeue}
+        chosen = [(past, number) for past, number in given.items() if number is not None]
+        if len(chosen) > 1:
+            raise Mistake("pass one of --drop, --replace and --requeue")
+        if (self.replace is None) != (self.payload is None):
+            raise Mistake("--replace MESSAGE and --with JSON go together")
+        if self.to is not None and self.requeue is None:
+            raise Mistake("--to requires --requeue MESSAGE: it names the run that is to have it")
+        return chosen[0] if chosen else None
+
+
+def messages(
+    form: Rows,
+    database: Db,
+    repair: Annotated[Repair, Made(Repair)],
+    key: OptionalKey = None,
+    *,
     why: Annotated[
         str | None, typer.Option(help="The reason, kept with the message or in the run's history.")
     ] = None,
@@ -61,29 +85,22 @@ def messages(
     stuck until you drop, replace or requeue the message. ended: the run had ended. dropped,
     replaced: an operator took it out. You can send any of these again with --requeue.
     """
-    given = {"dropped": drop, "replaced": replace, "requeued": requeue}
-    chosen = [(past, number) for past, number in given.items() if number is not None]
-    if len(chosen) > 1:
-        raise Mistake("pass one of --drop, --replace and --requeue")
-    if (replace is None) != (payload is None):
-        raise Mistake("--replace MESSAGE and --with JSON go together")
-    if to is not None and requeue is None:
-        raise Mistake("--to requires --requeue MESSAGE: it names the run that is to have it")
-    if not chosen:
+    chosen = repair.chosen()
+    if chosen is None:
         _list(database, key, form)
         return
     if key is None:
         raise Mistake("name the run that the message is for: `pgflow messages` lists both")
-    value = None if payload is None else parse_json(payload, "the payload")
-    ((past, number),) = chosen
+    value = None if repair.payload is None else parse_json(repair.payload, "the payload")
+    past, number = chosen
     client, message, by, reason = database.client, number, operator(), why or past
     if past == "dropped":
         client.drop_message(key, number, why=reason, by=by)
     elif past == "replaced":
         message = client.replace_message(key, number, value, why=reason, by=by)
     else:
-        message = client.requeue_message(key, number, to=to, why=reason, by=by)
-    run = find_run(database.connection, to or key)
+        message = client.requeue_message(key, number, to=repair.to, why=reason, by=by)
+    run = find_run(database, repair.to or key)
     row = {"key": run.key, "message": message, "done": past, "status": run.status}
     print_one(form, row, f"Message {number} was {past}: run {run.key} is {run.status}.")
 
@@ -92,7 +109,7 @@ def _list(database: Database, key: str | None, form: Form) -> None:
     from pgflow.inspect import list_messages
 
     if key is not None:
-        find_run(database.connection, key)
+        find_run(database, key)
     found = database.ask(list_messages(key, limit=None)).items
     now = database.now()
     columns = [

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
@@ -74,13 +73,21 @@ RETRY = Order("retry", "retried", ("stuck",), ("failed",))
 class Batch:
     """The runs that a command line chooses, and the manner in which they get the command."""
 
-    filters: Filters
-    everything: bool
-    why: str | None
-    yes: bool
-    dry_run: bool
-    form: Form
-    database: Database
+    options: Chosen
+    form: Rows
+    database: Db
+    keys: Keys = None
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every run that this can be done to.")
+    ] = False
+    why: Why = None
+    yes: Yes = False
+    dry_run: DryRun = False
+
+    @property
+    def filters(self) -> Filters:
+        """Filters of all options, and the keys."""
+        return replace(self.options, keys=self.keys or [])
 
     def give(self, order: Order) -> None:
         """Give the command to the runs.
@@ -129,7 +136,7 @@ class Batch:
             fits = (*order.fits, *(status for status in order.asked if status in named))
             return [run for run in self.database.ask(question) if run.status in fits]
         keys = dict.fromkeys(self.filters.keys)
-        runs = [find_run(self.database.connection, key) for key in keys]
+        runs = [find_run(self.database, key) for key in keys]
         for run in runs:
             if run.status not in (*order.fits, *order.asked):
                 raise Mistake(
@@ -212,24 +219,7 @@ def _why_not(order: Order, status: str) -> str:
     return f"only runs that are {' or '.join((*order.fits, *order.asked))} can be {order.past}"
 
 
-def _batch(
-    filters: Chosen,
-    form: Rows,
-    database: Db,
-    keys: Keys = None,
-    *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every run that this can be done to.")
-    ] = False,
-    why: Why = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> Batch:
-    chosen = replace(filters, keys=keys or [])
-    return Batch(chosen, everything, why, yes, dry_run, form, database)
-
-
-Runs = Annotated[Batch, Made(_batch)]
+Runs = Annotated[Batch, Made(Batch)]
 
 
 def cancel(

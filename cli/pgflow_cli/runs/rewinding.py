@@ -63,9 +63,9 @@ class Again:
     def do(self, key: str, send: Callable[..., Any], *given: Any, **options: Any) -> RunDetail:
         """Call a verb of the client on a run, and return the run that it has made."""
         options = {name: value for name, value in options.items() if value is not None}
-        find_run(self.database.connection, key)
+        find_run(self.database, key)
         made = send(key, *given, **{**self.options, **options})
-        return find_detail(self.database.connection, made or key)
+        return find_detail(self.database, made or key)
 
     def print(self, run: RunDetail, text: str, *, is_new: bool = True) -> None:
         """Print the run."""

@@ -111,7 +111,7 @@ def _picture(database: Database, key: str) -> str:
     from pgflow._desk.waterfall import draw
     from pgflow.inspect import fold, last_seq, list_units
 
-    run = find_detail(database.connection, key)
+    run = find_detail(database, key)
     after = max(0, database.ask(last_seq(run.run_id)) - PICTURE_UNITS)
     units = database.ask(list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
     began_at = units[0].at if units and after else run.created_at
@@ -169,7 +169,7 @@ def read_whole(database: Database, key: str, limit: int | None = None) -> WholeR
     )
 
     ask = database.ask
-    run = find_detail(database.connection, key)
+    run = find_detail(database, key)
     return WholeRun(
         run,
         None if run.parent_run_id is None else ask(find_key(run.parent_run_id)),

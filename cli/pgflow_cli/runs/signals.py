@@ -50,7 +50,7 @@ def signal(
     from pgflow import Signal
 
     value = parse_json(payload, "the payload")
-    before, client = find_detail(database.connection, key), database.client
+    before, client = find_detail(database, key), database.client
     check_mail(before, name, value)
     with client.transaction():
         sent = client.send(
@@ -88,7 +88,7 @@ def _look_again(database: Database, before: RunRow, name: str) -> RunRow:
     is_awaited = before.status == "waiting" and f"signal {name}" in (before.why or "")
     until = time.monotonic() + AWAITED_SECONDS
     while True:
-        after = find_run(database.connection, before.key)
+        after = find_run(database, before.key)
         has_moved = (after.status, after.why) != (before.status, before.why)
         if has_moved or not is_awaited or time.monotonic() > until:
             return after

@@ -126,7 +126,7 @@ def request(
     from pgflow import Signal
     from pgflow.declare.durable.stages.mail import REQUEST
 
-    detail, client = find_detail(database.connection, key), database.client
+    detail, client = find_detail(database, key), database.client
     graph = _graph_of(detail)
     if graph is None:
         raise Mistake(f"run {key!r} is not of a workspace, or its input cannot be read here")

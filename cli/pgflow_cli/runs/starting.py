@@ -185,32 +185,29 @@ def start(
     workflow = _load(target, database) if ":" in target or target.endswith(".py") else None
     if workflow is None:
         name, defaults = target, None
-        queue = _find_queue(database, name, given.queue, new=new)
-        version = given.version or ""
-    elif given.version is not None:
-        raise Mistake(
-            f"--version requires the name of a workflow: the code of {target} decides whether its "
-            "runs are pinned"
-        )
+        queue, version = _find_queue(database, name, given.queue, new=new), given.version or ""
     else:
+        if given.version is not None:
+            raise Mistake(
+                f"--version requires the name of a workflow: the code of {target} decides whether "
+                "its runs are pinned"
+            )
         check_input(workflow, value)
-        own = workflow.start_options
-        name, defaults = workflow.name, workflow.defaults_text
+        name, defaults, own = workflow.name, workflow.defaults_text, workflow.start_options
         queue, version = own.queue, own.version
         parsed["timeout"] = parsed["timeout"] or own.timeout
-    if given.queue is not None:
-        queue = given.queue
     if isinstance(parsed["run_at"], timedelta):
         parsed["run_at"] += database.now()
-    options = StartOptions(**{**parsed, "queue": queue, "version": version})
+    queue = queue if given.queue is None else given.queue
+    options = StartOptions(**parsed, queue=queue, version=version)
     started = database.client.start_by_name(name, value, options, defaults=defaults)
     row = {"key": started.key, "workflow": name, "queue": options.queue, "new": started.is_new}
-    if options.debounce is not None and not started.is_new:
-        row["changed"] = True
-    if options.collect is not None:
-        row["collected"] = True
-    if started.has_replaced:
-        row["replaced"] = True
+    facts = {
+        "changed": options.debounce is not None and not started.is_new,
+        "collected": options.collect is not None,
+        "replaced": started.has_replaced,
+    }
+    row |= {fact: True for fact, holds in facts.items() if holds}
     print_one(form, row, _describe(row))
     if form is Form.TABLE:
         _note_unserved(database, name, options)

@@ -77,7 +77,7 @@ def timeline(
     """
     from pgflow.inspect import read_history
 
-    history = find(database.connection, key, read_history(key, generation))
+    history = find(database, key, read_history(key, generation))
     if units:
         print_rows(form, _UNIT_COLUMNS, history.units, names=_UNIT_NAMES)
     elif form is Form.TABLE:

@@ -53,7 +53,7 @@ def update(
         raise Mistake('the arguments of an update are an object of their names: {"sku": "tea"}')
     limit = None if timeout is None else parse_duration(timeout, "--timeout").total_seconds()
     named = update_id or str(uuid.uuid4())
-    find_run(database.connection, key)
+    find_run(database, key)
     database.client.send_update(key, name, value, update_id=named, by=operator())
     reply = _wait(database, key, named, limit)
     answer, error = _parsed(reply.value), _parsed(reply.error)
@@ -111,7 +111,7 @@ def query(
     """
     from pgflow.inspect import read_published, read_state
 
-    find_run(database.connection, key)
+    find_run(database, key)
     if name is None:
         typer.echo(dump(database.ask(read_state(key))))
     else:

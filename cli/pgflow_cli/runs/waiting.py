@@ -66,7 +66,7 @@ def _note_reason(database: Database, key: str) -> None:
     import psycopg
 
     try:
-        run = find_detail(database.connection, key)
+        run = find_detail(database, key)
     except (Mistake, psycopg.Error):  # the wait goes on, and reports it in the end
         return
     if run.status not in OVER and run.why:
@@ -108,7 +108,7 @@ def _wait(
     """
     limit = None if timeout is None else parse_duration(timeout, "--timeout")
     keys = list(dict.fromkeys(keys))
-    runs = [find_detail(database.connection, key) for key in keys]
+    runs = [find_detail(database, key) for key in keys]
     open_runs = {run.key: run.chain_id for run in runs if run.status not in OVER}
     if not open_runs:
         return runs
@@ -120,7 +120,7 @@ def _wait(
 
 def _find_again(database: Database, key: str) -> RunDetail:
     try:
-        return find_detail(database.connection, key)
+        return find_detail(database, key)
     except Mistake:
         raise Mistake(f"run {key!r} has ended, and its history was removed meanwhile") from None
 
