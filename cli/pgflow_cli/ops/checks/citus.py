@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgflow_cli.look.output import duration
-from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
+from pgflow_cli.ops.checks.finding import Findings, Patient, fail, ok, warn
 
 RECOVERY_SECONDS = 5.0
 """Longest time for which a committed row may be invisible after the death of a node. Citus's
@@ -26,7 +26,7 @@ def check_citus(patient: Patient) -> Findings:
     """On a node of Citus, a transaction commits on all nodes or on none, and soon everywhere."""
     row = patient.row(_NODE)
     if not row["is_node"] or not patient.row("select count(*) as nodes from pg_dist_node")["nodes"]:
-        return None
+        return
     if row["unguarded"]:
         yield fail(
             f"{row['unguarded']} tables of pgflow commit in one phase beside a remote shard: a "
@@ -46,4 +46,5 @@ def check_citus(patient: Patient) -> Findings:
             + ": after the death of a node, the next step may not see committed rows for as long",
             "alter system set citus.recover_2pc_interval = '5s'; select pg_reload_conf()",
         )
-    return "transactions of several nodes commit in two phases"
+    if not row["unguarded"] and row["prepared"]:
+        yield ok("transactions of several nodes commit in two phases")
