@@ -20,7 +20,7 @@ import psycopg
 
 from pgflow.declare.drawing.theme import style_sheet
 from pgflow.schema import migrate
-from tools import colours, reference
+from tools import colours, protocol, reference
 
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
@@ -53,6 +53,11 @@ def rules_of_graphs() -> Texts:
     """The console's style sheet of graphs, from that of their pictures."""
     head = "/* The rules of graphs, made by tools/generate.py of pgflow/declare/drawing/theme.py. */\n\n"
     return {GRAPH_CSS: head + style_sheet()}
+
+
+def readers() -> Texts:
+    """The functions that read the rows of the protocol, from their description."""
+    return {REPOSITORY / "sql" / "runs" / "protocol.sql": protocol.sql_file()}
 
 
 def guarantees() -> Texts:
@@ -93,6 +98,7 @@ OF_FILES: dict[str, Callable[[], Texts]] = {
     "twins": twins,
     "pages": pages,
     "graphs": rules_of_graphs,
+    "readers": readers,
     "guarantees": guarantees,
 }
 OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {

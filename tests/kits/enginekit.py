@@ -52,8 +52,8 @@ def document_of(flush: Flush, now_us: Callable[[], int]) -> str:
     """The document of one flush, with what travels beside it put back."""
     apart: list[str] = []
     document = json.loads(batch_document(1, [(flush, now_us)], apart))
-    put_back(document["u"], 5, 11, apart)
-    put_back(document.get("o", []), 3, 7, apart)
+    put_back(document["units"], 5, 11, apart)
+    put_back(document.get("ends", []), 3, 7, apart)
     return json.dumps(document)
 
 

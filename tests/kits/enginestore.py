@@ -447,15 +447,15 @@ class Store:
         """
         self._told_parent = None
         batch = json.loads(document)
-        ((run_id, token, expected),) = batch["r"]
+        ((run_id, token, expected),) = batch["runs"]
         run = self.runs[run_id]
         if self._writers.get((run_id, expected + 1)) == token:
             return "already", None
         if run.place != "leased" or run.token != token or run.last_seq != expected:
             return "lost", None
         self.now_us += 1
-        self.append(run, batch["u"])
-        for of_run, chain_id, name, mail_id, *is_result in batch.get("m", ()):
+        self.append(run, batch["units"])
+        for of_run, chain_id, name, mail_id, *is_result in batch.get("taken", ()):
             kind, unit_kind = (
                 ("c", Kind.CHILD_FINISHED) if is_result else ("s", Kind.SIGNAL_RECEIVED)
             )
@@ -468,19 +468,19 @@ class Store:
             assert any(
                 (row[3], row[5]) == (unit_kind, taken.payload)
                 and (row[2] == taken.call if is_result else row[4] == name)
-                for row in batch["u"]
+                for row in batch["units"]
             )
             self.mail.remove(taken)
-        for word in batch.get("v", ()):
+        for word in batch.get("replies", ()):
             self._settle_update(run, batch, *word)
-        for _, call in batch.get("d", ()):
+        for _, call in batch.get("draws", ()):
             for key in list(self.reserved):
                 if key == (run_id, call) or (call is None and key[0] == run_id):
                     self._purse += self.reserved.pop(key)
-        answer = self._answer(run, batch["x"][0]) if "x" in batch else None
-        for run_id in batch.get("k", ()):
+        answer = self._answer(run, batch["questions"][0]) if "questions" in batch else None
+        for run_id in batch.get("locking", ()):
             self._end_locks(self.runs[run_id])
-        for _, status, reason, output, error, *_ in batch.get("o", ()):
+        for _, status, reason, output, error, *_ in batch.get("ends", ()):
             self._end(run, status, reason, output, error)
         return None, json.loads(json.dumps(answer))
 
@@ -502,7 +502,8 @@ class Store:
             (taken,) = [m for m in self.mail if (m.mail_id, m.kind) == (mail_id, "u")]
             if status is None:
                 assert any(
-                    row[3:6] == [Kind.UPDATE_TAKEN, taken.name, taken.payload] for row in batch["u"]
+                    row[3:6] == [Kind.UPDATE_TAKEN, taken.name, taken.payload]
+                    for row in batch["units"]
                 )
             self.mail.remove(taken)
         if seq is not None:

@@ -179,7 +179,9 @@ class Twin(Store):
         self.now_us += 1
         batch = json.loads(document)
         raw = (
-            self._one("select pgflow.commit_units(%s)", json.dumps(batch | {"w": self._worker}))
+            self._one(
+                "select pgflow.commit_units(%s)", json.dumps(batch | {"worker": self._worker})
+            )
             or {}
         )
         self.now_us -= 1
@@ -188,7 +190,7 @@ class Twin(Store):
         assert [bad for _, bad in raw.get("bad") or ()] == [
             v for v in (verdict,) if v is not None
         ], raw
-        theirs = next(iter(raw.get("x") or ()), None)
+        theirs = next(iter(raw.get("answers") or ()), None)
         assert _comparable(theirs) == _comparable(answer), (theirs, answer)
         self.compare()
         told = {chain: Offer(*message) for chain, message in raw.get("told") or ()}

@@ -38,7 +38,7 @@ def _answer(data: dict[str, Any] | None) -> CommitAnswer:
         return ALL_WELL
     return CommitAnswer(
         bad=dict(data.get("bad") or ()),
-        settled={answer["run"]: answer for answer in data.get("x") or ()},
+        settled={answer["run"]: answer for answer in data.get("answers") or ()},
         wake=data.get("wake") or [],
         lanes=data.get("lanes") or [],
         told={chain: Offer(*message) for chain, message in data.get("told") or ()},
