@@ -92,7 +92,8 @@ def _value(slot: str, kind: str, reader: Reader, *, is_optional: bool) -> str:
             is_null_sent = is_optional and not reader.of_objects
             return f"nullif({of_json}, 'null')" if is_null_sent else of_json
         case "timestamptz":
-            return f"timestamptz 'epoch' + ({text})::bigint * interval '1 microsecond'"
+            number = text if is_optional else element
+            return f"timestamptz 'epoch' + ({number})::bigint * interval '1 microsecond'"
         case "interval":
             return f"({text})::float8 * interval '1 second'"
         case "bigint[]":

@@ -269,7 +269,7 @@ class HandedRow(NamedTuple):
 
 
 class SagaRow(NamedTuple):
-    """Effects of an earlier generation or of a child, which a run takes back if it fails."""
+    """Effects of earlier generations and of children, to be taken back if the run fails."""
 
     name: Text
     key: Text
@@ -422,8 +422,9 @@ class QuestionPart(_Continued, total=False):
 
 
 class Question(QuestionPart):
-    """What a run asks with its commit: a decision of the database, or a change of place. The server
-    answers with an :class:`Answer`.
+    """Questions of runs that commit: for a decision of the database, or a change of place.
+
+    The server answers with an :class:`Answer`.
     """
 
     run: BigInt

@@ -173,7 +173,8 @@ begin
         jsonb_build_array(jsonb_build_array(f.waits->'call', f.waits->'timer'))) else '{}' end;
   end if;
   answer := pgflow.commit_units(jsonb_build_object('worker', worker_id, 'units', units,
-    'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, first)), 'questions', jsonb_build_array(question || jsonb_build_object('run', f.run_id, 'token', token,
+    'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, first)), 'questions', jsonb_build_array(
+      question || jsonb_build_object('run', f.run_id, 'token', token,
       'chain', chain, 'seq', f.seq, 'idle', true)
       || case when f.error ? 'cancelled' then jsonb '{"cancelled": true}' else '{}' end))
     || case when question ? 'admits' then jsonb_build_object('draws', jsonb_build_array(jsonb_build_array(f.run_id, 0)))
@@ -219,8 +220,8 @@ begin
     || case when 'ask' = any(ops) then jsonb_build_object('gated', jsonb_build_array(f.run_id)) else '{}' end
     || case when 'event' = any(ops) then jsonb_build_object('awaiting', jsonb_build_array(f.run_id)) else '{}' end
     || case when 'lock' = any(ops) then jsonb_build_object('locking', jsonb_build_array(f.run_id)) else '{}' end
-    || case when 'spend' = any(ops) then jsonb_build_object('draws', jsonb_build_array(jsonb_build_array(f.run_id, null)))
-      else '{}' end);
+    || case when 'spend' = any(ops)
+      then jsonb_build_object('draws', jsonb_build_array(jsonb_build_array(f.run_id, null))) else '{}' end);
   if answer->'bad' <> 'null' then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
   end if;
@@ -344,7 +345,8 @@ begin
   told := jsonb_build_object('call', call, 'amounts', (select coalesce(jsonb_object_agg(a.key, a.value), '{}')
     from jsonb_each_text(amounts) a));
   answer := pgflow.commit_units(jsonb_build_object('worker', worker_id,
-    'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, after.seq)), 'units', jsonb_build_array(jsonb_build_array(f.run_id, after.seq + 1, call, 'M', null, told::text, null,
+    'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, after.seq)), 'units', jsonb_build_array(
+      jsonb_build_array(f.run_id, after.seq + 1, call, 'M', null, told::text, null,
       pgflow.micros_(pgflow.now_()), null, token, null, null)),
     'draws', jsonb_build_array(jsonb_build_array(f.run_id, case when has_pool then call else 0 end))));
   if answer->'bad' <> 'null' then

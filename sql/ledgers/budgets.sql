@@ -320,8 +320,8 @@ begin
 end
 $$;
 comment on function pgflow.settle_budgets_(jsonb, jsonb, timestamptz)
-  is 'Books what the units of a batch say was spent, and returns the reservations of calls that are over. The pools are '
-     'locked';
+  is 'Books what the units of a batch say was spent, and returns the reservations of calls that are over. The pools '
+     'are locked';
 
 create or replace function pgflow.return_reservations_(runs bigint[])
 returns void

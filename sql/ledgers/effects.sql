@@ -260,7 +260,8 @@ begin
   end if;
   if 'x' = any(kinds) then
     for said in
-      select u.run_id, array_agg(u.call) as calls from pgflow.unit_rows_(units) u where u.kind = 'x' group by 1 order by 1
+      select u.run_id, array_agg(u.call) as calls
+      from pgflow.unit_rows_(units) u where u.kind = 'x' group by 1 order by 1
     loop
       perform pgflow.close_gates_(array[said.run_id], said.calls);
     end loop;

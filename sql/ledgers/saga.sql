@@ -166,7 +166,8 @@ as $$
     select 0 as seq, e.n, e.key, e.entry - 6 as entry
     from family f cross join lateral pgflow.saga_rows_(pgflow.carried_saga_(f.chain_id, f.generation)) e
     union all
-    select o.seq, 1, o.key, jsonb_build_array(o.name, o.key, coalesce(o.code, ''), o.request, o.result, o.ref) from own o
+    select o.seq, 1, o.key, jsonb_build_array(o.name, o.key, coalesce(o.code, ''), o.request, o.result, o.ref)
+    from own o
     where not o.is_undo
     union all
     select k.seq, e.n, e.key, e.entry

@@ -275,6 +275,9 @@ begin
   cross join lateral pgflow.timer_rows_(coalesce(q.timers, '[]') || coalesce(q.retries, '[]')) w
   cross join lateral (select n.due_at from pgflow.unit n where n.run_id = q.run and n.seq = w.seq offset 0) u
   where q.pos = any(positions);
+  if questions @? '$[*].gates' then
+    perform pgflow.park_gates_(questions, positions, t);
+  end if;
   return array(
     select q.chain from pgflow.question_rows_(questions) q
     where q.pos = any(positions) and (
@@ -591,7 +594,8 @@ $$;
 comment on function pgflow.mailed_(jsonb, int[]) is 'Positions of the runs of a batch whose mailboxes are not empty';
 
 create or replace function pgflow.answer_news_(
-  kind text, questions jsonb, looking int[], quiet int[], mailed int[], seqs int[], t timestamptz
+  kind text, questions jsonb, looking int[], quiet int[], mailed int[], pausing int[], seqs int[],
+  t timestamptz
 )
 returns table (
   pos int, seq int, units jsonb, is_news boolean, place text, to_wake bigint[], lanes int[], more jsonb
@@ -626,28 +630,29 @@ begin
         is_news := units <> '[]';
         return next;
       end loop;
-    when 'look' then
-      is_news := true;
-      for pos, seq, units in select l.* from pgflow.look_all_(questions, looking, seqs, mailed, t) l loop
-        return next;
-      end loop;
     when 'updates' then
       is_news := true;
       for pos, more in
         select o.pos, jsonb_build_object('offers', o.offers) from pgflow.offer_updates_(questions,
-          array(select p from unnest(looking) p where p = any(mailed))) o
+          array(select p from unnest(looking) p where p = any(mailed) and p <> all(pausing))) o
       loop
         return next;
       end loop;
     when 'locks' then
-      for pos, seq, units, is_news, to_wake in select l.* from pgflow.ask_locks_(questions, quiet, seqs, t) l loop
+      for pos, seq, units, is_news, to_wake in select l.* from pgflow.ask_locks_(questions,
+        array(select p from unnest(quiet) p where p <> all(pausing)), seqs, t) l
+      loop
+        return next;
+      end loop;
+    when 'stop' then
+      for pos, place, to_wake in select s.* from pgflow.stop_all_(questions, quiet, pausing, seqs, t) s loop
         return next;
       end loop;
   end case;
 end
 $$;
-comment on function pgflow.answer_news_(text, jsonb, int[], int[], int[], int[], timestamptz)
-  is 'Answers to one kind of thing that comes to runs of a batch from outside: mail, time that is over, and locks';
+comment on function pgflow.answer_news_(text, jsonb, int[], int[], int[], int[], int[], timestamptz)
+  is 'Answers to one of the rarer kinds: force, locks, verdicts, updates and pauses';
 
 create or replace function pgflow.answer_kind_(
   kind text, questions jsonb, present int[], looking int[], quiet int[], mailed int[], pausing int[], seqs int[],
@@ -684,16 +689,14 @@ begin
       for pos, place, to_wake, lanes in select l.* from pgflow.leave_all_(questions, present, seqs, t) l loop
         return next;
       end loop;
-    when 'stop' then
-      for pos, place, to_wake in select s.* from pgflow.stop_all_(questions, quiet, pausing, seqs, t) s loop
+    when 'look' then
+      is_news := true;
+      for pos, seq, units in select l.* from pgflow.look_all_(questions, looking, seqs, mailed, t) l loop
         return next;
       end loop;
-    when 'updates', 'locks' then
-      return query select n.* from pgflow.answer_news_(kind, questions,
-        array(select p from unnest(looking) p where p <> all(pausing)),
-        array(select p from unnest(quiet) p where p <> all(pausing)), mailed, seqs, t) n;
     else
-      return query select n.* from pgflow.answer_news_(kind, questions, looking, quiet, mailed, seqs, t) n;
+      return query
+        select n.* from pgflow.answer_news_(kind, questions, looking, quiet, mailed, pausing, seqs, t) n;
   end case;
 end
 $$;
@@ -701,46 +704,32 @@ comment on function pgflow.answer_kind_(text, jsonb, int[], int[], int[], int[],
   is 'Answers to one kind of thing that questions of a batch ask for, by position: units, news that keeps a run from '
      'parking, and changes of place';
 
-create or replace function pgflow.is_asked_(kind text, keys text[], has_mail boolean, is_pausing boolean)
+create or replace function pgflow.is_asked_(kind text, questions jsonb, has_mail boolean, is_pausing boolean)
 returns boolean
 language sql
 immutable
-return case
-  when kind in ('force', 'verdicts', 'pauses') then has_mail
-  when kind in ('holds', 'mail', 'late_locks', 'locks') then 'locks' = any(keys)
-  when kind = 'leave' then keys && '{hold,continue}'
-  when kind = 'late_gates' then 'gates' = any(keys)
-  when kind = 'look' then has_mail or 'timers' = any(keys)
-  when kind = 'updates' then has_mail and 'updates' = any(keys)
-  when kind = 'stop' then is_pausing or 'stuck' = any(keys)
-  else kind = any(keys)
+return case kind
+  when 'force' then has_mail
+  when 'holds' then questions @? '$[*].locks'
+  when 'mail' then questions @? '$[*].locks'
+  when 'unwanted' then questions @? '$[*].unwanted[*]'
+  when 'children' then questions @? '$[*].children[*]'
+  when 'new_gates' then questions @? '$[*].new_gates'
+  when 'late_locks' then questions @? '$[*].locks'
+  when 'verdicts' then has_mail
+  when 'admits' then questions @? '$[*].admits[*]'
+  when 'effects' then questions @? '$[*].effects[*]'
+  when 'leave' then questions @? '$[*].hold' or questions @? '$[*].continue'
+  when 'pauses' then has_mail
+  when 'late_gates' then questions @? '$[*].gates'
+  when 'look' then has_mail or questions @? '$[*].timers[*]'
+  when 'events' then questions @? '$[*].events'
+  when 'updates' then has_mail and questions @? '$[*].updates'
+  when 'locks' then questions @? '$[*].locks'
+  when 'stop' then is_pausing or questions @? '$[*].stuck'
 end;
-comment on function pgflow.is_asked_(text, text[], boolean, boolean)
-  is 'True if questions with these keys need answers of a kind';
-
-create or replace function pgflow.park_quiet_(
-  questions jsonb, quiet int[], seqs int[], t timestamptz, out parking int[], out to_wake bigint[]
-)
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  to_wake := '{}';
-  parking := array(
-    select q.pos from pgflow.question_rows_(questions) q
-    where q.pos = any(quiet) and q.park and q.stuck is null order by q.pos
-  );
-  if parking <> '{}' then
-    to_wake := pgflow.park_all_(questions, parking, seqs, t);
-    if questions @? '$[*].gates' then
-      perform pgflow.park_gates_(questions, parking, t);
-    end if;
-  end if;
-end
-$$;
-comment on function pgflow.park_quiet_(jsonb, int[], int[], timestamptz)
-  is 'Parks the runs of a batch that want it, of those to which nothing has happened; answers the chains to look at';
+comment on function pgflow.is_asked_(text, jsonb, boolean, boolean)
+  is 'True if questions need answers of a kind';
 
 create or replace function pgflow.answer_all_(
   questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[]
@@ -748,11 +737,8 @@ create or replace function pgflow.answer_all_(
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
 as $$
 declare
-  keys text[] := array(
-    select distinct k from pgflow.question_rows_(questions) q cross join lateral jsonb_object_keys(q.question) k);
   kind text;
   done record;
   -- Of each run, by its position in the batch.
@@ -770,21 +756,25 @@ declare
 begin
   lanes := '{}';
   to_wake := '{}';
-  select array_agg(q.seq order by q.pos), array_agg(q.pos order by q.pos), coalesce(array_agg(q.pos order by q.pos)
-    filter (where q.hold is null and q.continue is null), '{}')
-  into seqs, present, looking from pgflow.question_rows_(questions) q;
-  units := array_fill(jsonb '[]', array[cardinality(present)]);
+  select array_agg(q.seq order by q.pos), array_agg(jsonb '[]'), array_agg(text 'leased'),
+    array_agg(q.pos order by q.pos),
+    array_agg(q.pos order by q.pos) filter (where q.hold is null and q.continue is null),
+    array_agg(q.pos order by q.pos) filter (where exists (select from pgflow.signal s
+      where s.chain_id = q.chain offset 0))
+  into seqs, units, places, present, looking, mailed from pgflow.question_rows_(questions) q;
+  looking := coalesce(looking, '{}');
+  mailed := coalesce(mailed, '{}');
   quiet := looking;
-  mailed := pgflow.mailed_(questions, present);
   foreach kind in array array['force', 'holds', 'mail', 'unwanted', 'children', 'new_gates', 'late_locks', 'verdicts',
     'admits', 'effects', 'leave', 'pauses', 'late_gates', 'look', 'events', 'updates', 'locks', 'stop']
   loop
-    continue when not pgflow.is_asked_(kind, keys, mailed <> '{}', pausing <> '{}');
+    continue when not pgflow.is_asked_(kind, questions, mailed <> '{}', pausing <> '{}');
     case kind
       when 'mail' then mailed := pgflow.mailed_(questions, present); -- another call may have won what was given back
       when 'unwanted' then to_wake := to_wake || pgflow.cancel_unwanted_(questions, present);
       when 'late_locks' then mailed := mailed || pgflow.time_out_locks_(questions, looking, t);
-      when 'pauses' then pausing := pgflow.hear_(questions, array(select m from unnest(mailed) m where m = any(looking)));
+      when 'pauses' then
+        pausing := pgflow.hear_(questions, array(select m from unnest(mailed) m where m = any(looking)));
       when 'late_gates' then mailed := mailed || pgflow.expire_gates_(questions, looking, t);
       when 'events' then perform pgflow.await_events_(questions, looking, units);
       else
@@ -793,9 +783,11 @@ begin
         loop
           seqs[done.pos] := coalesce(done.seq, seqs[done.pos]);
           units[done.pos] := units[done.pos] || coalesce(done.units, '[]');
-          more[done.pos] := coalesce(more[done.pos] || done.more, done.more, more[done.pos]);
           to_wake := to_wake || done.to_wake;
           lanes := lanes || done.lanes;
+          if done.more is not null then
+            more[done.pos] := coalesce(more[done.pos], '{}') || done.more;
+          end if;
           if done.is_news or done.place is not null then
             quiet := array_remove(quiet, done.pos);
           end if;
@@ -808,14 +800,16 @@ begin
         end loop;
     end case;
   end loop;
-  quiet := array(select p from unnest(quiet) p where p <> all(pausing));
-  select p.parking, answer_all_.to_wake || p.to_wake into parking, to_wake from pgflow.park_quiet_(questions, quiet, seqs, t) p;
+  parking := array(select q.pos from pgflow.question_rows_(questions) q
+    where q.pos = any(quiet) and q.pos <> all(pausing) and q.park and q.stuck is null order by q.pos);
+  if parking <> '{}' then
+    to_wake := to_wake || pgflow.park_all_(questions, parking, seqs, t);
+  end if;
   answers := (
-    select jsonb_agg(jsonb_build_object('run', q.run, 'units', units[q.pos], 'at', pgflow.micros_(t),
-        'pause', q.pos = any(pausing),
-        'place', case when q.pos = any(parking) then 'parked' else coalesce(places[q.pos], 'leased') end)
-      || coalesce(more[q.pos], '{}') order by q.pos)
-    from pgflow.question_rows_(questions) q
+    select jsonb_agg(case when more[q.pos] is null then a.answer else a.answer || more[q.pos] end order by q.pos)
+    from pgflow.question_rows_(questions) q cross join lateral jsonb_build_object('run', q.run, 'units', units[q.pos],
+      'at', pgflow.micros_(t), 'pause', q.pos = any(pausing),
+      'place', case when q.pos = any(parking) then 'parked' else places[q.pos] end) as a (answer)
   );
 end
 $$;

@@ -68,7 +68,8 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.take_names_(jsonb) is 'Takes the lanes and keys of all children of a batch, ahead of their runs';
+comment on function pgflow.take_names_(jsonb)
+  is 'Takes the lanes and keys of all children of a batch, ahead of their runs';
 
 create or replace function pgflow.leave_keys_(run bigint, children jsonb)
 returns void

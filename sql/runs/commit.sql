@@ -117,65 +117,71 @@ $$;
 comment on function pgflow.take_mail_(jsonb)
   is 'Deletes the messages that a batch records as taken; refuses (PF006) those that are not there';
 
-create or replace function pgflow.lock_leases_(
-  batch jsonb, careful boolean, out ids bigint[], out tokens bigint[], out are_ours boolean
-)
+create or replace function pgflow.lock_leases_(batch jsonb, careful boolean)
+returns boolean
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
 as $$
-#variable_conflict use_variable
 declare
-  asked_ids bigint[];
-  asked_tokens bigint[];
+  ids bigint[];
+  tokens bigint[];
   ended bigint[];
+  locked_ids bigint[];
+  locked_tokens bigint[];
 begin
-  select array_agg(r.run_id), array_agg(r.token) into asked_ids, asked_tokens from pgflow.run_rows_(batch->'runs') r;
+  select array_agg(r.run_id), array_agg(r.token) into ids, tokens from pgflow.run_rows_(batch->'runs') r;
   if not careful and not batch ? 'questions' and pgflow.share_worker_((batch->'worker')::int) then
     ended := array(select e.run_id from pgflow.end_rows_(batch->'ends') e);
-    select array_agg(k.run_id order by k.run_id), array_agg(k.token order by k.run_id) into ids, tokens
+    select array_agg(k.run_id order by k.run_id), array_agg(k.token order by k.run_id) into locked_ids, locked_tokens
     from (
       select e.run_id, e.token from pgflow.lease e
-      where e.run_id = any(asked_ids) and e.token = any(asked_tokens) and e.worker_id = (batch->'worker')::int
+      where e.run_id = any(ids) and e.token = any(tokens) and e.worker_id = (batch->'worker')::int
         and e.run_id <> all(ended)
       union all
       select l.run_id, l.token from (
         select e.run_id, e.token from pgflow.lease e
-        where e.run_id = any(ended) and e.token = any(asked_tokens) for no key update skip locked
+        where e.run_id = any(ended) and e.token = any(tokens) for no key update skip locked
       ) l
     ) k;
   end if;
-  are_ours := ids is not distinct from asked_ids and tokens is not distinct from asked_tokens;
-  if not are_ours then
-    select array_agg(k.run_id), array_agg(k.token) into ids, tokens
+  if locked_ids is distinct from ids or locked_tokens is distinct from tokens then
+    select array_agg(k.run_id), array_agg(k.token) into locked_ids, locked_tokens
     from (
-      select e.run_id, e.token from pgflow.lease e where e.run_id = any(asked_ids) and e.token = any(asked_tokens)
+      select e.run_id, e.token from pgflow.lease e where e.run_id = any(ids) and e.token = any(tokens)
       order by e.run_id for no key update skip locked
     ) k;
-    are_ours := ids is not distinct from asked_ids and tokens is not distinct from asked_tokens;
   end if;
+  return locked_ids is not distinct from ids and locked_tokens is not distinct from tokens;
 end
 $$;
 comment on function pgflow.lock_leases_(jsonb, boolean)
-  is 'Keeps the leases of a batch where they are, by the lock of their worker or one by one: those that it has, and '
-     'whether these are all';
+  is 'Keeps the leases of a batch where they are, by the lock of their worker or one by one; true if it has '
+     'all of them';
 
-create or replace function pgflow.bad_runs_(batch jsonb, ids bigint[], tokens bigint[])
+create or replace function pgflow.bad_runs_(batch jsonb)
 returns jsonb
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+  with asked as materialized (
+    select r.* from pgflow.run_rows_(batch->'runs') r
+  ), locked as materialized (
+    -- Those that lock_leases_ has locked.
+    select e.run_id, e.token from pgflow.lease e
+    where e.run_id = any(array(select a.run_id from asked a)) and e.token = any(array(select a.token from asked a))
+    order by e.run_id for no key update skip locked
+  )
   select jsonb_agg(jsonb_build_array(v.run_id, v.verdict))
   from (
-    select r.run_id, pgflow.verdict_(r.run_id, r.token, r.expected_seq, k.run_id is not null, k.token) as verdict
-    from pgflow.run_rows_(batch->'runs') r left join unnest(ids, tokens) as k (run_id, token) on k.run_id = r.run_id
+    select a.run_id, pgflow.verdict_(a.run_id, a.token, a.expected_seq, l.run_id is not null, l.token) as verdict
+    from asked a left join locked l on l.run_id = a.run_id
   ) v
   where v.verdict <> 'ok'
 $$;
-comment on function pgflow.bad_runs_(jsonb, bigint[], bigint[])
-  is 'Runs that a batch may not commit, [[run, verdict], ...], given the leases that it has; null = none';
+comment on function pgflow.bad_runs_(jsonb)
+  is 'Runs that a batch may not commit, [[run, verdict], ...], by the leases that it has locked; null = none';
 
 create or replace function pgflow.run_of_(item jsonb)
 returns jsonb
@@ -274,7 +280,7 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_variable
 declare
-  leases record;
+  are_ours boolean;
   bad jsonb;
   answers jsonb := '[]';
   to_wake bigint[] := '{}';
@@ -286,10 +292,10 @@ begin
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  select l.* into leases from pgflow.lock_leases_(batch, careful) l;
+  are_ours := pgflow.lock_leases_(batch, careful);
   t := pgflow.now_();
-  if careful or not leases.are_ours then
-    bad := pgflow.bad_runs_(batch, leases.ids, leases.tokens);
+  if careful or not are_ours then
+    bad := pgflow.bad_runs_(batch);
     if jsonb_array_length(bad) = jsonb_array_length(batch->'runs') then
       return jsonb_build_object('bad', bad);
     end if;

@@ -29,7 +29,7 @@ begin atomic
   select
   (r.e->0)::bigint as run_id, (r.e->1)::int as seq, (r.e->2)::int as call, (r.e->>3)::"char" as kind, r.e->>4 as name,
   (r.e->>5)::json as payload, (r.e->>6)::json as starts,
-  timestamptz 'epoch' + (r.e->>7)::bigint * interval '1 microsecond' as at,
+  timestamptz 'epoch' + (r.e->7)::bigint * interval '1 microsecond' as at,
   (r.e->>8)::float8 * interval '1 second' as delay, (r.e->9)::bigint as token, r.e->>10 as key, (r.e->>11)::int as apart
   from jsonb_array_elements(list) as r (e);
 end;
@@ -135,7 +135,7 @@ begin atomic
   from jsonb_array_elements(list) with ordinality as r (e, n);
 end;
 comment on function pgflow.question_rows_(jsonb)
-  is 'Objects of the protocol as columns: what a run asks with its commit: a decision of the database, or a change of place';
+  is 'Objects of the protocol as columns: questions of runs that commit: for a decision of the database, or a change of place';
 
 create or replace function pgflow.child_rows_(list jsonb)
 returns table (
@@ -313,7 +313,7 @@ begin atomic
   from jsonb_array_elements(list) with ordinality as r (e, n);
 end;
 comment on function pgflow.saga_rows_(jsonb)
-  is 'Rows of the protocol as columns: effects of an earlier generation or of a child, which a run takes back if it fails';
+  is 'Rows of the protocol as columns: effects of earlier generations and of children, to be taken back if the run fails';
 
 create or replace function pgflow.admission_rows_(list jsonb)
 returns table (
