@@ -238,7 +238,10 @@ def batch_document(
         apart: Receives the long values, which travel beside the document.
     """
     runs, units, ends, taken, returned, draws, replies, questions = [], [], [], [], [], [], [], []
-    kin, gated, awaiting, locking = [], [], [], []
+    kin: list[str] = []
+    gated: list[str] = []
+    awaiting: list[str] = []
+    locking: list[str] = []
     has_ledger = has_obligations = False
     for run_id, flush, now_us in sorted([(f.run_id, f, now_us) for f, now_us in flushes]):
         runs.append(f"[{run_id},{flush.token},{flush.expected_seq}]")

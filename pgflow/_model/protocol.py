@@ -268,6 +268,14 @@ class HandedRow(NamedTuple):
     code: Text
 
 
+class SegmentRow(NamedTuple):
+    """Parts of a journal, each with the beginning of its idempotency keys."""
+
+    upto: Int | None
+    """Last seq; None for all that follow."""
+    stem: Text
+
+
 class SagaRow(NamedTuple):
     """Effects of earlier generations and of children, to be taken back if the run fails."""
 
@@ -483,6 +491,35 @@ class BatchAnswer(TypedDict):
     """Results of children whose parents this worker holds: chain, and an ``Offer``."""
 
 
+# ---------------------------------------------------------------- what a process says of itself
+
+
+class CodeRow(NamedTuple):
+    """Code of workflows, as workers and apps declare it."""
+
+    workflow: Text
+    version: Text
+    code_hash: Text
+    is_pinned: Bool
+    alias_of: Text | None
+    patches: Annotated[dict[str, bool], "jsonb"]
+    signals: Annotated[dict[str, Any], "jsonb"] | None
+    """Shapes of payloads, by signal."""
+    defaults: JsonText | None
+    """Defaults of the input."""
+
+
+class DeliveryRow(NamedTuple):
+    """Outcomes of deliveries by a relay."""
+
+    event_id: BigInt
+    outcome: Text
+    """``ok``, ``failed``, ``dead`` or ``behind``."""
+    error: Text | None = None
+    delay_seconds: Seconds | None = None
+    """Time until the next try."""
+
+
 # ---------------------------------------------------------------- the readers in SQL
 
 
@@ -528,7 +565,10 @@ READERS = {
     "admission_rows_": Reader(Admission, of_objects=True, numbered="n"),
     "intent_rows_": Reader(Intent, of_objects=True),
     "gate_rows_": Reader(GateRequest, of_objects=True, numbered="n"),
-    "start_rows_": Reader(StartRow, wire="json", whole="start"),
+    "start_rows_": Reader(StartRow, wire="json", numbered="n", whole="start"),
+    "segment_rows_": Reader(SegmentRow, numbered="n"),
+    "code_rows_": Reader(CodeRow, whole="code"),
+    "delivery_rows_": Reader(DeliveryRow, wire="json"),
     "answered_rows_": Reader(AnsweredUnit, numbered="n"),
 }
 """By name in the schema ``pgflow``."""

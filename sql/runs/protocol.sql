@@ -370,18 +370,62 @@ comment on function pgflow.gate_rows_(jsonb)
 
 create or replace function pgflow.start_rows_(list json)
 returns table (
-  start json, call int, effect text, name text, ordinal text, args_hash bigint, mark jsonb
+  n int, start json, call int, effect text, name text, ordinal text, args_hash bigint, mark jsonb
 )
 language sql
 stable
 begin atomic
   select
-  r.e as start, (r.e->>0)::int as call, r.e->>1 as effect, r.e->>2 as name, r.e->>3 as ordinal,
+  r.n::int as n, r.e as start, (r.e->>0)::int as call, r.e->>1 as effect, r.e->>2 as name, r.e->>3 as ordinal,
   (r.e->>4)::bigint as args_hash, nullif((r.e->5)::jsonb, 'null') as mark
-  from json_array_elements(list) as r (e);
+  from json_array_elements(list) with ordinality as r (e, n);
 end;
 comment on function pgflow.start_rows_(json)
   is 'Rows of the protocol as columns: licences in the column ``starts`` of units';
+
+create or replace function pgflow.segment_rows_(list jsonb)
+returns table (
+  n int, upto int, stem text
+)
+language sql
+stable
+begin atomic
+  select
+  r.n::int as n, (r.e->>0)::int as upto, r.e->>1 as stem
+  from jsonb_array_elements(list) with ordinality as r (e, n);
+end;
+comment on function pgflow.segment_rows_(jsonb)
+  is 'Rows of the protocol as columns: parts of a journal, each with the beginning of its idempotency keys';
+
+create or replace function pgflow.code_rows_(list jsonb)
+returns table (
+  code jsonb, workflow text, version text, code_hash text, is_pinned boolean, alias_of text, patches jsonb,
+  signals jsonb, defaults json
+)
+language sql
+stable
+begin atomic
+  select
+  r.e as code, r.e->>0 as workflow, r.e->>1 as version, r.e->>2 as code_hash, (r.e->3)::boolean as is_pinned,
+  r.e->>4 as alias_of, r.e->5 as patches, nullif(r.e->6, 'null') as signals, (r.e->>7)::json as defaults
+  from jsonb_array_elements(list) as r (e);
+end;
+comment on function pgflow.code_rows_(jsonb)
+  is 'Rows of the protocol as columns: code of workflows, as workers and apps declare it';
+
+create or replace function pgflow.delivery_rows_(list json)
+returns table (
+  event_id bigint, outcome text, error text, delay interval
+)
+language sql
+stable
+begin atomic
+  select
+  (r.e->>0)::bigint as event_id, r.e->>1 as outcome, r.e->>2 as error, (r.e->>3)::float8 * interval '1 second' as delay
+  from json_array_elements(list) as r (e);
+end;
+comment on function pgflow.delivery_rows_(json)
+  is 'Rows of the protocol as columns: outcomes of deliveries by a relay';
 
 create or replace function pgflow.answered_rows_(list jsonb)
 returns table (

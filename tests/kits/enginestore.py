@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from pgflow._db.calls.commit import read_answer
 from pgflow._db.calls.replay import RecordedRun
 from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Claim, Offer
 from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.kinds import Kind
+from pgflow._model.protocol import Answer
 from pgflow._model.units import Unit
 
 SECOND = 1_000_000
@@ -441,7 +443,7 @@ class Store:
         offer = self.offer_to(parent)
         return {} if offer is None else {parent.chain_id: offer}
 
-    def commit(self, document: str) -> tuple[str | None, dict[str, Any] | None]:
+    def commit(self, document: str) -> tuple[str | None, Answer | None]:
         """``commit_units`` for one run: the verdict, if it is not well, and the answer to the
         question, if there was one.
         """
@@ -482,7 +484,7 @@ class Store:
             self._end_locks(self.runs[run_id])
         for _, status, reason, output, error, *_ in batch.get("ends", ()):
             self._end(run, status, reason, output, error)
-        return None, json.loads(json.dumps(answer))
+        return None, None if answer is None else read_answer(json.loads(json.dumps(answer)))
 
     def _settle_update(
         self,
