@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pgflow._engine.calls import EffectTerms, StepCall, Waiter, Waits, Want, spec_of_another
 from pgflow._model.budgets import refusal
@@ -246,6 +246,7 @@ class EffectCall(StepCall):
     """True if the approver did it by hand, so that it draws on no pool."""
     watchers: list[Waiter] = field(default_factory=list)
     """Waiters for its closing, in addition to the calling code."""
+    is_in_ledger: ClassVar[bool] = True
 
     # ================================================================ properties of the stage
 
@@ -253,6 +254,16 @@ class EffectCall(StepCall):
     def is_acting(self) -> bool:
         """True while its body runs, as opposed to a question to the counterparty."""
         return self.stage in _ACTING
+
+    @property
+    def decision_key(self) -> str | None:
+        """Key of the decision that it rests on; None if there is none."""
+        return self.decision
+
+    @property
+    def may_be_unreadable(self) -> bool:
+        """True if a person confirmed it: the code gets the error, and can compensate."""
+        return self.stage == Stage.STATED
 
     @property
     def may_have_acted(self) -> bool:

@@ -11,10 +11,9 @@ from pgflow._engine.code import Code
 from pgflow._engine.flush import Ending
 from pgflow._engine.history import History
 from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.parts import Parts
 from pgflow._engine.questions import stuck
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
-from pgflow._model.codecs import Codec
 from pgflow._model.exceptions import clean, encode_error
 from pgflow._model.kinds import Kind
 from pgflow.errors import NotStorable
@@ -25,23 +24,14 @@ class End:
     may replace the others.
     """
 
-    def __init__(
-        self,
-        claim: Claim,
-        agenda: Agenda,
-        code: Code,
-        history: History,
-        values: Values,
-        result: Codec[Any],
-        code_hash: str,
-    ) -> None:
-        self._claim = claim
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
-        self._result = result
-        self.code_hash = code_hash
+    def __init__(self, parts: Parts) -> None:
+        self._claim = parts.claim
+        self._agenda = parts[Agenda]
+        self._code = parts[Code]
+        self._history = parts[History]
+        self._values = parts[Values]
+        self._result = parts.result
+        self.code_hash = parts.code_hash
         self.ending: Ending | None = None
         self.hold: list[Any] | None = None
         self.continue_input: str | None = None
@@ -89,16 +79,16 @@ class End:
 
     def in_question(self) -> dict[str, Any]:
         """Return the fields of a question that starts the next generation."""
-        said: dict[str, Any] = {"continue": self.continue_input}
+        fields: dict[str, Any] = {"continue": self.continue_input}
         if self._handed_on:
-            said["saga"] = self._handed_on
+            fields["saga"] = self._handed_on
         if self._of_children:
-            said["of_children"] = self._of_children
+            fields["of_children"] = self._of_children
         if self._late_cancel is not None:
-            said["cancel"] = self._late_cancel
+            fields["cancel"] = self._late_cancel
         if self._agenda.leaves_obligations:
-            said["owes"] = True
-        return said
+            fields["owes"] = True
+        return fields
 
     def judge(self) -> None:
         """Determine the end from the code's value, error, or input for the next generation."""

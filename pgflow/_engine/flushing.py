@@ -23,6 +23,8 @@ from pgflow._engine.end import End
 from pgflow._engine.flush import Flush
 from pgflow._engine.history import History
 from pgflow._engine.host import Line
+from pgflow._engine.ledger import Ledger
+from pgflow._engine.parts import Parts
 from pgflow._engine.questions import (
     address_of,
     admission_of,
@@ -35,7 +37,6 @@ from pgflow._engine.questions import (
 )
 from pgflow._engine.release import Release
 from pgflow._model.budgets import Spent
-from pgflow._model.claims import Claim
 from pgflow._model.units import Unit
 
 LINGER_TIMER_US = 1_000_000
@@ -54,27 +55,16 @@ class Flushing:
     the server that acknowledged it, and whether the run is locked, pauses or drains.
     """
 
-    def __init__(
-        self,
-        claim: Claim,
-        line: Line,
-        clock: Clock,
-        buffer: Buffer,
-        agenda: Agenda,
-        code: Code,
-        history: History,
-        end: End,
-        release: Release,
-    ) -> None:
-        self._claim = claim
-        self._line = line
-        self._clock = clock
-        self._buffer = buffer
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._end = end
-        self._release = release
+    def __init__(self, parts: Parts) -> None:
+        self._claim = claim = parts.claim
+        self._line = parts[Line]
+        self._clock = parts[Clock]
+        self._buffer = parts[Buffer]
+        self._agenda = parts[Agenda]
+        self._code = parts[Code]
+        self._history = parts[History]
+        self._end = parts[End]
+        self._release = parts[Release]
         self.inflight: Flush | None = None
         """The flush or transaction under way."""
         self.locked = False
@@ -341,7 +331,7 @@ class Flushing:
         self._claim.offer = None  # the answer may take it
         waits = agenda.waits()
         if waits.keys() == {"open_effects"} and (
-            owed := [c for c in agenda.effects if c.state == "owed"]
+            owed := [c for c in agenda.effects.values() if c.state == "owed"]
         ):
             question["stuck"] = stuck("effect", owed_detail(owed))
         if unwanted := agenda.take_unwanted():
@@ -373,10 +363,10 @@ class Flushing:
         for seq, number, kind, name, payload, *due_us in answer["units"]:
             self._buffer.go_to(seq)
             self.durable_seq = seq
-            if self._release.decide(
+            self._release.decide(
                 Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)
-            ):
-                has_children = True
+            )
+            has_children = has_children or number in self._agenda.children
         if has_children:
             self.linger()
         if answer.get("postponed"):
@@ -384,7 +374,8 @@ class Flushing:
             self._agenda.ask_again(*self._asked)
         terms = answer.get("terms") or {}
         for number, version, stale in answer.get("refused") or ():
-            self._release.ledger.refuse(number, version, stale, terms.get(str(number)))
+            ledger: Ledger = self._line.execution.parts[Ledger]
+            ledger.refuse(number, version, stale, terms.get(str(number)))
 
     # ================================================================ fences
 
@@ -445,7 +436,7 @@ class Flushing:
             row = flush.rows[-1]
             self._clock.sync(at_us)
             self.durable_seq = row.seq
-            call.admitted = None  # its reservation has ended
+            self._agenda.end_admission(call)
             self._agenda.returned(call)
             self._agenda.licensed(flush.starts)
             self._release.decide_fenced(

@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.agenda import Agenda
 from pgflow._engine.calls import Call, Waits
-from pgflow._engine.code import Code
 from pgflow._engine.flush import Flush
-from pgflow._engine.history import NEVER, History
+from pgflow._engine.history import NEVER
 from pgflow._engine.keys import Keys, name_in_key
+from pgflow._engine.kind import KindOfCall
+from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
 from pgflow._model.codecs import Codec
 from pgflow._model.gates import Approved, Escalated, Expired, Rejected, Said, TakenOver
 from pgflow._model.kinds import Kind
-from pgflow._model.units import Unit
+from pgflow._model.units import ANSWER_RETURNED, Unit
 from pgflow.errors import NotStorable
 
 PUT_OFF_US = 1_000_000
@@ -74,6 +73,7 @@ class GateCall(Call):
     due_us: int | None = None
     edit: str = ""
     """The edited request, as JSON; empty if it was not edited."""
+    returned_as: ClassVar[str | None] = ANSWER_RETURNED
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a verdict."""
@@ -144,19 +144,16 @@ class GateCall(Call):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Gates:
+class Gates(KindOfCall[GateCall]):
     """Owns the gates that the code has asked. The end of the run closes the open ones."""
 
-    def __init__(
-        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys
-    ) -> None:
-        self._claim = claim
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
-        self._keys = keys
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._claim = parts.claim
+        self._values = parts[Values]
+        self._keys = parts[Keys]
         self._asked: list[GateCall] = []
+        parts.in_flushes.append(self)
 
     def issue(
         self, name: str, request: str, value: Any, codec: Codec[Any], terms: GateTerms
@@ -193,19 +190,25 @@ class Gates:
             self.bring_on(call)
         return call
 
-    def bring_on(self, call: GateCall) -> None:  # noqa: ARG002 - the question lists them all
-        """Ask the database: the gate must be asked, or may have been answered."""
-        self._agenda.look()
+    def give_up(self, call: GateCall) -> None:
+        """Close the gate too, if it was asked."""
+        self._history.next_noted()  # reads the mark that it was asked
+        noted = self._withdraw(call, Kind.CALL_CANCELLED)
+        if call.asked_seq and noted is None:
+            self._buffer.book()
 
-    def close_with(self, flush: Flush) -> None:
-        """Close the gates with the question that starts the next generation."""
-        if flush.question is not None and "continue" in flush.question:
+    def add_to(self, flush: Flush) -> None:
+        """Close the gates with the end of the run, or the start of its next generation."""
+        if flush.ending is not None:
+            flush.has_gates = True
+        elif flush.question is not None and "continue" in flush.question:
             flush.question["gated"] = True
 
-    def put_off(self, at_us: int) -> None:
-        """Postpone gates that were open at this time despite their expiry: an answer is being
-        recorded.
+    def read_answer(self, answer: dict[str, Any]) -> None:
+        """Postpone gates that were open at the time of the answer despite their expiry: an answer
+        is being recorded.
         """
+        at_us = answer["at"]
         for call in self._asked:
             if call.state == "pending" and call.due_us is not None and call.due_us <= at_us:
                 call.due_us = at_us + PUT_OFF_US

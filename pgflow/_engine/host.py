@@ -109,8 +109,8 @@ class Host(Protocol[E_contra]):
 class Line:
     """The worker, as the parts of one execution see it.
 
-    Owns the parts' only reference to the execution, and cuts it when the execution closes: a cycle
-    would wait for the garbage collector.
+    Owns the parts' only reference to the execution, and with it to parts that are made on first
+    use. Cuts it when the execution closes: a cycle would wait for the garbage collector.
     """
 
     def __init__(self, host: Host[Any], execution: Any) -> None:
@@ -144,6 +144,11 @@ class Line:
         it may not.
         """
         return self.host.patience_us()
+
+    def go_live(self) -> None:
+        """Continue the open calls after the replay."""
+        if self.execution is not None:
+            self.execution.go_live()
 
     def cut(self) -> None:
         """Drop the reference to the execution."""

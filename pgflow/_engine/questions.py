@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, StepCall
+from pgflow._engine.calls import ChildCall, StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.flush import Flush, Misfit
 from pgflow._model.kinds import Ground, StepKind
@@ -91,11 +91,10 @@ def intent_of(call: EffectCall) -> dict[str, Any]:
     return {name: value for name, value in intent.items() if value is not None}
 
 
-def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
+def owed_detail(owed: list[EffectCall]) -> dict[str, Any]:
     """Return the detail of a stuck run: a message for the person, and name and key of each effect
     to settle.
     """
-    owed = [call for call in calls if isinstance(call, EffectCall)]
     by_hand = [call for call in owed if call.is_by_hand]
     doubtful = [call for call in owed if not call.is_by_hand]
     parts = [_told_by_hand(call) for call in by_hand]

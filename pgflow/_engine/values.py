@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pgflow._engine.calls import ChildRequest, StepCall
 from pgflow._engine.history import History
 from pgflow._engine.host import StepResult
-from pgflow._model.claims import Claim
+from pgflow._engine.parts import Parts
 from pgflow._model.codecs import hash_arguments
 from pgflow._model.envelopes import Envelopes, open_text, seal_metadata
 from pgflow._model.exceptions import ErrorData, encode_error, rebuild_error
@@ -36,10 +36,10 @@ class Values:
     app's codec.
     """
 
-    def __init__(self, claim: Claim, history: History) -> None:
-        self._history = history
-        self._envelopes = claim.envelopes
-        self.hash_key = None if claim.envelopes is None else claim.envelopes.hash_key
+    def __init__(self, parts: Parts) -> None:
+        self._history = parts[History]
+        self._envelopes = envelopes = parts.claim.envelopes
+        self.hash_key = None if envelopes is None else envelopes.hash_key
         """Secret key for hashes of arguments; None for plain hashes."""
 
     @property

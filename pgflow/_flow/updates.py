@@ -33,7 +33,8 @@ import pydantic
 from typing_extensions import TypedDict
 
 from pgflow._engine.host import ContinueAsNew
-from pgflow._engine.updates import Taken, UpdateCall
+from pgflow._engine.notes import Notes
+from pgflow._engine.updates import Taken, UpdateCall, Updates
 from pgflow._flow.defaults import Defaults
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.step import resolve_hints
@@ -207,13 +208,13 @@ class _Desk:
         self._scope = scope
         self._state = state
         self._until = until
-        self._updates = scope.execution.updates
+        self._updates = scope.execution.parts[Updates]
         self._handlers: dict[str, UpdateHandler[..., Any]] = scope.definition.origin.updates
         self._workflow: str = scope.definition.name
         self._deadline_us: int | None = None
         patience = duration(timeout, "timeout of serve()", least_seconds=-math.inf)
         if patience is not None:
-            self._deadline_us = scope.execution.notes.now_us() + int(
+            self._deadline_us = scope.execution.parts[Notes].now_us() + int(
                 patience.total_seconds() * 1_000_000
             )
         if not self._handlers:
@@ -229,7 +230,7 @@ class _Desk:
         left = None
         if self._deadline_us is not None:
             left = timedelta(
-                microseconds=max(0, self._deadline_us - self._scope.execution.notes.now_us())
+                microseconds=max(0, self._deadline_us - self._scope.execution.parts[Notes].now_us())
             )
         return self._updates.issue(self._judge, left)
 
@@ -281,7 +282,7 @@ class _Desk:
 
     def give_up(self, taken: Taken) -> None:
         """The workflow goes on without the rest of the handler."""
-        self._updates.give_up(taken)
+        self._updates.refuse(taken)
 
 
 async def serve(

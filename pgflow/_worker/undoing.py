@@ -16,7 +16,7 @@ from typing import Any
 
 from pgflow._engine.drivers import CoroutineDriver, Driver
 from pgflow._engine.effects import EffectCall, Stage
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.undo import Undoing
 from pgflow._flow.ledgers.effect import EffectOptions, EffectStep, SyncEffect
 from pgflow._flow.ledgers.handover import find_effect, read_result
@@ -47,7 +47,7 @@ def make_undoing(
         context.run(current.set, scope)
         return CoroutineDriver(execution, lambda: _undo(scope, workflow), context)
 
-    return Undoing(claim, host, driver, workflow.code_hash)
+    return Undoing(claim, host, Program(driver, code_hash=workflow.code_hash))
 
 
 async def _undo(scope: WorkflowScope, workflow: Workflow[..., Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pgflow._db.calls.replay import RecordedRun
 from pgflow._engine.calls import StepCall
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.history import Parting
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.main import make_driver
@@ -142,8 +142,12 @@ def find_divergence(
     execution = Execution(
         recorded.claim,
         _NoHost(),
-        lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set, is_check=True),
-        workflow.result_codec,
+        Program(
+            lambda e: make_driver(
+                e, workflow, errors, interceptors, spawn, moved.set, is_check=True
+            ),
+            workflow.result_codec,
+        ),
     )
     try:
         execution.start()

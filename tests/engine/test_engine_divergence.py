@@ -36,6 +36,7 @@ from exampleflows import (
 import pgflow
 from pgflow import read, step, workflow
 from pgflow._engine.calls import ChildCall, SignalCall, StepCall
+from pgflow._engine.execution import Program
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
 
@@ -150,9 +151,8 @@ def replay_changed(
 ) -> ChangedCode:
     claim = run.claim(0, run.created_us)
     claim.units, claim.last_seq = list(units), len(units)
-    execution = execution_class(
-        claim, NoHost(), lambda e: make_driver(e, run.workflow), run.workflow.result_codec
-    )
+    program = Program(lambda e: make_driver(e, run.workflow), run.workflow.result_codec)
+    execution = execution_class(claim, NoHost(), program)
     execution.start()
     execution.close()
     return execution

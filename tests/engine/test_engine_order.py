@@ -30,7 +30,7 @@ from servers import HANG_SECONDS
 import pgflow
 from pgflow import read, step, workflow
 from pgflow._engine.drivers import ThreadDriver
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_UNITS
 from pgflow._flow.scope import WorkflowScope, current
 from pgflow._model.kinds import Kind
@@ -954,7 +954,7 @@ def start_loose(worker: Worker, run: Any) -> tuple[Execution, threading.Event]:
 
     journal = run.claim(0)
     journal.units = journal.units[:-1]
-    return Execution(journal, worker, make, run.workflow.result_codec), still
+    return Execution(journal, worker, Program(make, run.workflow.result_codec)), still
 
 
 @workflow

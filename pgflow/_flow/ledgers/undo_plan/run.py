@@ -19,6 +19,7 @@ from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.drivers import ThreadWaiter
 from pgflow._engine.effects import EffectCall, Leave, Stage
 from pgflow._engine.keys import Resting
+from pgflow._engine.steps import Steps
 from pgflow._flow.authority.gate import Asked
 from pgflow._flow.authority.gate import issue as issue_gate
 from pgflow._flow.authority.leave import gate_name, leave_given, terms_of
@@ -186,7 +187,7 @@ class Attempt:
         """Ask the planner, and have its plan judged."""
         execution, planning = self._scope.execution, self._planning
         try:
-            proposal = execution.steps.issue(
+            proposal = execution.parts[Steps].issue(
                 planning.planner.spec(self._scope.app_errors), (self._request(self._tables),), {}
             )
         except Exception as error:  # noqa: BLE001 - such as an annotation that cannot be read
@@ -202,7 +203,7 @@ class Attempt:
         yield from self._review(self.decision.value)
 
     def _review(self, plan: Any) -> Iterator[Call]:
-        verdict = self._scope.execution.steps.issue(
+        verdict = self._scope.execution.parts[Steps].issue(
             REVIEW.spec(()), (plan, self._planning.steps, self._tables), {}
         )
         yield verdict
@@ -315,7 +316,7 @@ class Attempt:
     def _issue(self, step: dict[str, Any], rests_on: Resting, leave: Leave | None) -> StepCall:
         execution = self._scope.execution
         if "sql" in step:
-            return execution.steps.issue(
+            return execution.parts[Steps].issue(
                 RUN_SQL.spec(()), (step["sql"], self._tables), {}, rests_on, is_undo=True
             )
         known: Any = self._planning.steps.get(step["call"])
@@ -326,7 +327,7 @@ class Attempt:
         )
         if known.effect == StepKind.EFFECT:
             return known.issue_in_plan(self._scope, arguments, rests_on, leave)  # type: ignore[no-any-return]
-        return execution.steps.issue(
+        return execution.parts[Steps].issue(
             known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True
         )
 
