@@ -67,7 +67,7 @@ class EffectTerms:
         can_ask: True if the counterparty can be asked.
         code: Module and name, by which another run finds the effect to take it back.
         has_body: False for an effect that only a person can do.
-        must_be_done: True if a refusal does not end it: a compensation is never given up.
+        is_mandatory: True if a refusal does not end it: a compensation is never given up.
         readable: Arguments that the policy can read when a codec encodes the request.
         notify: Name of the step that notifies the approvers the policy requires; None = none.
     """
@@ -80,7 +80,7 @@ class EffectTerms:
     can_ask: bool
     code: str
     has_body: bool = True
-    must_be_done: bool = False
+    is_mandatory: bool = False
     readable: tuple[str, ...] = ()
     notify: str | None = None
 
@@ -219,6 +219,10 @@ class Call:
     state: State = "pending"
     aliases: tuple[str, ...] = field(default=(), kw_only=True)
     """Former names: a journal that uses one of them still fits."""
+    due_us: int | None = field(default=None, kw_only=True)
+    """Time when the database should be asked, because the call's time is over; None if it has no
+    limit.
+    """
     is_in_ledger: ClassVar[bool] = False
     """True if it is an effect: its intent and its outcome must become known."""
     returned_as: ClassVar[str | None] = None
@@ -270,11 +274,6 @@ class Call:
     def let_go(self) -> None:
         """Release the reference to the code."""
         self.waiter = None
-
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when the database should be asked, in microseconds; None if there is none."""
-        return None
 
     def is_tried_before(self, us: int) -> bool:  # noqa: ARG002 - only steps are retried
         """Return True if its next try is due before this time."""
@@ -474,17 +473,11 @@ class TimedCall(Call):
 
     started_seq: int = 0
     """Seq of the note that started the time; 0 if there is no limit."""
-    due_us: int | None = None
 
     def add_time_out(self, waits: Waits) -> None:
         """Add the time-out, if it has one."""
         if self.started_seq:
             waits.add("timers", [self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
-
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when it is due, in microseconds."""
-        return self.due_us
 
 
 @dataclass(eq=False)

@@ -44,7 +44,7 @@ class Children(KindOfCall[ChildCall]):
         call = ChildCall(
             history.next_call(),
             request.workflow,
-            self._code.waiter(),
+            self._code.driver.waiter(),
             request=request,
             result=result,
             errors=errors,
@@ -58,7 +58,7 @@ class Children(KindOfCall[ChildCall]):
         self._agenda.enter_child(call)
         self._were_any = True
         if waits_for_start:
-            call.start = Call(call.number, call.name, self._code.waiter())
+            call.start = Call(call.number, call.name, self._code.driver.waiter())
             if call.chain_id:
                 call.tell_start()
         if call.chain_id or not history.replaying:
@@ -132,7 +132,7 @@ class Children(KindOfCall[ChildCall]):
             self._history.skip_marks(only_of_known=True)  # one of them records its start
         if not (call.chain_id or call.state == "decided"):
             return None
-        call.waiter = self._code.waiter()
+        call.waiter = self._code.driver.waiter()
         self._end(call)
         return call.waiter
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pgflow._engine.agenda import Agenda
-from pgflow._engine.calls import Call, Waiter
+from pgflow._engine.calls import Call
 from pgflow._engine.drivers import CLOSED, Driver
 from pgflow._engine.parts import Parts
 
@@ -23,14 +23,6 @@ class Code:
     def drive_by(self, driver: Driver) -> None:
         """Set the driver. It needs the other parts, so it is made last."""
         self.driver = driver
-
-    def waiter(self) -> Waiter:
-        """Return a new waiter for an outcome."""
-        return self.driver.waiter()
-
-    def resume(self) -> None:
-        """Run the code after an outcome was delivered."""
-        self.driver.resume()
 
     def deliver(self, call: Call, value: Any, error: Exception | None) -> None:
         """Close a call, pass its outcome to the code and run the code."""

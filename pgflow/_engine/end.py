@@ -51,8 +51,8 @@ class End:
         first.
         """
         return (
-            self._agenda.is_held_open
-            and self._late_cancel is None
+            self._late_cancel is None
+            and self._agenda.is_held_open
             and self._code.driver.outcome()[1] is None
         )
 
@@ -118,7 +118,11 @@ class End:
             why = self._late_cancel.get("why") or "cancelled while it owed"
             self.ending = Ending("cancelled", clean(str(why), 4096), None, None)
         else:
-            self.ending = self._encode(value)
+            try:
+                self.ending = Ending("completed", None, self.check_result(value), None)
+            except NotStorable as misfit:
+                data = encode_error(misfit, with_traceback=False)
+                self.ending = Ending("failed", None, None, self._values.error_text(data))
 
     def check_result(self, value: Any) -> str:
         """Return a result as recorded. Refuse one that cannot be stored while the code can still
@@ -131,15 +135,3 @@ class End:
         text = self._result.encode(value, what)
         self._result.decode(text, what)
         return self._values.sealed(text, what)
-
-    def _encode(self, value: Any) -> Ending:
-        try:
-            text = self.check_result(value)
-        except NotStorable as error:
-            return Ending(
-                "failed",
-                None,
-                None,
-                self._values.error_text(encode_error(error, with_traceback=False)),
-            )
-        return Ending("completed", None, text, None)

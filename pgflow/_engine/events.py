@@ -66,7 +66,7 @@ class Events(KindOfCall[EventCall]):
         """Wait for an event."""
         number = self._history.next_call()
         name = message_name(number, wanted)
-        call = EventCall(number, name, self._code.waiter(), codec=codec, wanted=wanted)
+        call = EventCall(number, name, self._code.driver.waiter(), codec=codec, wanted=wanted)
         if number != NEVER:
             self._agenda.enter(call)
             self._limit(call, name, timeout)

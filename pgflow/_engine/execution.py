@@ -5,24 +5,24 @@ outcome - from the journal on replay, else from an answer of the database or a b
 code until it waits again. *Settle*: when nothing is left to release, start the bodies that may
 start and request a flush of what must become durable.
 
-Each part owns its state and refers to earlier parts only. The parts for kinds of calls are made on
-first use, because most runs need few of them.
+Each part owns its state (:mod:`pgflow._engine.parts`). Every run has these:
 
-==========  ========================================================================================
-line        the worker
-clock       time
-buffer      recorded units that are not sent yet, and the sequence number of the last unit
-agenda      the open calls, and the lists they are in
-code        the driver
-history     the journal, the position of the replay, and a divergence
-values      recorded values, encoded by the app's codec
-end         how it ends
-keys        idempotency keys
-steps, timers, signals, events, updates, children, gates, locks, notes, budgets, ledger,
-obligations calls of the code, by kind; the ledger is of effects
-release     outcomes that are decided but not released; its renewal recreates lost results
-flushing    traffic with the database: flushes, questions and fences
-==========  ========================================================================================
+========  ==========================================================================================
+line      the worker
+clock     time
+buffer    recorded units that are not sent yet, and the sequence number of the last unit
+agenda    the open calls, and the lists they are in
+code      the driver
+history   the journal, the position of the replay, and a divergence
+values    recorded values, encoded by the app's codec
+end       how it ends
+release   outcomes that are decided but not released
+flushing  traffic with the database: flushes, questions and fences
+========  ==========================================================================================
+
+The others are made on first use: one for each kind of call (:mod:`pgflow._engine.kinds`), `notes`,
+`budgets` and `obligations` for what the code records, `keys` for idempotency keys, and `renewal`,
+which recreates lost results.
 
 Only the buffer assigns sequence numbers, at release. While the next one is not known, nothing is
 released (`Flushing.locked`).
@@ -47,7 +47,7 @@ from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
 from pgflow._engine.drivers import Driver
 from pgflow._engine.end import End
-from pgflow._engine.flush import Ending, Flush
+from pgflow._engine.flush import Flush
 from pgflow._engine.flushing import Flushing
 from pgflow._engine.history import History
 from pgflow._engine.host import Host, Line, StepResult
@@ -57,12 +57,12 @@ from pgflow._engine.ledger import Ledger
 from pgflow._engine.loop import Unwind
 from pgflow._engine.parts import Parts
 from pgflow._engine.release import Release
+from pgflow._engine.renewal import Renewal
 from pgflow._engine.timers import Timers
 from pgflow._engine.updates import Updates
 from pgflow._engine.values import Values
 from pgflow._model.claims import Claim, Offer
 from pgflow._model.codecs import ANYTHING, Codec
-from pgflow.errors import NonDeterminismError
 
 
 @dataclass(eq=False)
@@ -92,16 +92,19 @@ class Execution:
         self.run_id = claim.run_id
         self.parts = parts = Parts(claim, program.result, program.code_hash)
         parts.is_undoing = self.is_undoing
+        # Made here, in the order of their needs, since each run has them.
         self.line = parts[Line] = Line(host, self)
-        self.clock = parts[Clock]
-        self.buffer = parts[Buffer]
-        self.agenda = parts[Agenda]
-        self.code = parts[Code]
-        self.history = parts[History]
-        self.values = parts[Values]
-        self.end = parts[End]
-        self.release = parts[Release]
-        self.flushing = parts[Flushing]
+        self.clock = parts[Clock] = Clock(parts)
+        self.buffer = parts[Buffer] = Buffer(parts)
+        self.agenda = parts[Agenda] = Agenda(parts)
+        self.code = parts[Code] = Code(parts)
+        self.history = parts[History] = History(parts)
+        self.values = parts[Values] = Values(parts)
+        self.end = parts[End] = End(parts)
+        self.release = parts[Release] = Release(parts)
+        self.flushing = parts[Flushing] = Flushing(parts)
+        self.time_seconds = self.clock.seconds
+        """Returns the event loop's time: seconds from the run's creation to the last outcome."""
         self.over = False
         self.beat = False
         """True if a step reported progress: the end of the run deletes those rows."""
@@ -115,7 +118,11 @@ class Execution:
 
     def start(self) -> None:
         """Run the code for the first time in this activation, then as far as it gets."""
-        self._guarded(self.code.driver.start)
+        try:
+            self.code.driver.start()
+        except Unwind:
+            if self.history.divergence is None:
+                raise
         self.advance()
 
     def advance(self) -> None:
@@ -145,29 +152,28 @@ class Execution:
             if not self._go_idle():
                 return
 
-    def _guarded(self, move: Callable[[], Any]) -> Any:
-        """Make a move, and return None if it found a divergence."""
-        try:
-            return move()
-        except Unwind:
-            if self.history.divergence is None:
-                raise
-            return None
-
     def _is_finished(self) -> bool:
         """Return True if the ended code left nothing open: no effect, and no obligation that must
         be closed before the run completes.
         """
+        agenda = self.agenda
         if self.history.replaying and not self.code.has_ended:
-            self._guarded(self.history.skip_marks)  # they record what was intended
-        if not self.agenda.owes and (self.is_undoing or not self.end.awaits_discharge):
+            try:
+                self.history.skip_marks()  # they record what was intended
+            except Unwind:
+                if self.history.divergence is None:
+                    raise
+        if not ((agenda.accepted or agenda.effects) and agenda.owes) and (
+            self.is_undoing or not self.end.awaits_discharge
+        ):
             return True
         self.code.end()
         return False
 
     def go_live(self) -> None:
         """Continue the open calls after the replay."""
-        self.release.record_renewed()
+        if Renewal in self.parts:
+            self.parts[Renewal].record()
         self.agenda.leave_past()
         for call in list(self.agenda.open.values()):
             if call.state == "pending":
@@ -179,14 +185,19 @@ class Execution:
         """Request the last flush, after the code has ended or diverged. Other decided outcomes are
         dropped.
         """
-        self.release.forget()
+        if self.release.decided:
+            self.release.forget()
         if not self.end.is_known:
             if self.history.divergence is None:
-                self._guarded(self.end.judge)
+                try:
+                    self.end.judge()
+                except Unwind:
+                    if self.history.divergence is None:
+                        raise
             if self.history.divergence is not None:
                 self.end.hold_diverged()
-            else:
-                self.release.record_renewed()
+            elif Renewal in self.parts:
+                self.parts[Renewal].record()
         self.line.host.want_flush(self)
 
     # ================================================================ settling
@@ -240,7 +251,7 @@ class Execution:
         elif is_busy or not self.flushing.put_off():
             self.poke()
 
-    def hear(self, offer: Offer) -> None:
+    def offer(self, offer: Offer) -> None:
         """Set the mail as of a commit that arrived. The code takes it when it next waits, or the
         database is asked.
         """
@@ -268,7 +279,7 @@ class Execution:
         if self.kind_of(call).retry(call):
             self.advance()
 
-    def thread_stands(self) -> None:
+    def thread_waits(self) -> None:
         """Continue after the code's thread reported that it waits or has ended."""
         self.code.driver.land()
         self.advance()
@@ -284,7 +295,7 @@ class Execution:
         self.end.hold_for(reason, detail, code_hash)
         self.line.host.want_flush(self)
 
-    def lacks_code(self, message: str) -> NoReturn:
+    def hold_for_missing_code(self, message: str) -> NoReturn:
         """Hold the run for a worker that has the code this one lacks, and raise Unwind."""
         self.hold_for("definition", {"message": message}, self.end.code_hash)
         raise Unwind
@@ -352,41 +363,6 @@ class Execution:
     # ================================================================ state, for the worker
 
     @property
-    def replaying(self) -> bool:
-        """True while the code repeats the journal."""
-        return self.history.replaying
-
-    @property
-    def closing(self) -> bool:
-        """True once its code is being unwound."""
-        return self.code.closing
-
-    @property
-    def divergence(self) -> NonDeterminismError | None:
-        """Error of code that does not repeat the journal, or None."""
-        return self.history.divergence
-
-    @property
-    def cancel_request(self) -> dict[str, Any] | None:
-        """Request to cancel the run, with author and reason; None if there is none."""
-        return self.end.cancel_request
-
-    @property
-    def ending(self) -> Ending | None:
-        """End of the code: status, reason, output and error; None while it runs."""
-        return self.end.ending
-
-    @property
-    def is_busy(self) -> bool:
-        """True while its code runs in a thread."""
-        return self.code.driver.busy
-
-    @property
-    def waits_for_database(self) -> bool:
-        """True if it waits for something that only the database can bring."""
-        return self.agenda.waits_for_database
-
-    @property
     def bodies(self) -> list[StepCall]:
         """Calls whose bodies run now."""
         return list(self.agenda.running.values())
@@ -403,18 +379,6 @@ class Execution:
         """Time when the oldest unsent unit was recorded, in microseconds; None if there is none."""
         rows = self.buffer.rows
         return rows[0].at_us if rows else None
-
-    def wants(self, call: StepCall) -> bool:
-        """Return True if this call is still open."""
-        return self.agenda.is_open(call)
-
-    def estimate_us(self) -> int:
-        """Return the estimated database clock in microseconds."""
-        return self.clock.estimate_us()
-
-    def time_seconds(self) -> float:
-        """Return the event loop's time: seconds from the run's creation to the last outcome."""
-        return self.clock.seconds()
 
     def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
         """Start a durable timer for the event loop; return the function that cancels it."""

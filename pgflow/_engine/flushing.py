@@ -81,9 +81,9 @@ class Flushing:
         """
         self.durable_seq = claim.last_seq
         """The last acknowledged unit."""
-        self.told_at = 0.0
+        self.last_acknowledged_at = 0.0
         """Time of the last acknowledgement, on the host's own clock."""
-        self.told_by: Any = None
+        self.last_acknowledged_by: Any = None
         """Server of the last acknowledgement; None if unknown."""
         self._asked: tuple[list[ChildCall], list[EffectCall], list[StepCall], list[int]] | None = (
             None
@@ -110,13 +110,13 @@ class Flushing:
         """Start and ask nothing more; send what there is, then leave the run."""
         self.draining = self.is_held_back = True
 
-    def heard_at(self, seconds: float) -> None:
+    def acknowledged_at(self, seconds: float) -> None:
         """Set the time of the last acknowledgement, on the host's own clock."""
-        self.told_at = seconds
+        self.last_acknowledged_at = seconds
 
-    def heard_from(self, server: Any) -> None:
+    def acknowledged_from(self, server: Any) -> None:
         """Set the server that acknowledges for the run; None if unknown."""
-        self.told_by = server
+        self.last_acknowledged_by = server
 
     def ask_no_more(self) -> None:
         """Ask nothing more, since the database can bring nothing: send only units, or a hold."""
@@ -143,8 +143,8 @@ class Flushing:
         if agenda.running or not self.is_idle:
             return False
         look_us = self._next_look_in_us()
-        if self._may_leave(look_us):
-            return True
+        if look_us is None or self.pausing:
+            return self._may_leave()
         self._look_later(look_us)
         return False
 
@@ -162,14 +162,12 @@ class Flushing:
             or agenda.new_admissions
         )
 
-    def _may_leave(self, look_us: int | None) -> bool:
-        """Return True if an idle run should park now: no look is scheduled and no retry is due
+    def _may_leave(self) -> bool:
+        """Return True if an idle run without a scheduled look should park now: no retry is due
         soon.
         """
         if self.pausing:
             return True
-        if look_us is not None:
-            return False
         soon_us = self._clock.estimate_us() + LINGER_TIMER_US
         for call in self._agenda.beside_children():  # noqa: SIM110 - a generator costs as much
             if call.is_tried_before(soon_us):
@@ -181,14 +179,17 @@ class Flushing:
         negative if that is overdue, None if it does not wait in memory.
         """
         now_us = self._clock.estimate_us()
-        soon_us = now_us + LINGER_TIMER_US
-        calls = self._agenda.beside_children()
-        looks = [due_us for c in calls if (due_us := c.looked_at_us) and due_us < soon_us]
+        first_us = soon_us = now_us + LINGER_TIMER_US
+        if len(self._agenda.open) > len(self._agenda.children):
+            for call in self._agenda.open.values():
+                if call.due_us and call.due_us < first_us:
+                    first_us = call.due_us
+        has_look = first_us < soon_us
         if self._lingers_from_us and (patience_us := self._line.patience_us()):
             until_us = self._lingers_from_us + patience_us
-            if until_us > now_us:
-                looks.append(until_us)
-        return min(looks) - now_us if looks else None
+            if until_us > now_us and (until_us < first_us or not has_look):
+                first_us, has_look = until_us, True
+        return first_us - now_us if has_look else None
 
     def put_off(self) -> bool:
         """Schedule a later look if none is due now; return True if it did."""
@@ -267,7 +268,7 @@ class Flushing:
     def committed(self, flush: Flush, seconds: float, server: Any) -> None:
         """Mark the flush in flight as durable, by this acknowledgement."""
         assert self.inflight is flush
-        self.told_at, self.told_by = seconds, server
+        self.last_acknowledged_at, self.last_acknowledged_by = seconds, server
         self.inflight = None
         self.locked = False
         self.durable_seq = flush.last_seq
@@ -313,7 +314,7 @@ class Flushing:
             return None
         idle = not flush.starts and self.is_idle
         look_us = self._next_look_in_us() if idle else None
-        leaving = idle and self._may_leave(look_us)
+        leaving = idle and (look_us is None or self.pausing) and self._may_leave()
         wants = not self.pausing and (
             agenda.new_children or agenda.new_effects or agenda.new_admissions
         )

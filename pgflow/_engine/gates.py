@@ -70,7 +70,6 @@ class GateCall(Call):
     key: str = ""
     asked_seq: int = 0
     """Seq of the unit that records that it was asked; 0 = not asked yet."""
-    due_us: int | None = None
     edit: str = ""
     """The edited request, as JSON; empty if it was not edited."""
     returned_as: ClassVar[str | None] = ANSWER_RETURNED
@@ -81,25 +80,25 @@ class GateCall(Call):
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return the verdict; as an error, the misfit of an edit."""
-        said = json.loads(unit.payload or "{}")
-        by = tuple(said.get("by") or ())
-        verdict = said.get("verdict")
+        answer = json.loads(unit.payload or "{}")
+        by = tuple(answer.get("by") or ())
+        verdict = answer.get("verdict")
         if verdict == Said.APPROVE:
-            if not said.get("edited"):
+            if not answer.get("edited"):
                 return Approved(self.value, by, edited=False), None
             try:
-                text = json.dumps(said.get("value"), ensure_ascii=False)
+                text = json.dumps(answer.get("value"), ensure_ascii=False)
                 value = self.codec.decode(text, f"the edit at gate {self.name!r}")
             except NotStorable as misfit:
                 return None, misfit
             self.edit = text
             return Approved(value, by, edited=True), None
         if verdict == Said.REJECT:
-            return Rejected(said.get("reason") or "", by), None
+            return Rejected(answer.get("reason") or "", by), None
         if verdict == Said.ESCALATE:
-            return Escalated(said.get("to") or ""), None
+            return Escalated(answer.get("to") or ""), None
         if verdict == Said.TAKE_OVER:
-            return TakenOver(said.get("value"), by), None
+            return TakenOver(answer.get("value"), by), None
         return Expired(), None
 
     def wait(self, waits: Waits) -> None:
@@ -137,11 +136,6 @@ class GateCall(Call):
         self.asked_seq, self.due_us = unit.seq, unit.due_us
         return True
 
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when it expires, in microseconds."""
-        return self.due_us
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Gates(KindOfCall[GateCall]):
@@ -171,7 +165,7 @@ class Gates(KindOfCall[GateCall]):
         call = GateCall(
             history.next_call(),
             name,
-            self._code.waiter(),
+            self._code.driver.waiter(),
             codec=codec,
             request=request,
             value=value,

@@ -9,7 +9,7 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._model.exceptions import ErrorData
 
-Verdict = Literal[
+Finding = Literal[
     "confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"
 ]
 """Finding on an effect. needless: the effect that it takes back was never done; carried: confirmed
@@ -62,14 +62,14 @@ class EffectResult(StepResult):
     def __init__(
         self,
         call: EffectCall,
-        verdict: Verdict,
+        verdict: Finding,
         text: str | None = None,
         error: ErrorData | None = None,
         reason: str = "",
         beats_within_seconds: float | None = None,
     ) -> None:
         super().__init__(call, text, error)
-        self.verdict: Verdict = verdict
+        self.verdict: Finding = verdict
         self.reason = reason
         self.beats_within_seconds = beats_within_seconds
         self.took_seconds = 0.0

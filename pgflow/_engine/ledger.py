@@ -23,7 +23,7 @@ from typing import Any
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import StepSpec, Want
 from pgflow._engine.clock import Clock
-from pgflow._engine.effects import EffectCall, Leave, Stage
+from pgflow._engine.effects import EffectCall, EffectStage, Leave
 from pgflow._engine.flush import Row
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import EffectResult, StepResult
@@ -103,7 +103,7 @@ class Ledger(KindOfCall[EffectCall]):
         call = EffectCall(
             self._history.next_call(),
             spec.name,
-            self._code.waiter(),
+            self._code.driver.waiter(),
             spec=spec,
             args=asked.args,
             kwargs=asked.kwargs,
@@ -187,7 +187,7 @@ class Ledger(KindOfCall[EffectCall]):
         """Return a waiter for an effect to be closed or accepted; None if it already is."""
         if call.was_accepted or not self._agenda.is_open(call):
             return None
-        waiter = self._code.waiter()
+        waiter = self._code.driver.waiter()
         call.watchers.append(waiter)
         return waiter
 
@@ -252,7 +252,7 @@ class Ledger(KindOfCall[EffectCall]):
 
     def go_live(self) -> None:
         """Ask about silent effects after the replay."""
-        for call in [c for c in self._agenda.accepted.values() if c.stage == Stage.SILENT]:
+        for call in [c for c in self._agenda.accepted.values() if c.stage == EffectStage.SILENT]:
             self._ask_after(call)
 
     def _ask_after(self, call: EffectCall) -> None:
@@ -297,7 +297,7 @@ class Ledger(KindOfCall[EffectCall]):
         if value is None:
             value, misfit, text = self._values.decode(call, result)
             if misfit is not None:
-                self._history.diverge(self._values.told(misfit))
+                self._history.diverge(self._values.describe(misfit))
         intent = {
             "request": json.loads(call.stored or call.request),
             "risk": call.agreed.risk,
@@ -378,20 +378,20 @@ class Ledger(KindOfCall[EffectCall]):
             self._code.deliver(call, value, None)
         elif result.verdict == "accepted":
             assert result.text is not None
-            said: dict[str, Any] = {"ref": result.text}
+            payload: dict[str, Any] = {"ref": result.text}
             if result.beats_within_seconds is not None:
-                said |= {
+                payload |= {
                     "heartbeat_timeout": result.beats_within_seconds,
                     "can_ask": call.agreed.can_ask,
                 }
-            self._record_outcome(call, Kind.EFFECT_ACCEPTED, json.dumps(said))
+            self._record_outcome(call, Kind.EFFECT_ACCEPTED, json.dumps(payload))
             self._code.deliver(call, Accepted(result.text), None)
         elif result.verdict == "needless":
             self._record_outcome(
                 call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates})
             )
             self._code.deliver(call, None, None)
-        elif result.verdict == "failed" and not call.agreed.must_be_done:
+        elif result.verdict == "failed" and not call.agreed.is_mandatory:
             _, error, text = self._values.decode(call, result)
             self._record_outcome(call, Kind.EFFECT_FAILED, text)
             self._code.deliver(call, None, error)
@@ -403,11 +403,11 @@ class Ledger(KindOfCall[EffectCall]):
     def _take_answer_of_silent(self, call: EffectCall, result: EffectResult) -> None:
         """Record an answer about a silent effect. The code already has its outcome."""
         if result.verdict == "accepted" and result.text == call.value.ref:
-            said: dict[str, Any] = {"reason": Unknown.ACCEPTED}
+            payload: dict[str, Any] = {"reason": Unknown.ACCEPTED}
             if result.beats_within_seconds is not None:
-                said["heartbeat_timeout"] = result.beats_within_seconds
-            self._record(call, Kind.EFFECT_UNKNOWN, json.dumps(said))
-            call.hear()
+                payload["heartbeat_timeout"] = result.beats_within_seconds
+            self._record(call, Kind.EFFECT_UNKNOWN, json.dumps(payload))
+            call.note_sign()
             self._agenda.rest(call)
         elif result.verdict == "confirmed":
             _, misfit, text = self._values.decode(call, result)
@@ -443,8 +443,8 @@ class Ledger(KindOfCall[EffectCall]):
             call.allow(Ground.ABSENT)
             self.bring_on(call)
         elif result.verdict == "not begun":
-            said = {"verdict": "absent", "by": "pgflow", "reason": result.reason}
-            self._record(call, Kind.EFFECT_SETTLED, json.dumps(said))
+            payload = {"verdict": "absent", "by": "pgflow", "reason": result.reason}
+            self._record(call, Kind.EFFECT_SETTLED, json.dumps(payload))
             call.allow(Ground.PERSON)
             self.bring_on(call)
         else:
@@ -500,7 +500,7 @@ class Ledger(KindOfCall[EffectCall]):
         self._agenda.read_mark(call, unit)
         self._call_followers(call)
         if call.was_accepted:
-            if call.stage == Stage.SILENT and call.number in self._agenda.accepted:
+            if call.stage == EffectStage.SILENT and call.number in self._agenda.accepted:
                 self._ask_after(call)
         elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
             # A report in the same answer may have requested leave again.
@@ -513,6 +513,6 @@ class Ledger(KindOfCall[EffectCall]):
                 self.bring_on(call)
             else:
                 self._wait_until(call, unit.due_us or 0)
-        elif call.stage == Stage.REPEATABLE and call.ground == Ground.PERSON:
+        elif call.stage == EffectStage.REPEATABLE and call.ground == Ground.PERSON:
             self._agenda.stop_asking(call)
             self.bring_on(call)

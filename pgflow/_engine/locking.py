@@ -28,7 +28,7 @@ class Locks(KindOfCall[LockCall]):
         call = LockCall(
             self._history.next_call(),
             key,
-            self._code.waiter(),
+            self._code.driver.waiter(),
             is_shared=is_shared,
             ttl_seconds=None if ttl is None else ttl.total_seconds(),
             within=within,
@@ -53,7 +53,11 @@ class Holds(KindOfCall[HoldCall]):
     def issue(self, asked: LockCall, fence: int, on_lost: Callable[[], None]) -> HoldCall:
         """Begin the block of an acquired lock."""
         call = HoldCall(
-            self._history.next_call(), asked.name, self._code.waiter(), fence=fence, on_lost=on_lost
+            self._history.next_call(),
+            asked.name,
+            self._code.driver.waiter(),
+            fence=fence,
+            on_lost=on_lost,
         )
         if call.number != NEVER:
             self._agenda.enter_hold(call)

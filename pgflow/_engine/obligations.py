@@ -126,14 +126,14 @@ class Obligations:
         return "{" + ",".join(members) + "}"
 
     def close(
-        self, key: str, verdict: str, said: dict[str, Any], evidence: str | None = None
+        self, key: str, verdict: str, details: dict[str, Any], evidence: str | None = None
     ) -> None:
         """Record that an obligation is closed, or was transferred outside the run.
 
         Args:
             key: Its key.
             verdict: A member of :class:`pgflow._engine.owed.Closing`.
-            said: Further facts: author, reason, and new debtor.
+            details: Further facts: author, reason, and new debtor.
             evidence: Evidence, as JSON; None for none.
 
         Raises:
@@ -149,7 +149,7 @@ class Obligations:
                 "the app's client"
             )
         number = history.next_call()
-        text = json.dumps({"key": key, "verdict": verdict, **said})
+        text = json.dumps({"key": key, "verdict": verdict, **details})
         if evidence is not None and history.next_noted() is None:
             sealed = self._values.sealed(evidence, "the evidence of a discharge")
             text = f'{text[:-1]},"evidence":{sealed}}}'

@@ -97,7 +97,7 @@ def owed_detail(owed: list[EffectCall]) -> dict[str, Any]:
     """
     by_hand = [call for call in owed if call.is_by_hand]
     doubtful = [call for call in owed if not call.is_by_hand]
-    parts = [_told_by_hand(call) for call in by_hand]
+    parts = [_request_by_hand(call) for call in by_hand]
     if doubtful:
         keys = ", ".join(call.key for call in doubtful)
         reasons = "".join(f"; {call.notice['why']}" for call in doubtful if call.notice)
@@ -112,7 +112,7 @@ def owed_detail(owed: list[EffectCall]) -> dict[str, Any]:
     }
 
 
-def _told_by_hand(call: EffectCall) -> str:
+def _request_by_hand(call: EffectCall) -> str:
     """Return why only a person can take an effect back, and how to settle it."""
     if call.notice is not None:
         why = call.notice["why"]

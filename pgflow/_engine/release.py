@@ -75,11 +75,6 @@ class Release:
         """
         return self._renewal is not None and self._renewal.renewing is not None
 
-    def record_renewed(self) -> None:
-        """Record the recreated results after the replay."""
-        if self._renewal is not None:
-            self._renewal.record()
-
     def forget(self) -> None:
         """Drop the other decided outcomes."""
         self.decided.clear()
@@ -154,7 +149,7 @@ class Release:
             value, error = call.decode(unit)
         except NotStorable as misfit:
             if not call.may_be_unreadable:
-                self._history.diverge(self._values.told(misfit))
+                self._history.diverge(self._values.describe(misfit))
             self._code.deliver(call, json.loads(unit.payload or "null"), misfit)
             return
         if error is not None:
@@ -170,13 +165,13 @@ class Release:
         call = self._agenda.children.get(number)
         if call is not None and call.start is not None:
             call.tell_start()
-            self._code.resume()
+            self._code.driver.resume()
 
     def _cancel_run(self, unit: Unit) -> None:
         self._end.request_cancel(json.loads(unit.payload or "{}"), is_late=self._code.has_ended)
         if not self._code.has_ended:
             self._code.driver.cancel()
-            self._code.resume()
+            self._code.driver.resume()
 
     # ================================================================ from an answer
 
@@ -215,7 +210,7 @@ class Release:
         if offer is None or self._history.replaying:
             return False
         waits = [c for c in self._agenda.beside_children() if c.state == "pending"]
-        if any(c.looked_at_us and c.looked_at_us <= offer.sent_us for c in waits):
+        if any(c.due_us and c.due_us <= offer.sent_us for c in waits):
             return False
         if offer.call is not None:
             return self._take_result(offer, offer.call)
@@ -305,7 +300,9 @@ class Release:
 
     def _is_newest(self) -> bool:
         """Return True if nothing rests on the outcome being released."""
-        return not self.decided and (not self._history.replaying or self._history.journal.is_told)
+        return not self.decided and (
+            not self._history.replaying or self._history.journal.is_finished
+        )
 
     def _give_back(self, call: Call, name: str, unit: Unit, misfit: Exception) -> None:
         """Return a message or an edit that the code cannot take. The commit that records this puts
@@ -314,7 +311,7 @@ class Release:
         if self._history.replaying:
             self._history.skip_marks()
             self._history.go_live()
-        text = clean(self._values.told(misfit))
+        text = clean(self._values.describe(misfit))
         self._buffer.record(
             call.number,
             Kind.OPERATOR,
@@ -332,7 +329,7 @@ class Release:
     def _await_repair(self, call: Call, misfit: Exception) -> None:
         """Wait for a person to repair the message. The rest of the run continues."""
         call.state = "misfit"
-        self.misfits[call.number] = Misfit(call.name, clean(self._values.told(misfit)))
+        self.misfits[call.number] = Misfit(call.name, clean(self._values.describe(misfit)))
 
     def hold_misfit(self) -> None:
         """Hold the run for a message that it cannot take, unless the code gave up that wait."""

@@ -20,7 +20,7 @@ class Signals(KindOfCall[SignalCall]):
 
     def issue(self, name: str, codec: Codec[Any], timeout: timedelta | None) -> SignalCall:
         """Wait for a signal."""
-        call = SignalCall(self._history.next_call(), name, self._code.waiter(), codec=codec)
+        call = SignalCall(self._history.next_call(), name, self._code.driver.waiter(), codec=codec)
         if call.number != NEVER:
             self._agenda.enter(call)
             self._limit(call, name, timeout)

@@ -15,6 +15,7 @@ from pgflow._engine.kind import KindOfCall
 from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values, hash_of
 from pgflow._model.claims import ReusedStep
+from pgflow._model.codecs import hash_arguments
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import Start, Unit, ended_by
 
@@ -70,7 +71,12 @@ class Steps(KindOfCall[StepCall]):
         if spec.effect in (StepKind.STEP, StepKind.TRANSACTION) and (
             number not in self._history.journal.ended or self._carried
         ):
-            call.args_hash = hash_of(call, self._values.hash_key)
+            hash_key = self._values.hash_key
+            call.args_hash = (
+                hash_arguments(args, kwargs, f"step {call.name}", hash_key)
+                if spec.effect == StepKind.STEP
+                else hash_of(call, hash_key)
+            )
         if self._is_plain and spec.is_licensed_first:
             self._agenda.enter_step(call)
             return call

@@ -24,7 +24,7 @@ class Timers(KindOfCall[TimerCall]):
 
     def issue(self, delay_seconds: float) -> TimerCall:
         """Start a timer that a thread waits for."""
-        waiter = self._code.waiter()
+        waiter = self._code.driver.waiter()
         call = self.start(delay_seconds, lambda: waiter.set_result(None))
         call.waiter = waiter
         return call

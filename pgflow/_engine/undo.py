@@ -99,14 +99,14 @@ class Undoing(Execution):
         """Record that everything is taken back, then hand the run back to be claimed with its own
         code.
         """
-        if self.divergence is None and self.end.hold is None:
+        if self.history.divergence is None and self.end.hold is None:
             _, error = self.code.driver.outcome()
             if error is not None:
                 message = (
                     f"effects of the dropped part could not be taken back: {self._described(error)}"
                 )
                 self.hold_for("undo", {"message": message}, self.end.code_hash)
-        if self.divergence is not None or self.end.hold is not None:
+        if self.history.divergence is not None or self.end.hold is not None:
             super()._conclude()
         elif not self._is_noted:
             self._is_noted = True
@@ -120,4 +120,4 @@ class Undoing(Execution):
             self.line.hand_back()
 
     def _described(self, error: BaseException) -> str:
-        return self.values.told(error) if self.values.are_sealed else repr(error)
+        return self.values.describe(error) if self.values.are_sealed else repr(error)

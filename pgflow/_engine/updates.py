@@ -107,7 +107,9 @@ class Updates(KindOfCall[UpdateCall]):
 
     def issue(self, judge: Judge, timeout: timedelta | None) -> UpdateCall:
         """Wait for the next update that passes validation."""
-        call = UpdateCall(self._history.next_call(), "update", self._code.waiter(), judge=judge)
+        call = UpdateCall(
+            self._history.next_call(), "update", self._code.driver.waiter(), judge=judge
+        )
         if call.number != NEVER:
             self._agenda.enter(call)
             self._waits.append(call)

@@ -88,7 +88,7 @@ class Values:
             else self.by_codec(lambda: envelopes.seal_error(data)[0])
         )
 
-    def told(self, error: BaseException) -> str:
+    def describe(self, error: BaseException) -> str:
         """Return the text of an error for a person, recorded unencoded. If the app has a codec, the
         text quotes no value.
         """
@@ -107,7 +107,9 @@ class Values:
             what, text = f"the result of step {call.name}", result.text
             try:
                 if envelopes is None:
-                    return call.value_of(text, what), None, text
+                    if call.spec.effect == StepKind.DECISION:
+                        return call.value_of(text, what), None, text
+                    return call.spec.result.decode(text, what), None, text
                 stored, opened = self.by_codec(lambda: seal_result(call, text, envelopes))
                 return call.value_of(opened, what), None, stored
             except NotStorable as refused:

@@ -340,9 +340,9 @@ class Update(Generic[P, R]):
             updating.reset(token)
         after = entity.codec.encode(state, what)
         entity.codec.decode(after, what)
-        told = f"the verdict of update {self.name}"
-        verdict = self.verdict_codec.encode(value, told)
-        self.verdict_codec.decode(verdict, told)
+        what = f"the verdict of update {self.name}"
+        verdict = self.verdict_codec.encode(value, what)
+        self.verdict_codec.decode(verdict, what)
         return (None if after == before else after), verdict
 
     def statements(

@@ -209,7 +209,7 @@ class _SyncBlock(_Block, AbstractContextManager[int]):
                 self._thread.block(hold)
             except asyncio.CancelledError as again:
                 cancelled = again
-        is_ours = was_lost and self._scope.execution.cancel_request is None
+        is_ours = was_lost and self._scope.execution.end.cancel_request is None
         self._conclude(hold, error, cancelled, is_ours=is_ours)
 
 

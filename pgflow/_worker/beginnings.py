@@ -115,7 +115,7 @@ class Beginnings(Part):
             execution = make_undoing(claim, self._host, workflow, self._definitions.errors)
         else:
             execution = Execution(claim, self._host, self._program(workflow, result))
-        execution.flushing.heard_at(time.monotonic())
+        execution.flushing.acknowledged_at(time.monotonic())
         self._runs.add(execution)
         if misfit is None:
             self._start(execution)
@@ -184,7 +184,7 @@ class Beginnings(Part):
         )
 
     def _thread_stands(self, execution: Execution) -> None:
-        self._runs.guard(execution, execution.thread_stands)
+        self._runs.guard(execution, execution.thread_waits)
         self._turns.changed(execution)
 
     async def stop(self) -> None:

@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 from pgflow._engine.drivers import CoroutineDriver, Driver
-from pgflow._engine.effects import EffectCall, Stage
+from pgflow._engine.effects import EffectCall, EffectStage
 from pgflow._engine.execution import Execution, Program
 from pgflow._engine.undo import Undoing
 from pgflow._flow.ledgers.effect import EffectOptions, EffectStep, SyncEffect
@@ -94,7 +94,7 @@ class EffectToUndo:
                 kwargs=kwargs,
                 request=dropped.request,
                 key=dropped.key,
-                stage=Stage.CONFIRMED,
+                stage=EffectStage.CONFIRMED,
                 value=_result(effect, scope, dropped),
             )
         if execution.has_begun(dropped.key):

@@ -90,7 +90,7 @@ def test_an_execution_that_holds_itself_is_collected():
         )
         execution.start()
         execution.close()
-        execution.flushing.heard_from({"by": execution})
+        execution.flushing.acknowledged_from({"by": execution})
     del execution
     gc.collect()
     assert _executions() == before

@@ -474,7 +474,9 @@ class Worker:
         flush = execution.take_flush()
         if flush is not None:
             assert execution.take_flush() is None, "two flushes of a run are on their way"
-            self.on_the_way.append((execution, flush, document_of(flush, execution.estimate_us)))
+            self.on_the_way.append(
+                (execution, flush, document_of(flush, execution.clock.estimate_us))
+            )
 
     def _commit(self, item: tuple[WatchedExecution, Flush, str]) -> None:
         self.on_the_way.remove(item)
@@ -497,7 +499,7 @@ class Worker:
         for run_id, offer in self.told.pop(flush, {}).items():
             parent = self.executions.get(run_id)
             if not (parent is None or parent.over or parent.flushing.locked):
-                parent.hear(offer)
+                parent.offer(offer)
 
     def _remove(self, execution: WatchedExecution) -> None:
         if self.executions.get(execution.run_id) is execution:
@@ -809,7 +811,7 @@ def divergence(
     end.
     """
     execution = replay(run, workflow)
-    return execution.divergence or judge_replay(run.recorded(), execution)
+    return execution.history.divergence or judge_replay(run.recorded(), execution)
 
 
 def run_to_end(

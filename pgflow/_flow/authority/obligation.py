@@ -134,8 +134,8 @@ def transfer(obligation: Obligation | str, to: str, *, why: str = "") -> None:
         raise InvalidArgument(
             f"to of transfer() must be a text of 1 to 255 bytes without NUL, not {to!r}"
         )
-    said = {"to": to, "why": clean(why, MAX_WHY_CHARS)} if why else {"to": to}
-    scope.execution.parts[Obligations].close(key_of(obligation), Closing.TRANSFERRED, said)
+    details = {"to": to, "why": clean(why, MAX_WHY_CHARS)} if why else {"to": to}
+    scope.execution.parts[Obligations].close(key_of(obligation), Closing.TRANSFERRED, details)
 
 
 def waive(obligation: Obligation | str, *, by: str, why: str) -> None:
@@ -182,7 +182,7 @@ def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]
         return {"signal": json.dumps(on_breach.name), "payload": text}
     if isinstance(on_breach, Workflow):
         options = on_breach.start_options
-        said = {
+        details = {
             "workflow": on_breach.name,
             "queue": options.queue,
             "priority": options.priority,
@@ -191,7 +191,7 @@ def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]
         }
         own = {} if options.budget is None else {"budget": numbers(options.budget)}
         return {
-            **{name: json.dumps(value) for name, value in said.items() if value},
+            **{name: json.dumps(value) for name, value in details.items() if value},
             **own,
             "input": on_breach.encode_input((obligation,), {}),
         }

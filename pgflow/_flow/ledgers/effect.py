@@ -203,19 +203,19 @@ class EffectStep(Step[P, R_co]):
         """Return the engine's declaration of this effect, for an app that knows these errors."""
         found = super().spec(app_errors)
         if found.terms is None:
-            said = self.terms
-            settle_after = said.settle_after or self.timeout_ + DEAD_AFTER
+            terms = self.terms
+            settle_after = terms.settle_after or self.timeout_ + DEAD_AFTER
             found.terms = EffectTerms(
-                risk=said.risk,
-                is_keyed=said.keyed,
+                risk=terms.risk,
+                is_keyed=terms.keyed,
                 dedup_seconds=self._dedup_seconds(settle_after),
                 settle_after_seconds=settle_after.total_seconds(),
-                settling=said.settle_retries,
+                settling=terms.settle_retries,
                 can_ask=self.declared.settler is not None,
                 code=self.code,
-                has_body=said.has_body,
-                must_be_done=said.is_compensation,
-                readable=said.readable,
+                has_body=terms.has_body,
+                is_mandatory=terms.is_compensation,
+                readable=terms.readable,
                 notify=None if self.declared.notify is None else self.declared.notify.name,
             )
         return found

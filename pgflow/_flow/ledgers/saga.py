@@ -29,7 +29,7 @@ from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall, Waiter
 from pgflow._engine.children import Children
-from pgflow._engine.effects import EffectCall, Stage
+from pgflow._engine.effects import EffectCall, EffectStage
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.ledger import Ledger
 from pgflow._engine.loop import Unwind
@@ -368,7 +368,7 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
 
 def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[Call]:
     """Yield the calls that compensate an effect. Each is over before the next is issued."""
-    plan = effect if isinstance(effect, Planned) and call.stage == Stage.CONFIRMED else None
+    plan = effect if isinstance(effect, Planned) and call.stage == EffectStage.CONFIRMED else None
     if not scope.execution.parts[Ledger].may_take_back(
         call, planner=None if plan is None else plan.planner
     ):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.drivers import ThreadWaiter
-from pgflow._engine.effects import EffectCall, Leave, Stage
+from pgflow._engine.effects import EffectCall, EffectStage, Leave
 from pgflow._engine.keys import Resting
 from pgflow._engine.steps import Steps
 from pgflow._flow.authority.gate import Asked
@@ -132,7 +132,7 @@ class Planned:
             notice = {
                 "why": why,
                 "plan": attempt.decision and attempt.decision.id,
-                "steps": attempt.told(),
+                "steps": attempt.recorded_steps(),
             }
             closing = self._effect.issue_by_hand(scope, done, notice=notice)
         yield closing
@@ -168,7 +168,7 @@ class Attempt:
         """Leave that was given for steps, by their numbers from 1."""
         self._confirmed = 0
 
-    def told(self) -> list[dict[str, Any]]:
+    def recorded_steps(self) -> list[dict[str, Any]]:
         """The steps as a person reads them: what was proposed, what was refused, what is done."""
         return [
             {
@@ -295,7 +295,7 @@ class Attempt:
                 outcome_of(call)
             except Exception as error:  # noqa: BLE001 - a step that failed took nothing back
                 raise _Failed(f"{what} failed", error) from None
-            if isinstance(call, EffectCall) and call.stage != Stage.CONFIRMED:
+            if isinstance(call, EffectCall) and call.stage != EffectStage.CONFIRMED:
                 raise _Failed(f"{what} was accepted, which is not yet done")
             self._confirmed = number
 
@@ -304,7 +304,7 @@ class Attempt:
         assert self.decision is not None
         try:
             return self._effect.issue_taken_back(
-                self._scope, self._done, self.decision.id, self.told()
+                self._scope, self._done, self.decision.id, self.recorded_steps()
             )
         except PgflowError as error:
             raise _Failed("every step is done, which could not be recorded", error) from None
