@@ -223,6 +223,8 @@ class Call:
     """Time when the database should be asked, because the call's time is over; None if it has no
     limit.
     """
+    retry_due_us: int | None = field(default=None, kw_only=True)
+    """Time of its next try; None if none is due."""
     is_in_ledger: ClassVar[bool] = False
     """True if it is an effect: its intent and its outcome must become known."""
     returned_as: ClassVar[str | None] = None
@@ -275,10 +277,6 @@ class Call:
         """Release the reference to the code."""
         self.waiter = None
 
-    def is_tried_before(self, us: int) -> bool:  # noqa: ARG002 - only steps are retried
-        """Return True if its next try is due before this time."""
-        return False
-
     @property
     def waits_for_database(self) -> bool:
         """True if only the database can continue it."""
@@ -309,7 +307,6 @@ class StepCall(Call):
     args_hash: int = 0
     failed_attempts: int = 0
     retry_seq: int = 0
-    retry_due_us: int | None = None
     fencing: bool = False
     details: str | None = None
     carried: str | None = None
@@ -452,10 +449,6 @@ class StepCall(Call):
         self.failed_attempts += 1
         self.retry_seq, self.retry_due_us = unit.seq, unit.due_us
         return True
-
-    def is_tried_before(self, us: int) -> bool:
-        """Return True if its next try is due before this time."""
-        return (self.retry_due_us or us) < us
 
     @property
     def waits_for_database(self) -> bool:

@@ -69,7 +69,8 @@ class Events(KindOfCall[EventCall]):
         call = EventCall(number, name, self._code.driver.waiter(), codec=codec, wanted=wanted)
         if number != NEVER:
             self._agenda.enter(call)
-            self._limit(call, name, timeout)
+            if timeout is not None:
+                self._limit(call, name, timeout)
             self._agenda.look()
         return call
 

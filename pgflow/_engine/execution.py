@@ -227,7 +227,10 @@ class Execution:
             self.agenda.start_bodies(is_held_back=is_held_back)
         if self.release.misfits and self.end.hold is None and flushing.is_idle and not is_held_back:
             self.release.hold_misfit()
-        if flushing.must_flush():
+        # A licence is all that most steps need, and nothing can keep it from being written.
+        if (
+            self.agenda.unlicensed and not (is_held_back or self.history.replaying)
+        ) or flushing.must_flush():
             self.line.host.want_flush(self)
         return False
 
@@ -319,7 +322,7 @@ class Execution:
                 or self.claim.has_kin
                 or (heritage is not None and bool(heritage.children))
             )
-            flush.has_locks = self.flushing.may_have_locks
+            flush.has_locks = self.agenda.has_locks or self.claim.generation > 1
         if flush is not None:
             for part in self.parts.in_flushes:
                 part.add_to(flush)
@@ -361,11 +364,6 @@ class Execution:
         return None if self.over else self.flushing.begin_fence(call, text)
 
     # ================================================================ state, for the worker
-
-    @property
-    def bodies(self) -> list[StepCall]:
-        """Calls whose bodies run now."""
-        return list(self.agenda.running.values())
 
     @property
     def is_drained(self) -> bool:

@@ -169,9 +169,10 @@ class Flushing:
         if self.pausing:
             return True
         soon_us = self._clock.estimate_us() + LINGER_TIMER_US
-        for call in self._agenda.beside_children():  # noqa: SIM110 - a generator costs as much
-            if call.is_tried_before(soon_us):
-                return False
+        if len(self._agenda.open) > len(self._agenda.children):
+            for call in self._agenda.open.values():
+                if call.retry_due_us is not None and call.retry_due_us < soon_us:
+                    return False
         return True
 
     def _next_look_in_us(self) -> int | None:
@@ -232,7 +233,9 @@ class Flushing:
             # Later units of the code must not be recorded.
             self._discard(self.durable_seq)
         may_start = not (self.pausing or self.draining)
-        flush = self._buffer.pack(self._agenda.take_licences() if may_start else [])
+        flush = self._buffer.pack(
+            self._agenda.take_licences() if may_start and self._agenda.unlicensed else []
+        )
         if end.ending is not None and end.hold is None:
             flush.ending = end.ending
             if end.ending.status != "completed" and self._agenda.leaves_obligations:
@@ -325,9 +328,9 @@ class Flushing:
                 self._look_later(look_us)
             return None
         asked = agenda.take_look()
-        children = [] if self.pausing else agenda.take_children()
-        effects = [] if self.pausing else agenda.take_effects()
-        admissions = [] if self.pausing else agenda.take_admissions()
+        children = agenda.take_children() if agenda.new_children and not self.pausing else []
+        effects = agenda.take_effects() if agenda.new_effects and not self.pausing else []
+        admissions = agenda.take_admissions() if agenda.new_admissions and not self.pausing else []
         question = address_of(flush)
         self._claim.offer = None  # the answer may take it
         waits = agenda.waits()
@@ -335,7 +338,8 @@ class Flushing:
             owed := [c for c in agenda.effects.values() if c.state == "owed"]
         ):
             question["stuck"] = stuck("effect", owed_detail(owed))
-        if unwanted := agenda.take_unwanted():
+        unwanted = agenda.take_unwanted() if agenda.unwanted else []
+        if unwanted:
             question["unwanted"] = unwanted
         if agenda.has_locks:
             question |= agenda.take_locks()
@@ -420,7 +424,9 @@ class Flushing:
             key=call.key or str(call.ordinal),
         )
         may_start = not (self.pausing or self.draining)
-        self.inflight = self._buffer.pack(self._agenda.take_licences() if may_start else [])
+        self.inflight = self._buffer.pack(
+            self._agenda.take_licences() if may_start and self._agenda.unlicensed else []
+        )
         self.inflight.own_rows = beside + 1
         if call.admitted is not None:
             self.inflight.over = [call.number]

@@ -36,6 +36,10 @@ otherwise keep control.
 """
 
 
+NO_UNITS = Journal([])
+"""Journal of a run that begins."""
+
+
 class Parting(NamedTuple):
     """The point where the code diverges from the journal: both sides, for a diff."""
 
@@ -62,7 +66,7 @@ class History:
         self._code = parts[Code]
         self._is_undoing = parts.is_undoing
         units = without_returned(self._units_of(claim)) if claim.units else []
-        self.journal = Journal(units)
+        self.journal = Journal(units) if units else NO_UNITS
         self.replaying = bool(units)
         self.divergence: NonDeterminismError | None = None
         self.held_as = "nondeterminism"

@@ -66,12 +66,11 @@ class KindOfCall(Generic[C]):
         self._agenda.drop(call)
         return noted
 
-    def _limit(self, call: TimedCall, name: str, timeout: timedelta | None) -> None:
-        """Start the time-out of a call, if it has one."""
-        if timeout is not None:
-            call.started_seq, call.due_us = self._note_timer(
-                call.number, name, max(0.0, timeout.total_seconds())
-            )
+    def _limit(self, call: TimedCall, name: str, timeout: timedelta) -> None:
+        """Start the time-out of a call."""
+        call.started_seq, call.due_us = self._note_timer(
+            call.number, name, max(0.0, timeout.total_seconds())
+        )
 
     def _note_timer(self, number: int, name: str | None, delay_seconds: float) -> tuple[int, int]:
         """Repeat or record the start of a timer; return its seq, and the time when it is due in

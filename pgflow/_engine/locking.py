@@ -36,7 +36,8 @@ class Locks(KindOfCall[LockCall]):
         )
         if call.number != NEVER:
             self._agenda.enter_lock(call)
-            self._limit(call, key, timeout)
+            if timeout is not None:
+                self._limit(call, key, timeout)
             self._agenda.look()
         return call
 

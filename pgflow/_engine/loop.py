@@ -308,17 +308,16 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._closing = True
         self._ready.clear()
         self._repeating = None
-        if self._generators or self._is_suspended():
-            self.pump(self._take_apart)
+        for task in self._tasks:
+            if not task.done():
+                self.pump(self._take_apart)
+                break
+        else:
+            if self._generators:
+                self.pump(self._take_apart)
         self._tasks.clear()
         self._generators = None
         self._ready.clear()
-
-    def _is_suspended(self) -> bool:
-        for task in self._tasks:  # noqa: SIM110 - a generator costs as much as all else here
-            if not task.done():
-                return True
-        return False
 
     def _take_apart(self) -> None:
         # Both lists may grow during the loops: a `finally` may make tasks and begin generators.

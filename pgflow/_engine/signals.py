@@ -23,6 +23,7 @@ class Signals(KindOfCall[SignalCall]):
         call = SignalCall(self._history.next_call(), name, self._code.driver.waiter(), codec=codec)
         if call.number != NEVER:
             self._agenda.enter(call)
-            self._limit(call, name, timeout)
+            if timeout is not None:
+                self._limit(call, name, timeout)
             self._agenda.look()
         return call

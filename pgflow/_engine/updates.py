@@ -113,7 +113,8 @@ class Updates(KindOfCall[UpdateCall]):
         if call.number != NEVER:
             self._agenda.enter(call)
             self._waits.append(call)
-            self._limit(call, "update", timeout)
+            if timeout is not None:
+                self._limit(call, "update", timeout)
             self.bring_on(call)
         return call
 

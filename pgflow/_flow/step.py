@@ -377,10 +377,7 @@ class AsyncStep(Step[P, R_co], Generic[P, R_co, F]):
 
     fn: F
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
-        """Call the step. Await it."""
-        return self.aio(*args, **kwargs)
-
+    __call__ = Step.aio
     tell_is_awaited(__call__)
 
 

@@ -164,7 +164,7 @@ class Bodies:
             task.cancel()
 
     def _stop_those_of(self, execution: Execution) -> None:
-        for call in execution.bodies:
+        for call in list(execution.agenda.running.values()):
             self.stop(call)
 
     async def stop_all(self) -> None:

@@ -974,7 +974,7 @@ def test_a_thread_that_comes_to_a_standstill_behind_our_back_is_not_taken_for_st
             still.clear()
             assert execution.take_flush() is None, "it has replayed nothing yet"
             execution.thread_waits()
-        assert execution.bodies, "nothing but the last body is left to do"
+        assert execution.agenda.running, "nothing but the last body is left to do"
     finally:
         execution.close()
 
