@@ -35,8 +35,8 @@ import psycopg
 import pgflow
 from pgflow import Absent, Confirmed, Retries, StillUnknown, effect, step, workflow
 from pgflow._worker.bodies import Bodies
-from pgflow._worker.committer import Committer
-from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.executor import CommitResults, Executor
+from pgflow._worker.options import Rhythm
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -246,15 +246,15 @@ def _reach_at(place: str, name: str, n: Any) -> None:
 
 
 def _arm_intent() -> None:
-    original = Committer._commit
+    original = Executor.execute
 
-    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> None:
         for _, flush in items:
             for intent in (flush.question or {}).get("effects", ()):
                 _reach_at("before intent", intent["name"], json.loads(intent["request"]).get("n"))
         await original(self, wire, items, careful=careful)
 
-    Committer._commit = _commit  # type: ignore[method-assign]
+    Executor.execute = execute  # type: ignore[method-assign]
 
 
 def _arm_start() -> None:
@@ -280,16 +280,16 @@ def _arm_reply() -> None:
 
 
 def _arm_outcome() -> None:
-    original = Committer._spread
+    original = CommitResults.apply
 
-    def _spread(self: Committer, items: list[Any], answer: Any, server: Any) -> None:
+    def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> None:
         for _, flush in items:
             for row in flush.rows:
                 if row.kind == "C":
                     _reach_at("after the outcome", row.name, json.loads(row.payload))
         original(self, items, answer, server)
 
-    Committer._spread = _spread  # type: ignore[method-assign]
+    CommitResults.apply = apply  # type: ignore[method-assign]
 
 
 def fork_worker(dsn: str, point: str | None, nth: int) -> int:

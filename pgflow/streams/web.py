@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from pgflow._asgi import Asgi, Receive, Scope, Send, live
-from pgflow._worker.supervision import cancel
+from pgflow._worker.parts import cancel
 from pgflow.app import App, AsyncApp
 from pgflow.errors import InvalidArgument, RunNotFound, RunStuck
 from pgflow.streams.tails import Event, Tails

@@ -29,7 +29,7 @@ from pgflow._db._sync_pool import lent, make_pool
 from pgflow._db.connect import ConnectOptions, connect
 from pgflow._transactions import protocol as transactions
 from pgflow._worker import listener as listener_module
-from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.options import Rhythm
 from pgflow.sqlalchemy import SessionProvider
 from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
 

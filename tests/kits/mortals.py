@@ -28,8 +28,7 @@ from pgflow import AsyncApp
 from pgflow._db.calls import commit as commit_calls
 from pgflow._engine.flush import Flush
 from pgflow._worker.committer import Committer
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow.declare.durable import declared
 
 RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=1.0)

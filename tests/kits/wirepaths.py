@@ -33,8 +33,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import pgflow
 from pgflow import App, AsyncApp, RunCancelled, Signal, read, step, transaction, workflow
 from pgflow._db.failures import is_infrastructure
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow._worker.threads import DaemonThreads
 from pgflow.app._sync import Portal
 from pgflow.sqlalchemy import EngineProvider, SessionProvider

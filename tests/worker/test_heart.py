@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,27 +18,26 @@ from pgflow import App, read, step, workflow
 from pgflow._db.connect import ConnectOptions
 from pgflow._worker import heartbeat as heart_module
 from pgflow._worker.acknowledged import Acknowledged
-from pgflow._worker.heartbeat import Heart, Rhythm, Tidings
-from pgflow._worker.life import Life
-from pgflow._worker.watchdog import Watchdog
+from pgflow._worker.heartbeat import Heartbeat, HeartbeatCallbacks, Watchdog
+from pgflow._worker.options import Rhythm, WorkerOptions
+from pgflow._worker.parts import Life
 
 FAST = Rhythm(beat=0.02, look=0.02, dead_after=0.4)
 
 
-def heart_of(dsn: str, worker: int, rhythm: Rhythm) -> Heart:
+def heart_of(dsn: str, worker: int, rhythm: Rhythm) -> Heartbeat:
     """The heart of a worker whose loop does not move."""
     life = Life(rhythm.dead_after / 2)
     life.registered(worker)
-    tidings = Tidings(*[lambda *_: None] * len(Tidings._fields))
-    return Heart(
-        ConnectOptions(dsn),
-        life,
-        rhythm,
-        tidings,
-        lambda *_: None,
-        Acknowledged(),
-        Watchdog(lambda: 0, 0, rhythm.blocked_after),
+    context: Any = SimpleNamespace(
+        connect=ConnectOptions(dsn),
+        options=WorkerOptions(rhythm=rhythm),
+        life=life,
+        tasks=SimpleNamespace(loop=SimpleNamespace(call_soon_threadsafe=lambda *_: None)),
+        acknowledged=Acknowledged(),
     )
+    callbacks = HeartbeatCallbacks(*[lambda *_: None] * len(HeartbeatCallbacks._fields))
+    return Heartbeat(context, callbacks, Watchdog(lambda: 0, 0, rhythm.blocked_after))
 
 
 def test_a_loop_that_stands_still_does_not_stop_the_heart(

@@ -133,7 +133,9 @@ async def test_a_unit_of_work_takes_few_python_calls(
     large: Size,
     most: int,
 ) -> None:
-    monkeypatch.setattr("pgflow._worker.flusher.SWEEP_SECONDS", 3600)  # goes by time, not by units
+    monkeypatch.setattr(
+        "pgflow._worker.committer.SWEEP_SECONDS", 3600
+    )  # goes by time, not by units
     async with AsyncApp(dsn, include=[work, empty]) as app:
         await play(app, dsn, work, Size(2, 2))  # what is made once: codecs, plans, connections
         before = await play(app, dsn, work, small)

@@ -81,8 +81,7 @@ def serve(
     works on these runs too, until SIGTERM.
     """
     from pgflow import AsyncApp
-    from pgflow._worker.heartbeat import Rhythm
-    from pgflow._worker.options import WorkerOptions
+    from pgflow._worker.options import Rhythm, WorkerOptions
     from pgflow.declare.durable import declared
     from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.ops import serving

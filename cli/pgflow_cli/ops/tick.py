@@ -93,8 +93,7 @@ def tick(
     and ends with a summary and the time of the next timer or slot. SIGTERM hands back what is not
     done. In GitHub Actions it also annotates the run.
     """
-    from pgflow._worker.heartbeat import Rhythm
-    from pgflow._worker.options import Tally, WorkerOptions
+    from pgflow._worker.options import Rhythm, Tally, WorkerOptions
     from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.drain import drain_once

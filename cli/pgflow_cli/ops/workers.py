@@ -53,14 +53,6 @@ def workers(
             "--poll", "Time between sweeps where nothing is notified.", shown="1s", least=0.01
         ),
     ] = 1.0,
-    busy_poll: Annotated[
-        float,
-        seconds_option(
-            "--busy-poll",
-            "How long to wait awake for an answer while at most one run is worked on; 0 for never.",
-            shown="0.5ms",
-        ),
-    ] = 0.0005,
     transaction_idle: Annotated[
         float,
         seconds_option(
@@ -118,8 +110,7 @@ def workers(
     if target is None or only_list:
         _list_workers(dsn, as_json=as_json, as_csv=as_csv)
         return
-    from pgflow._worker.heartbeat import Rhythm
-    from pgflow._worker.options import WorkerOptions
+    from pgflow._worker.options import Rhythm, WorkerOptions
     from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.serving import Stop, leave, serve, spare_what_is_loaded
@@ -132,7 +123,6 @@ def workers(
         queues=sorted(set(queue)) if queue else app.queues,
         concurrency=concurrency,
         poll_seconds=poll,
-        busy_poll_seconds=busy_poll,
         grace_seconds=grace,
         transaction_idle_seconds=transaction_idle,
         transaction_connections=transactions,
