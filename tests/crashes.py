@@ -224,7 +224,7 @@ def _arm_commit(name: str) -> None:
         else name == "before commit"
     )
 
-    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         concerned = any(_concerns(name, flush) for _, flush in items)
         if concerned and before:
             _reach(name)
@@ -235,7 +235,7 @@ def _arm_commit(name: str) -> None:
             )
         if concerned and not before:
             _reach(name)
-        await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, careful=careful)
 
     Executor.execute = execute  # type: ignore[method-assign]
 

@@ -248,11 +248,11 @@ def _reach_at(place: str, name: str, n: Any) -> None:
 def _arm_intent() -> None:
     original = Executor.execute
 
-    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         for _, flush in items:
             for intent in (flush.question or {}).get("effects", ()):
                 _reach_at("before intent", intent["name"], json.loads(intent["request"]).get("n"))
-        await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, careful=careful)
 
     Executor.execute = execute  # type: ignore[method-assign]
 
@@ -282,12 +282,12 @@ def _arm_reply() -> None:
 def _arm_outcome() -> None:
     original = CommitResults.apply
 
-    def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> None:
+    def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> Any:
         for _, flush in items:
             for row in flush.rows:
                 if row.kind == "C":
                     _reach_at("after the outcome", row.name, json.loads(row.payload))
-        original(self, items, answer, server)
+        return original(self, items, answer, server)
 
     CommitResults.apply = apply  # type: ignore[method-assign]
 

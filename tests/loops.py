@@ -283,7 +283,7 @@ def _arm(point: str, nth: int, harm: str, role: str, told: int) -> None:
     _Point.role, _Point.told = role, told
     commit, spread = Executor.execute, CommitResults.apply
 
-    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         asked = [what for _, flush in items for what in _asked_in(flush)]
         for what in asked:
             _reach(f"before {what}")
@@ -294,14 +294,14 @@ def _arm(point: str, nth: int, harm: str, role: str, told: int) -> None:
                     document = self._document(items, apart)
                     await wire.ask(commit_calls.commit_units(document, apart, careful=careful))
                 _reach(f"after {what}")
-        await commit(self, wire, items, careful=careful)
+        return await commit(self, wire, items, careful=careful)
 
-    def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> None:
+    def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> Any:
         for settled in answer.settled.values():
             for unit in settled.get("units") or ():
                 if unit[2] in _OF_ANSWERS:
                     _reach(f"after {_OF_ANSWERS[unit[2]]}")
-        spread(self, items, answer, server)
+        return spread(self, items, answer, server)
 
     Executor.execute = execute  # type: ignore[method-assign]
     CommitResults.apply = apply  # type: ignore[method-assign]

@@ -152,8 +152,9 @@ class Bodies:
             task.cancel()
 
     def _stop_those_of(self, execution: Execution) -> None:
-        for call in execution.bodies:
-            self.stop(call)
+        if self._tasks or self._deferred:
+            for call in execution.bodies:
+                self.stop(call)
 
     async def stop_all(self) -> None:
         """Cancel every task at the end of the worker, and wait up to a second for each. Another

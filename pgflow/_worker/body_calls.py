@@ -200,7 +200,7 @@ class LostThreads(Part):
         """Record the number of lost threads, and fail the worker if there are too many for longer
         than its grace.
         """
-        lost, now = self.count, self._loop.time()
+        lost, now = self._threads.lost, self._loop.time()
         if lost != self._recorded and not self._is_recording:
             self._is_recording = True
             self._tasks.spawn(self._record(lost))

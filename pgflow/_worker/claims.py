@@ -146,7 +146,7 @@ class Claims:
             self._life.worker_id,
             list(self._lanes.served),
             count,
-            self._runs.suspects.has_room,
+            not self._runs.suspects.alarms,
             self._cursor.position(),
         )
 
@@ -242,6 +242,7 @@ class Claims:
             self._rates.claim_was_short()
 
     def _run_left(self, execution: Execution) -> None:
-        self._runs.suspects.progressed(execution)  # a suspect makes room by leaving, too
+        if self._runs.suspects.alarms:
+            self._runs.suspects.progressed(execution)  # a suspect makes room by leaving, too
         if self._may_find_more:
             self._wanted.set()

@@ -1,7 +1,7 @@
 """The way of a run through a worker: claim -> begin -> run bodies -> commit -> end.
 
-:meth:`Executor.execute` is that way in one function. Both callers of the database pass through it:
-the loop of claims, and the connections of the committer.
+:meth:`Executor.execute` is that way in one function. Only the first runs of a worker, and those
+after a pause, are claimed without a commit: by the loop of the same class.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pgflow._db.wire import OwnWire
 from pgflow._engine.drivers import Driver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Ending, Flush, batch_document
+from pgflow._engine.host import Host
 from pgflow._engine.undo import Undoing
 from pgflow._engine.values import UNREADABLE
 from pgflow._flow.main import make_driver
@@ -37,7 +38,6 @@ from pgflow._model.opening import open_answer, open_claim
 from pgflow._worker.claims import Claims
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.hooks import AT_ONCE, FailureCallbacks, find_lost, refs_in
-from pgflow._worker.host import CommitQueue, Item, RunHost
 from pgflow._worker.notifications import Notifications
 from pgflow._worker.parts import Loop, Part, is_the_end
 from pgflow._worker.runs import Runs
@@ -48,6 +48,9 @@ from pgflow.errors import CodecError, DefinitionError, LeaseLost, NotStorable, P
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
+
+Item = tuple[Execution, Flush]
+"""A run with something to commit."""
 
 _LOGGED = ("definition", "engine", "refused", UNREADABLE)
 """Reasons of a hold that already have a log record of their own."""
@@ -77,7 +80,7 @@ class Executor(Loop):
         self._starter = starter
         self._results = results
 
-    async def execute(self, wire: OwnWire, batch: list[Item], *, careful: bool) -> None:
+    async def execute(self, wire: OwnWire, batch: list[Item], *, careful: bool) -> list[Item]:
         """Take runs one round through the worker, in one round trip. Each run comes by once as a
         claim, then with each of its commits, until one of them ends it.
 
@@ -85,6 +88,9 @@ class Executor(Loop):
             wire: Connection to commit on.
             batch: Runs with something to commit, each with its flush.
             careful: True to check what the server has already; then nothing is claimed.
+
+        Returns:
+            What must be sent again: the server was busy with these runs.
         """
         request = None if careful else self._claims.request_with([flush for _, flush in batch])
         answer, claims = commit_calls.ALL_WELL, list[Claim]()
@@ -110,7 +116,7 @@ class Executor(Loop):
             answer.lanes = self._claims.left_of(request, claims, answer.lanes)
         # Run the bodies that the commit licenses, or end the run. The result of a body queues its
         # run again (:meth:`Bodies.returned`).
-        self._results.apply(batch, answer, server_of(wire.connection))
+        return self._results.apply(batch, answer, server_of(wire.connection))
 
     async def loop(self) -> None:
         """Claim whenever there may be work, for as long as there is work and room."""
@@ -230,7 +236,7 @@ class RunStarter(Part):
         turns: Turns of transactional steps; notified when a run changes.
     """
 
-    def __init__(self, context: WorkerContext, runs: Runs, host: RunHost, turns: Turns) -> None:
+    def __init__(self, context: WorkerContext, runs: Runs, host: Host[Any], turns: Turns) -> None:
         self._life = context.life
         self._control = context.control
         self._posts = context.posts
@@ -398,7 +404,6 @@ class CommitResults:
 
     Args:
         turns: Turns of transactional steps; notified when a run changes.
-        queue: Takes back a flush whose run the server was busy with.
         notifications: Announces runs that have ended, and emitted values.
 
     Attributes:
@@ -410,7 +415,6 @@ class CommitResults:
         self,
         context: WorkerContext,
         turns: Turns,
-        queue: CommitQueue,
         notifications: Notifications,
     ) -> None:
         self.finished = 0
@@ -422,12 +426,15 @@ class CommitResults:
         self._envelopes = context.definitions.envelopes
         self._runs = turns.runs
         self._turns = turns
-        self._queue = queue
         self._notifications = notifications
 
-    def apply(self, batch: list[Item], answer: commit_calls.CommitAnswer, server: Any) -> None:
-        """Apply the answer to each run of a batch."""
-        ended = []
+    def apply(
+        self, batch: list[Item], answer: commit_calls.CommitAnswer, server: Any
+    ) -> list[Item]:
+        """Apply the answer to each run of a batch, and return what must be sent again, because the
+        server was busy with its run.
+        """
+        ended, busy = [], list[Item]()
         for execution, flush in batch:
             verdict = answer.bad.get(execution.run_id) if answer.bad else None
             if verdict is None or (verdict == "already" and flush.question is None):
@@ -439,7 +446,7 @@ class CommitResults:
                 self._committed(execution, flush, decided, server)
             elif verdict == "busy":
                 flush.tries += 1
-                self._queue.send_again((execution, flush))
+                busy.append((execution, flush))
             elif verdict == "already":
                 # The answer to its question is lost, and only a replay finds it.
                 self._runs.give_back(execution)
@@ -451,6 +458,7 @@ class CommitResults:
             self._notifications.wake_soon(answer.wake, set(answer.lanes), answer.told)
         if ended:
             self._notifications.ended(ended)
+        return busy
 
     def _committed(
         self, execution: Execution, flush: Flush, answer: dict[str, Any] | None, server: Any

@@ -193,12 +193,13 @@ class Heartbeat(Part):
         self._life = context.life
         self._rhythm = rhythm
         self._callbacks = callbacks
-        self._post: Callable[..., object] = context.tasks.loop.call_soon_threadsafe
+        post: Callable[..., object] = context.tasks.loop.call_soon_threadsafe
+        self._post = post
         # Detects what a fail-over has lost.
         self._acknowledged = context.acknowledged
         self._watchdog = watchdog
         self._meter = context.options.meter
-        self._reaper = Reaper(rhythm.look, rhythm.dead_after, partial(self._post, callbacks.reaped))
+        self._reaper = Reaper(rhythm.look, rhythm.dead_after, partial(post, callbacks.reaped))
         self._worker_id = 0
         self._stop = threading.Event()
         self._connection: Connection | None = None

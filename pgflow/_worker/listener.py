@@ -58,17 +58,24 @@ class Listener(Part):
         options: Options of the connection.
         channels: Names of the channels.
         callbacks: Called on the loop that starts it.
+        own_pid: Returns the process id of the backend whose notifications are the caller's own, and
+            skipped; None without one.
 
     Attributes:
         listening: True while it is connected.
     """
 
     def __init__(
-        self, options: ConnectOptions, channels: Sequence[str], callbacks: ListenerCallbacks
+        self,
+        options: ConnectOptions,
+        channels: Sequence[str],
+        callbacks: ListenerCallbacks,
+        own_pid: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._options = options
         self._channels = channels
         self._callbacks = callbacks
+        self._own_pid = own_pid
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection | None = None
         self.listening = False
@@ -111,7 +118,8 @@ class Listener(Part):
                 self._callbacks.connected()
                 while True:
                     async for notification in connection.notifies(timeout=CHECK_SECONDS):
-                        self._callbacks.received(notification.payload)
+                        if notification.pid != self._own_pid():
+                            self._callbacks.received(notification.payload)
                     await self._execute(connection, sql.SQL("select 1"))
             except (psycopg.Error, OSError) as error:
                 log.log(

@@ -68,7 +68,8 @@ class Notifications(Part):
         self._timer: asyncio.TimerHandle | None = None
         self._sent_at = -NOTIFY_EVERY_SECONDS
         self._chains_to_wake: set[int] = set()
-        runs.when_released(self._released)
+        # Those that this worker has handed back, and may claim again.
+        runs.when_released(lambda lanes: self.ready(lanes, []))
 
     # ------------------------------------------------------------ routing
 
@@ -77,9 +78,10 @@ class Notifications(Part):
         notify other workers.
         """
         self._lanes.have_work(lanes)
-        self._runs.poke(mail)
         self._ready_lanes.update(lanes)
-        self._mail.update(run_id for run_id in mail if run_id not in self._runs.executions)
+        if mail:
+            self._runs.poke(mail)
+            self._mail.update(run_id for run_id in mail if run_id not in self._runs.executions)
         self._notify_soon()
 
     def ended(self, chains: list[int]) -> None:
@@ -100,12 +102,8 @@ class Notifications(Part):
         """Handle another process's notification of work."""
         lanes, mail = parse_work(payload)
         self._lanes.have_work(lanes)
-        self._runs.poke(mail)
-
-    def _released(self, lanes: list[int]) -> None:
-        """Notify other workers of runs that this one has handed back."""
-        self._ready_lanes.update(lanes)
-        self._notify_soon()
+        if mail:
+            self._runs.poke(mail)
 
     # ------------------------------------------------------------ waking
 
@@ -157,9 +155,14 @@ class Notifications(Part):
             self._timer.cancel()
             self._timer = None
         self._sent_at = self._tasks.loop.time()
-        messages = [(WORK_CHANNEL, text) for text in payloads(self._ready_lanes, self._mail)]
-        messages += [(DONE_CHANNEL, text) for text in chunks(self._done)]
-        messages += [(STREAM_CHANNEL, text) for text in chunks(self._emitted)]
+        messages: list[tuple[str, str]] = []
+        if self._ready_lanes or self._mail:
+            texts = payloads(self._ready_lanes, self._mail)
+            messages += [(WORK_CHANNEL, text) for text in texts]
+        if self._done:
+            messages += [(DONE_CHANNEL, text) for text in chunks(self._done)]
+        if self._emitted:
+            messages += [(STREAM_CHANNEL, text) for text in chunks(self._emitted)]
         self._ready_lanes, self._mail, self._done, self._emitted = set(), set(), set(), set()
         for channel, text in messages:
             try:

@@ -32,7 +32,10 @@ MOST_DOUBLINGS = 16
 
 
 class Suspects:
-    """Tracks suspects. It keeps, by run, the timer that clears a surviving one.
+    """Tracks suspects. A claim may bring more of them once there are none.
+
+    Attributes:
+        alarms: By run, the timer that clears a surviving one.
 
     Args:
         context: Claims are requested when there is room for the next group.
@@ -41,32 +44,26 @@ class Suspects:
     def __init__(self, context: WorkerContext) -> None:
         self._want_claims = context.wanted.claims.set
         self._dead_after_seconds = context.options.rhythm.dead_after
-        self._alarms: dict[int, asyncio.TimerHandle] = {}
-
-    @property
-    def has_room(self) -> bool:
-        """True if a claim may bring suspects."""
-        return not self._alarms
+        self.alarms: dict[int, asyncio.TimerHandle] = {}
 
     def claimed(self, claim: Claim) -> None:
         """Track a claimed suspect."""
         run_id = claim.run_id
         suspected_for = self._dead_after_seconds * 2 ** min(claim.suspect - 2, MOST_DOUBLINGS)
         alarm = asyncio.get_running_loop().call_later(suspected_for, self._clear, run_id)
-        self._alarms[run_id] = alarm
+        self.alarms[run_id] = alarm
 
     def progressed(self, execution: Execution) -> None:
         """Clear a suspect that has made progress. A licence is not enough, because the licensed
         body may be what kills.
         """
-        if self._alarms:
-            self._clear(execution.run_id)
+        self._clear(execution.run_id)
 
     def _clear(self, run_id: int) -> None:
-        alarm = self._alarms.pop(run_id, None)
+        alarm = self.alarms.pop(run_id, None)
         if alarm is not None:
             alarm.cancel()
-            if not self._alarms:
+            if not self.alarms:
                 self._want_claims()
 
 

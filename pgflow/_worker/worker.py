@@ -38,13 +38,13 @@ from pgflow._worker.acknowledged import Acknowledged
 from pgflow._worker.bodies import Bodies
 from pgflow._worker.body_calls import BodyCalls
 from pgflow._worker.claims import Claims
-from pgflow._worker.committer import LINES, Committer, Flusher
+from pgflow._worker.committer import LINES, CommitQueue, Committer, Flusher
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.executor import CommitResults, Executor, RunStarter
 from pgflow._worker.heartbeat import Heartbeat, HeartbeatCallbacks, Watchdog
 from pgflow._worker.hooks import Pager
-from pgflow._worker.host import CommitQueue, RunHost
+from pgflow._worker.host import RunHost
 from pgflow._worker.lanes import Lanes, QueueRates
 from pgflow._worker.listener import WORK_CHANNEL, Listener, ListenerCallbacks
 from pgflow._worker.notifications import Notifications
@@ -85,6 +85,7 @@ class Worker:
             process.
 
     Attributes:
+        notifications: Routes what other parts of the process learn of runs.
         parts: In the order in which they start. They stop in reverse order.
     """
 
@@ -114,7 +115,7 @@ class Worker:
         )
         self._runs = runs = Runs(context)
         self._lanes = lanes = Lanes(context)
-        self._notifications = notifications = Notifications(context, runs, lanes)
+        self.notifications = notifications = Notifications(context, runs, lanes)
         self._poller = Poller(context, runs, lanes, notifications)
         self._scheduler = Scheduler(context, notifications)
         self._registration = Registration(context, lanes)
@@ -127,7 +128,7 @@ class Worker:
 
     def _run_parts(self) -> list[Part]:
         """Create the parts that runs pass through, each after those that it needs."""
-        context, runs, notifications = self._context, self._runs, self._notifications
+        context, runs, notifications = self._context, self._runs, self.notifications
         turns = Turns(context, runs)
         calls = BodyCalls(context)
         self._lost = calls.lost
@@ -137,7 +138,7 @@ class Worker:
         queue = CommitQueue(runs, LINES)
         host = RunHost(context, runs, self._bodies, queue)
         starter = RunStarter(context, runs, host, turns)
-        self._results = results = CommitResults(context, turns, queue, notifications)
+        self._results = results = CommitResults(context, turns, notifications)
         rates = QueueRates(context)
         self._claims = claims = Claims(context, runs, self._lanes, rates)
         self._executor = executor = Executor(context, claims, starter, results)
@@ -147,10 +148,11 @@ class Worker:
             lambda: flusher.ticks, threading.get_ident(), self.options.rhythm.blocked_after
         )
         self._heartbeat = heartbeat = Heartbeat(context, self._heartbeat_callbacks(), watchdog)
+        callbacks = ListenerCallbacks(
+            self.notifications.received, context.wanted.claims.set, context.life.fail
+        )
         self._listener = Listener(
-            context.connect,
-            [WORK_CHANNEL],
-            ListenerCallbacks(notifications.received, context.wanted.claims.set, context.life.fail),
+            context.connect, [WORK_CHANNEL], callbacks, lambda: context.control.backend_pid
         )
         self._stopped_first = [progress, notifications, host]
         return [
@@ -174,7 +176,7 @@ class Worker:
             EntityMail(context),
             self._scheduler,
             Sealer(context),
-            *([Relays(context, self._notifications)] if self.definitions.relays else []),
+            *([Relays(context, self.notifications)] if self.definitions.relays else []),
             # A worker that drains once leaves them to `call pgflow.work`.
             *([SqlFlows(context)] if self.options.tally is None else []),
             *([self._pager] if self._pager is not None else []),
@@ -187,7 +189,7 @@ class Worker:
     def _heartbeat_callbacks(self) -> HeartbeatCallbacks:
         return HeartbeatCallbacks(
             mail=self._runs.poke,
-            reaped=lambda lanes: self._notifications.ready(lanes, []),
+            reaped=lambda lanes: self.notifications.ready(lanes, []),
             resumed=self._bodies.start_deferred,
             declared_dead=self._declared_dead,
             server_changed=self.leave_server,
@@ -307,12 +309,6 @@ class Worker:
     async def fire_schedules(self) -> Fired:
         """Fire due schedules, even if it is another worker's turn."""
         return await self._scheduler.fire()
-
-    def ready(self, lanes: list[int], mail: list[int]) -> None:
-        """Handle lanes with ready runs and leased runs with mail: look at this worker's own, and
-        notify other workers.
-        """
-        self._notifications.ready(lanes, mail)
 
     @property
     def failed(self) -> asyncio.Event:

@@ -220,11 +220,11 @@ class AsyncApp(AsyncPoolClient):
                 await asyncio.sleep(delay)
                 woken = await run_async(connection, wake.wake(chains, tell=not here))
                 for worker in here:
-                    worker.ready(woken.lanes, woken.mail)
+                    worker.notifications.ready(woken.lanes, woken.mail)
                 if not woken.busy:
                     break
             for worker in here:
-                worker.ready(list(lanes), [])
+                worker.notifications.ready(list(lanes), [])
             for text in payloads(lanes, set()) if not here else ():
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
