@@ -50,7 +50,7 @@ class _Stretch(NamedTuple):
 class Acknowledged:
     """Remembers acknowledged units and detects which of them a fail-over lost.
 
-    The worker's loop notes runs. The heart's thread does everything else.
+    The worker's loop notes runs. The heartbeat's thread does everything else.
     """
 
     def __init__(self) -> None:

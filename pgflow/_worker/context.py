@@ -21,8 +21,8 @@ class WorkerContext:
         connect: Options of its connections.
         definitions: The app's.
         options: The worker's own.
-        tell: Called with the chains that have ended or answered a request, to wake waiters in this
-            process; None without any.
+        wake_waiters: Called with the chains that have ended or answered a request, if others in
+            this process wait for them.
         control: The connection for everything except commits.
         life: Its number, its last heartbeat, and whether it fails or stops.
         tasks: Loops and background work.
@@ -34,7 +34,7 @@ class WorkerContext:
     connect: ConnectOptions
     definitions: Definitions
     options: WorkerOptions
-    tell: Callable[[list[int]], None] | None
+    wake_waiters: Callable[[list[int]], None] | None
     control: WorkerConnection
     life: Life
     tasks: Tasks

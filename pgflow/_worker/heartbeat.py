@@ -37,7 +37,7 @@ log = logging.getLogger("pgflow")
 
 class Reaper:
     """Watches the other workers. It keeps the last beat seen of each, and for how long it has not
-    moved. It runs on the heart's thread.
+    moved. It runs on the heartbeat's thread.
 
     Args:
         look_seconds: Between looks.
@@ -210,7 +210,7 @@ class Heartbeat(Part):
         self._missed_at = self._logged_at = 0.0
         self._dead = False
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="pgflow-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pgflow-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Start beating for the registered worker."""
@@ -256,14 +256,14 @@ class Heartbeat(Part):
                     self._beat()
                     next_beat = time.monotonic() + self._rhythm.beat
                 self._look()
-            except BaseException as error:  # noqa: BLE001 - others would take a stopped heart for a death
+            except BaseException as error:  # noqa: BLE001 - others would take a stopped heartbeat for a death
                 self._lose(error)
             try:
                 if not self._stop.is_set():
                     self._watchdog.look()
             except BaseException as error:  # noqa: BLE001 - it looks at objects of the application, which may answer anything
                 log.warning(
-                    "the heart of worker %s cannot inspect the worker's loop: %s",
+                    "the heartbeat of worker %s cannot inspect the worker's loop: %s",
                     self._worker_id,
                     redacted(error),
                 )
@@ -271,11 +271,11 @@ class Heartbeat(Part):
         self._close()
 
     def _ask(self, query: Query[T]) -> T:
-        """Return the answer to a query. Give up a server that is silent for longer than the heart's
-        patience.
+        """Return the answer to a query. Give up a server that is silent for longer than the
+        heartbeat's patience.
         """
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._options, "pgflow heart")
+            self._connection = connect(self._options, "pgflow heartbeat")
             self._is_new = True
         connection = self._connection
         with Limit(
@@ -291,9 +291,7 @@ class Heartbeat(Part):
             self._missed_at = now
         if not self._missed or now - self._logged_at >= LOG_EVERY_SECONDS:
             self._logged_at = now
-            log.warning(
-                "the heart of worker %s missed a beat: %s", self._worker_id, redacted(error)
-            )
+            log.warning("worker %s missed a heartbeat: %s", self._worker_id, redacted(error))
         self._missed += 1
         # Without an answer the others' silence is unknown, so none of it counts.
         self._reaper.forget()
@@ -303,7 +301,7 @@ class Heartbeat(Part):
         """Log that the server answers again, if beats were missed."""
         if self._missed:
             log.info(
-                "the heart of worker %s beats again, %.1f s after it missed the first of %s",
+                "worker %s sends heartbeats again, %.1f s after it missed the first of %s",
                 self._worker_id,
                 time.monotonic() - self._missed_at,
                 self._missed,

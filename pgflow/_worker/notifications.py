@@ -58,7 +58,7 @@ class Notifications(Part):
         self._control = context.control
         self._tasks = context.tasks
         self._wanted = context.wanted
-        self._tell = context.tell
+        self._wake_waiters = context.wake_waiters
         self._runs = runs
         self._lanes = lanes
         self._ready_lanes: set[int] = set()
@@ -88,8 +88,8 @@ class Notifications(Part):
         """Wake the waiters for chains that have ended or answered a request, here and in other
         processes.
         """
-        if self._tell is not None:
-            self._tell(chains)
+        if self._wake_waiters is not None:
+            self._wake_waiters(chains)
         self._done.update(chains)
         self._notify_soon()
 

@@ -33,8 +33,8 @@ log = logging.getLogger("pgflow")
 class Life:
     """State that every part of a worker may read. Only the methods here change it.
 
-    A worker that has failed or stops stays so. The heart's thread records heartbeats; the worker's
-    loop changes the rest.
+    A worker that has failed or stops stays so. The heartbeat's thread records heartbeats; the
+    worker's loop changes the rest.
 
     Args:
         stale_after_seconds: Age of the last heartbeat from which on others might soon believe this

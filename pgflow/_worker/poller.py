@@ -78,7 +78,7 @@ class Poller(Loop):
                 self._wanted.claims.set()
                 wait = min(wait, self._poke_waiting())
             except (psycopg.Error, OSError, TimeoutError) as error:
-                # The heart logs how long an outage lasts.
+                # The heartbeat logs how long an outage lasts.
                 level = logging.DEBUG if is_logged else logging.WARNING
                 log.log(level, "cannot poll: %s", redacted(error))
                 is_logged = True

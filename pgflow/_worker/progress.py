@@ -51,7 +51,7 @@ class Drafts:
         self._try_id = ""
         self._sending: asyncio.Task[None] | None = None
 
-    def tell(self, scope: StepScope) -> None:
+    def send_emitted(self, scope: StepScope) -> None:
         """Schedule sending what the body has emitted."""
         self._execution.beat = True  # its rows must be removed at the end of the run
         self._tasks.loop.call_soon_threadsafe(self._begin, scope)
@@ -132,14 +132,14 @@ class Progress(Part):
             details = await self._control.insist(calls.step_details(execution.run_id, call.number))
         return open_value(execution.claim.envelopes, details, f"the progress of step {call.name}")
 
-    def tell(self, scope: StepScope) -> None:
+    def send_emitted(self, scope: StepScope) -> None:
         """Send what the body has emitted, before the step completes."""
         with self._making_drafts:  # a body may emit in several threads
             if scope.drafts is None:
                 scope.drafts = Drafts(
                     self._context, self._runs, self._notifications, scope.execution
                 )
-        scope.drafts.tell(scope)
+        scope.drafts.send_emitted(scope)
 
     def beat(self, scope: StepScope, details: str) -> None:
         """Record a heartbeat of the body, with its details as JSON text."""

@@ -104,7 +104,7 @@ class Upkeep(Loop):
         while True:
             try:
                 if not self._heartbeat.is_beating:
-                    self._life.fail("its heart has stopped")
+                    self._life.fail("its heartbeat has stopped")
                 await self._committer.close_idle()
                 self._compare_schema(await self._control.ask(worker_calls.read_stamp()))
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:

@@ -81,8 +81,8 @@ class Worker:
         connect: Options of its connections.
         definitions: The app's.
         options: The worker's own.
-        tell: Called with the chains that have ended or answered a request, to wake waiters in this
-            process.
+        wake_waiters: Called with the chains that have ended or answered a request, if others in
+            this process wait for them.
 
     Attributes:
         notifications: Routes what other parts of the process learn of runs.
@@ -94,7 +94,7 @@ class Worker:
         connect: ConnectOptions,
         definitions: Definitions,
         options: WorkerOptions,
-        tell: Callable[[list[int]], None] | None = None,
+        wake_waiters: Callable[[list[int]], None] | None = None,
     ) -> None:
         self.definitions = definitions
         self.options = options
@@ -105,7 +105,7 @@ class Worker:
             connect,
             definitions,
             options,
-            tell,
+            wake_waiters,
             control=WorkerConnection(connect, "pgflow worker"),
             life=life,
             tasks=Tasks(life),

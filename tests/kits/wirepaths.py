@@ -492,7 +492,7 @@ class Path:
 PATHS: dict[str, Path] = {}
 ALL: tuple[str, ...] = ()
 APP, STEP, WORKER, COMMITTER, HEART, LISTENER, RESULTS = (
-    "pgflow app", "pgflow step", "pgflow worker", "pgflow committer", "pgflow heart", "pgflow listener", "pgflow results",
+    "pgflow app", "pgflow step", "pgflow worker", "pgflow committer", "pgflow heartbeat", "pgflow listener", "pgflow results",
 )  # fmt: skip
 START, SAME = ("G1", "G4", "G10", "G39"), ("G5", "G10", "G39")
 STEPS, REST = ("G1", "G2", "G3", "G10", "G39"), ("G1", "G10", "G39")

@@ -59,7 +59,7 @@ def test_an_outage_is_said_once_and_so_is_its_end(
     caplog.set_level("INFO", "pgflow")
     name, heart = conn.info.dbname, heart_of(dsn, register(conn), FAST)
     allow = sql.SQL("alter database {} with allow_connections {}")
-    session = "from pg_stat_activity where datname = %s and application_name = 'pgflow heart'"
+    session = "from pg_stat_activity where datname = %s and application_name = 'pgflow heartbeat'"
     with psycopg.connect(dsn, dbname="postgres", autocommit=True) as admin:
 
         def beats() -> bool:
@@ -72,12 +72,14 @@ def test_an_outage_is_said_once_and_so_is_its_end(
             admin.execute(f"select pg_terminate_backend(pid) {session}", (name,))
             wait_until(lambda: heart._missed >= 5, "beats are missed")
             admin.execute(allow.format(sql.Identifier(name), sql.SQL("true")))
-            wait_until(lambda: "beats again" in caplog.text, "the heart beats again")
+            wait_until(lambda: "sends heartbeats again" in caplog.text, "the heart beats again")
         finally:
             admin.execute(allow.format(sql.Identifier(name), sql.SQL("true")))
             heart.join()
-    assert caplog.text.count("missed a beat") == 1
-    again = re.search(r"beats again, [0-9.]+ s after it missed the first of ([0-9]+)", caplog.text)
+    assert caplog.text.count("missed a heartbeat") == 1
+    again = re.search(
+        r"sends heartbeats again, [0-9.]+ s after it missed the first of ([0-9]+)", caplog.text
+    )
     assert again is not None
     assert int(again[1]) >= 5
 

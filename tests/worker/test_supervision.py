@@ -697,7 +697,7 @@ def test_a_heart_whose_thread_is_gone_ends_the_worker(
     app = App(dsn, include=[quick])
     with (
         app,
-        pytest.raises(WorkerFailed, match="its heart has stopped"),
+        pytest.raises(WorkerFailed, match="its heartbeat has stopped"),
         app.worker(grace_seconds=1),
     ):
         wait_until(lambda: worker_of(app).failed.is_set(), "what was to come")
