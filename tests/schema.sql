@@ -6840,7 +6840,7 @@ function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
   -- A given reason, with the passwords in it masked, cut to so many characters
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 ceb236cf93554e9a1fa9423655144561
+  md5 5c21792b1b88dd3902013279572c3aa4
 
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
