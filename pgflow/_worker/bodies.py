@@ -74,7 +74,7 @@ class Bodies:
         self._calls = calls = transactions.calls
         self._effects = EffectAttempts(calls, definitions.replacements)
         self._threads = calls.threads
-        self._lost = calls.lost
+        self._lost = calls.lost_threads
         self._posts = context.posts
         # Its `stale_at` defers effectful bodies.
         self._life = context.life

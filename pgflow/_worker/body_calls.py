@@ -258,7 +258,7 @@ class BodyCalls:
 
     Attributes:
         threads: For functions that are not coroutine functions.
-        lost: Tracks abandoned threads.
+        lost_threads: Tracks abandoned threads.
     """
 
     def __init__(self, context: WorkerContext) -> None:
@@ -266,7 +266,7 @@ class BodyCalls:
         self.threads = DaemonThreads(
             options.concurrency, "pgflow-step", max_lost=most_lost(options)
         )
-        self.lost = LostThreads(context, self.threads)
+        self.lost_threads = LostThreads(context, self.threads)
         self._posts = context.posts
         # Their ``around_step`` wraps each call.
         self._interceptors = context.definitions.interceptors
@@ -324,7 +324,7 @@ class BodyCalls:
         try:
             outcome = await ended
         except asyncio.CancelledError:
-            self.lost.abandon(call, job)
+            self.lost_threads.abandon(call, job)
             if ended.done() and not ended.cancelled():  # it arrived while the step was given up
                 _close_if_coroutine(ended.result())
             raise

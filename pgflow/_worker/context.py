@@ -1,4 +1,4 @@
-"""What the parts of one worker share. Their constructors take it in one piece."""
+"""Objects that the parts of one worker share. Their constructors take them in one piece."""
 
 from __future__ import annotations
 

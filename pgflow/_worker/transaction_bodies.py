@@ -244,7 +244,7 @@ class TransactionBodies:
         )
         self.calls = calls
         self._idle_ms = min(round(idle.total_seconds() * 1000), LONGEST_TIMEOUT_MS)
-        self._open = calls.lost.transactions
+        self._open = calls.lost_threads.transactions
         self._turns = turns
         self._posts = context.posts
         self._notifications = notifications

@@ -131,7 +131,7 @@ class Worker:
         context, runs, notifications = self._context, self._runs, self.notifications
         turns = Turns(context, runs)
         calls = BodyCalls(context)
-        self._lost = calls.lost
+        self._lost = calls.lost_threads
         transactions = TransactionBodies(context, calls, turns, notifications)
         progress = Progress(context, runs, notifications)
         self._bodies = Bodies(context, runs, transactions, progress)
@@ -143,7 +143,7 @@ class Worker:
         self._claims = claims = Claims(context, runs, self._lanes, rates)
         self._executor = executor = Executor(context, claims, starter, results)
         committer = Committer(context, queue, executor, results)
-        flusher = Flusher(context, runs, queue, calls.lost)
+        flusher = Flusher(context, runs, queue, calls.lost_threads)
         watchdog = Watchdog(
             lambda: flusher.ticks, threading.get_ident(), self.options.rhythm.blocked_after
         )
@@ -157,8 +157,8 @@ class Worker:
         self._stopped_first = [progress, notifications, host]
         return [
             starter,
-            calls.lost,
-            calls.lost.transactions,
+            calls.lost_threads,
+            calls.lost_threads.transactions,
             heartbeat,
             committer,
             *([self._listener] if self.options.listen else []),
