@@ -102,13 +102,6 @@ class Claims:
         """True while claims are under way, or pages of claimed runs' journals."""
         return self._asked_for > 0
 
-    @property
-    def _may_find_more(self) -> bool:
-        """True if the end of a run may let another start: the last claim was filled, or a limit may
-        hold runs back.
-        """
-        return self._has_backlog or self._rates.is_limited
-
     def run_ids(self) -> list[int]:
         """Return the runs that the worker knows to be leased to it."""
         return list(self._runs.executions)
@@ -158,7 +151,7 @@ class Claims:
         worker, because it may exceed the rest of the tally.
         """
         ending = parking = starting = 0
-        if self._may_find_more:
+        if self._has_backlog or self._rates.is_limited:
             ending = sum(1 for flush in flushes if flush.ending is not None)
             parking = sum(1 for flush in flushes if flush.question and flush.question.get("park"))
         else:
@@ -244,5 +237,6 @@ class Claims:
     def _run_left(self, execution: Execution) -> None:
         if self._runs.suspects.alarms:
             self._runs.suspects.progressed(execution)  # a suspect makes room by leaving, too
-        if self._may_find_more:
+        # Another may start: the last claim was filled, or a limit holds runs back.
+        if self._has_backlog or self._rates.is_limited:
             self._wanted.set()

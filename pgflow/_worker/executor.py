@@ -295,8 +295,9 @@ class RunStarter(Part):
 
     def _open(self, claim: Claim) -> None:
         workflow = self._definitions.workflows[claim.workflow]
-        failures = self._runs.repeated_failures(claim)
-        if failures is not None:
+        if claim.run_id in self._runs.engine_failures and (
+            failures := self._runs.repeated_failures(claim)
+        ):
             tries, why = failures
             message = f"the engine failed on it {tries} times: {why}"
             self._hold(claim, workflow, "engine", message, None)

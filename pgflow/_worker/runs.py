@@ -78,6 +78,7 @@ class Runs:
     Attributes:
         executions: By run. A run is in here if, and only if, this worker works on it.
         suspects: Those of them that may kill their worker.
+        engine_failures: Failures of the engine, by run: their number and the last error.
         changed: Set when a run has left or something of it is durable; cleared by the waiter.
         departures: Number of times that a run has left.
     """
@@ -93,7 +94,7 @@ class Runs:
         # Without a codec, the text of errors may be recorded.
         self._records_errors = context.definitions.envelopes is None
         self._releases: set[asyncio.Task[Any]] = set()
-        self._engine_failures: dict[int, tuple[int, str]] = {}
+        self.engine_failures: dict[int, tuple[int, str]] = {}
         self._when_leaving: list[Callable[[Execution], None]] = []
         self._when_left: list[Callable[[Execution], None]] = []
         self._when_released: list[Callable[[list[int]], None]] = []
@@ -179,20 +180,20 @@ class Runs:
 
     def engine_failed(self, claim: Claim, error: BaseException) -> None:
         """Count a failure of the engine on a run, so that repeated failures hold it."""
-        while len(self._engine_failures) >= MAX_REMEMBERED:
-            del self._engine_failures[next(iter(self._engine_failures))]
-        tries = self._engine_failures.pop(claim.run_id, (0, ""))[0] + 1
+        while len(self.engine_failures) >= MAX_REMEMBERED:
+            del self.engine_failures[next(iter(self.engine_failures))]
+        tries = self.engine_failures.pop(claim.run_id, (0, ""))[0] + 1
         text = f": {redacted(error)}" if self._records_errors else ""
-        self._engine_failures[claim.run_id] = tries, f"{type(error).__name__}{text}"
+        self.engine_failures[claim.run_id] = tries, f"{type(error).__name__}{text}"
 
     def repeated_failures(self, claim: Claim) -> tuple[int, str] | None:
         """Return the number of failures and the last error if the engine has failed on this run too
         often, and reset the count. Else return None.
         """
-        tries, why = self._engine_failures.get(claim.run_id, (0, ""))
+        tries, why = self.engine_failures.get(claim.run_id, (0, ""))
         if tries < MAX_ENGINE_FAILURES:
             return None
-        del self._engine_failures[claim.run_id]
+        del self.engine_failures[claim.run_id]
         return tries, why
 
     # ------------------------------------------------------------ leaving
