@@ -23,8 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pgflow._db.calls import loss as loss_calls
 from pgflow._db.calls import worker as calls
-from pgflow._db.connect import Connection, Server, connect, give_up, leave
-from pgflow._db.deadlines import Limit
+from pgflow._db.connect import Connection, Server, connect, deadline, leave
 from pgflow._db.query import Query, run
 from pgflow._engine.execution import Execution
 from pgflow._engine.loop import WorkflowLoop
@@ -278,11 +277,7 @@ class Heartbeat(Part):
             self._connection = connect(self._options, "pgflow heartbeat")
             self._is_new = True
         connection = self._connection
-        with Limit(
-            connection.pgconn.socket,
-            self._rhythm.patience,
-            gave_up=lambda: give_up(connection.server),
-        ):
+        with deadline(connection, self._rhythm.patience):
             return run(connection, query)
 
     def _lose(self, error: BaseException) -> None:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import psycopg
 from psycopg import sql
 
-from pgflow._db.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, give_up
-from pgflow._db.deadlines import BEGIN_SECONDS, Limit
+from pgflow._db.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, deadline
+from pgflow._db.deadlines import BEGIN_SECONDS
 from pgflow._worker.parts import Part, cancel, keep_going
 from pgflow.logs import redacted
 
@@ -138,9 +138,7 @@ class Listener(Part):
     async def _execute(
         self, connection: AsyncConnection, statement: sql.SQL | sql.Composed
     ) -> None:
-        with Limit(
-            connection.pgconn.socket, BEGIN_SECONDS, gave_up=lambda: give_up(connection.server)
-        ):
+        with deadline(connection, BEGIN_SECONDS):
             await connection.execute(statement)
 
 
