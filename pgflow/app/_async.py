@@ -214,6 +214,10 @@ class AsyncApp(AsyncPoolClient):
 
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
+        if not chains and self._here.workers:  # nothing to ask the database for
+            for worker in self._here.workers:
+                worker.notifications.ready(list(lanes), [])
+            return
         async with lent_async(pool) as connection:
             here = list(self._here.workers)
             for delay in WAKE_AGAIN_SECONDS if chains else ():
