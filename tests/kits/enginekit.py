@@ -39,7 +39,7 @@ from pgflow._flow.scope import StepScope, WorkflowScope, current
 from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Offer
 from pgflow._transactions.protocol import Unstorable
-from pgflow._worker.bodies import _judge as judge_error
+from pgflow._worker.bodies import _failed_result as judge_error
 from pgflow._worker.transaction_bodies import FenceQueue, Turns
 from pgflow.errors import NonDeterminismError, NotStorable
 from pgflow.replay.check import _judge as judge_replay

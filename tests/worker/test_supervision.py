@@ -261,7 +261,7 @@ def test_what_cannot_be_judged_holds_its_run(
     def broken(*_: Any) -> Any:
         raise Odd("the judge")
 
-    monkeypatch.setattr("pgflow._worker.bodies._judge", broken)
+    monkeypatch.setattr("pgflow._worker.bodies._failed_result", broken)
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(
