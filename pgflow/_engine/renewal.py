@@ -1,6 +1,6 @@
 """Renewal: recreate a recorded result if the data that it refers to is gone.
 
-Before a replay the worker checks the Refs in the journal (`pgflow._worker.ref_checks`) and reports
+Before a replay the worker checks the Refs in the journal (`pgflow._worker.hooks`) and reports
 the lost ones. The replay pauses at a result with a lost Ref. A read or a step may always run again
 under the same key, so its body runs and the code gets the new result. After the replay the new
 result is recorded as a unit of its own (``step_renewed``); later replays use the newest. If the

@@ -37,7 +37,7 @@ counts.
 """
 
 
-class Acts:
+class EffectAttempts:
     """Attempts at effects, and questions to their counterparties.
 
     Args:

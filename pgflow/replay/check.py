@@ -23,7 +23,7 @@ from pgflow._model import tags
 from pgflow._model.codecs import encode_loosely
 from pgflow._model.envelopes import Envelopes, open_text
 from pgflow._model.opening import open_claim
-from pgflow._worker.ref_checks import refs_in
+from pgflow._worker.hooks import refs_in
 from pgflow._worker.threads import start_daemon
 from pgflow.errors import NonDeterminismError, NotStorable, Redacted
 

@@ -40,8 +40,8 @@ from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Offer
 from pgflow._model.protocol import Answer
 from pgflow._transactions.protocol import Unstorable
-from pgflow._worker.bodies import _judge as judge_error
-from pgflow._worker.fencing import FenceQueue, Turns
+from pgflow._worker.bodies import _failed_result as judge_error
+from pgflow._worker.transaction_bodies import FenceQueue, Turns
 from pgflow.errors import NonDeterminismError, NotStorable
 from pgflow.replay.check import _judge as judge_replay
 

@@ -466,10 +466,10 @@ def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
     return entry._replace(request=scope.execution.values.sealed(entry.request, what), result=result)
 
 
-async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
+async def guarded(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> Any:
     """Run a workflow's function. If it raises, compensate its effects."""
     try:
-        return _checked(scope, await main())
+        return _checked(scope, await main(*args))
     except ContinueAsNew as end:
         hand_on(scope, end)
         raise
@@ -481,10 +481,10 @@ async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
         raise
 
 
-def guarded_sync(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
+def guarded_sync(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> Any:
     """The same in a thread."""
     try:
-        return _checked(scope, main())
+        return _checked(scope, main(*args))
     except ContinueAsNew as end:
         hand_on(scope, end)
         raise
