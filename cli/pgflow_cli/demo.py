@@ -112,19 +112,18 @@ def _say_plainly(line: str) -> None:
 
 def _show_proofs(proofs: Sequence[Proof]) -> None:
     """Print each proof on a line: that nothing was lost and nothing done twice."""
-    from rich.table import Table
     from rich.text import Text
 
     out = console()
     out.print()
     out.print(Text("The shop's book against the provider's", style="bold"))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    width = max(len(proof.name) for proof in proofs)
     for proof in proofs:
-        sign = Text("PASS", style="green") if proof.holds else Text("FAIL", style="bold red")
-        table.add_row(sign, Text(proof.name), Text(proof.figure, style="bright_black"))
+        sign = ("PASS", "green") if proof.holds else ("FAIL", "bold red")
+        line = Text.assemble(sign, f" {proof.name:{width}}  ", (proof.figure, "bright_black"))
         for fault in proof.faults[:3]:
-            table.add_row("", Text(f"- {fault}", style="red"), "")
-    out.print(table)
+            line.append(f"\n     - {fault}", style="red")
+        out.print(line, soft_wrap=True)
     failed = sum(not proof.holds for proof in proofs)
     verdict = (
         f"{failed} of {len(proofs)} proofs FAILED"
@@ -162,7 +161,7 @@ _FURTHER = (
     ("one of them, step by step", "pgflow show {name}/order-1"),
     (
         "how the orders ended",
-        'pgflow sql "select labels, output, count(*) from runs group by labels, output"',
+        "pgflow sql \"select output#>>'{{}}' as ending, count(*) from runs group by 1\"",
     ),
     (
         "steps that took the most attempts",

@@ -128,10 +128,8 @@ class Chaos:
         faults = [f"worker {kill.worker_id} held nothing" for kill in self.kills if not kill.held]
         if len(self.kills) < len(self._due):
             faults.append(f"the work was over after {len(self.kills)} of {len(self._due)} kills")
-        held, resumed = (
-            sum(len(kill.held) for kill in self.kills),
-            sum(map(self._count_resumed, self.kills)),
-        )
+        held = sum(len(kill.held) for kill in self.kills)
+        resumed = sum(map(self._count_resumed, self.kills))
         lost = [f"{held - resumed} did not complete under another lease"] if resumed < held else []
         return [
             Proof(
