@@ -320,7 +320,7 @@ class EffectDriver(Driver):
         self.answered = 0
 
     def _prepare(self, conn: psycopg.Connection[Any]) -> None:
-        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+        conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
 
     def _start_runs(self, conn: psycopg.Connection[Any]) -> None:
         open_runs = conn.execute(

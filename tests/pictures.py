@@ -58,7 +58,7 @@ PAGES = (
 )  # fmt: skip
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = {
-    "console-triage": "/", "console-run": "/run?key=order-1", "console-graph": "/run?key=dag",
+    "console-triage": "/", "console-run": "/run?key=order-1",
     "console-gate": "/gate?gate={gate}",
 }  # fmt: skip
 """Pages of the pictures in the documentation, by the names of these, light and dark."""

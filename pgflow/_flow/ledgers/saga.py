@@ -176,9 +176,8 @@ def saga(
         goal: Purpose of the block, in words, for the planner.
         planner: A ``@decision`` that is called with an :class:`~pgflow.effects.UndoRequest` for
             each effect without a ``compensate`` and chooses a list of
-            :class:`~pgflow.effects.PlannedCall` and :class:`~pgflow.effects.PlannedSql`. Inner
-            blocks without a planner use it too. If a step of the plan is refused or fails, the run
-            is stuck as without a planner.
+            :class:`~pgflow.effects.PlannedCall`. Inner blocks without a planner use it too. If a
+            step of the plan is refused or fails, the run is stuck as without a planner.
         steps: The steps that a plan may call by their names.
         inherits: True to take over the effects of earlier generations: they are then compensated
             with the block, not only if the run fails. The run must end after that.
