@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from pgflow_cli.shop.day import Day, Progress
 
 DRAW_SECONDS = 0.1
@@ -83,7 +85,8 @@ class Stage:
         )
         title = Text("A shop's orders: each is a run; workers are killed while they hold some")
         title.stylize("bold")
-        picture = [title, bar, _orders(rows, day.chaos.pids), _legend(), self._workers(day, rows)]
+        cells = _orders(rows, day.chaos.pids)
+        picture: list[RenderableType] = [title, bar, cells, _legend(), self._workers(day, rows)]
         parts = [part for one in picture for part in (one, Text())]
         self._live.update(Group(*parts, *self._events), refresh=True)
 
