@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import psycopg
+from records import SOON
 from sqlkit import begin, count, finish, one, rows
 
 import pgflow
 from pgflow import App, AsyncApp, workflow
-from pgflow.inspect import ask, find_schedule
+from pgflow.inspect import ask, ask_async, database_now, find_schedule
 
 
 @workflow
@@ -37,11 +38,11 @@ def test_history_is_removed_in_batches_and_told_between_them(
     for _ in range(3):
         finish(conn, begin(conn))
     seen: list[int] = []
-    until = datetime.now(UTC) + timedelta(days=1)
 
     async def remove() -> int:
         async with AsyncApp(dsn) as app:
-            return (await app.drop_history(until, batch=1, progress=seen.append)).runs
+            now = await ask_async(app, database_now())
+            return (await app.drop_history(now, batch=1, progress=seen.append)).runs
 
     assert asyncio.run(remove()) == 3
     assert seen[-1] >= 2
@@ -72,8 +73,12 @@ def test_a_schedule_is_set_by_the_name_of_its_workflow(
     assert rows(conn, "select name from pgflow.schedules") == []
 
 
-async def test_a_context_that_works_yields_its_worker(dsn: str) -> None:
-    async with AsyncApp(dsn, include=[greet]) as app:
-        async with app.worker(dead_after=5, concurrency=3) as worker:
-            assert (worker.options.rhythm.dead_after, worker.options.concurrency) == (5, 3)
-            assert await (await app.start(greet, "Ada")).result(timeout=30) == "hello Ada"
+def test_a_context_that_works_yields_its_worker(dsn: str) -> None:
+    async def work() -> tuple[float, int, str]:
+        async with AsyncApp(dsn, include=[greet]) as app:
+            async with app.worker(dead_after=5, concurrency=3) as worker:
+                run = await app.start(greet, "Ada")
+                options = worker.options
+                return options.rhythm.dead_after, options.concurrency, await run.result(SOON)
+
+    assert asyncio.run(work()) == (5, 3, "hello Ada")
