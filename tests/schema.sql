@@ -2391,15 +2391,21 @@ function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 74bb3b2b3f64a7e853603fd0c4f3d03d
+  md5 c5b76196bbfe1f36508cf354c611530f
   grant execute to pgflow_worker
+
+function pgflow.add_partitions_(parent text, newest bigint, ahead integer, width bigint, indexed text DEFAULT NULL::text) returns SETOF text, owner pgflow_owner
+  -- Makes partitions of a table until so many are ahead of its newest number, each with an index on these columns besides its key; answers their names
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 535a46bc5bd986b78cada62dc8fdce8b
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6635e02e42cba6c44a9576529523c120
+  md5 504fb3dc12cbf281a8e64ecb9965e521
   grant execute to pgflow_worker
 
 function pgflow.admit_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
@@ -4731,14 +4737,6 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 2812c0415c9322874b89aeba477e0f30
 
-function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
-  -- Judgement of the policy in force on acts [[name, risk, request], ...]: for each the version that wants a gate, or null
-  sql stable security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 7193e04c5e9a2799c2e5ac25cb0d632d
-  grant execute to pgflow_worker
-
 function pgflow.judge_plan(acts jsonb) returns jsonb, owner pgflow_owner
   -- Judgement of the policy in force on acts [[name, risk, request], ...] that a model has planned: for each the version that wants a gate, with its terms, or null
   sql stable security definer
@@ -4924,14 +4922,6 @@ function pgflow.let_go_(INOUT f pgflow.flow_frame, worker_id integer, token bigi
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 a71efd0c4194e3d0d35f91521aab98bb
-
-function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
-  -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 6057688be391b1e51ac6ee05b22ad7e1
-  grant execute to pgflow_operator
 
 function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone, passing boolean) returns bigint[], owner pgflow_owner
   -- The first runs of a key, locked, except those that are being paused or cancelled; or the first that may pass those that have its turn. Its caller says what the planner may do
@@ -7196,14 +7186,6 @@ function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boole
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
   md5 4a8a8b157de0642652e014b370f77688
-  grant execute to pgflow_worker
-
-function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner
-  -- The tables that this transaction has written, or locked as only a writer does
-  sql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 b8153f938c8bba52176937d589e84e23
   grant execute to pgflow_worker
 
 type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB

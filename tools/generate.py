@@ -18,16 +18,14 @@ from typing import Any
 
 import psycopg
 
-from pgflow.declare.drawing.theme import style_sheet
 from pgflow.schema import migrate
-from tools import colours, reference
+from tools import colours, protocol, reference
 
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
 sys.path[:0] = map(str, (TESTS, TESTS / "kits", TESTS / "apps", TESTS / "cli"))
 
 REFERENCE = REPOSITORY / "docs" / "reference"
-GRAPH_CSS = REPOSITORY / "pgflow" / "web" / "static" / "graph.css"
 
 Texts = dict[Path, str | None]
 """Text that each file should hold; None if it should be gone."""
@@ -49,10 +47,9 @@ def pages() -> Texts:
     }
 
 
-def rules_of_graphs() -> Texts:
-    """The console's style sheet of graphs, from that of their pictures."""
-    head = "/* The rules of graphs, made by tools/generate.py of pgflow/declare/drawing/theme.py. */\n\n"
-    return {GRAPH_CSS: head + style_sheet()}
+def readers() -> Texts:
+    """The functions that read the rows of the protocol, from their description."""
+    return {REPOSITORY / "sql" / "runs" / "protocol.sql": protocol.sql_file()}
 
 
 def guarantees() -> Texts:
@@ -92,7 +89,7 @@ def session(conn: Connection) -> Texts:
 OF_FILES: dict[str, Callable[[], Texts]] = {
     "twins": twins,
     "pages": pages,
-    "graphs": rules_of_graphs,
+    "readers": readers,
     "guarantees": guarantees,
 }
 OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {

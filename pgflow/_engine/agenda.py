@@ -14,6 +14,7 @@ from pgflow._engine.host import Line, StepResult
 from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._engine.owed import Owed, read_obligation
 from pgflow._model.claims import Claim
+from pgflow._model.protocol import QuestionPart
 from pgflow._model.units import Unit
 
 
@@ -461,9 +462,9 @@ class Agenda:
         self.given_up_locks.append(number)
         self.wants_look = True
 
-    def take_locks(self) -> dict[str, Any]:
+    def take_locks(self) -> QuestionPart:
         """Return the lock fields of a question, except the waits."""
-        said: dict[str, Any] = {"locks": []}
+        said: QuestionPart = {"locks": []}
         if self.holds:
             holds = [call.row() for call in self.holds.values() if call.state != "decided"]
             if holds:
@@ -490,7 +491,7 @@ class Agenda:
                 self.ask_pool(drawing)
         self.wants_look = True
 
-    def waits(self) -> dict[str, Any]:
+    def waits(self) -> QuestionPart:
         """Return the open waits that only the database can end."""
         owed = (
             [o.call for o in self._obligations.values() if o.holds]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 from pgflow._model.budgets import Admission, Amounts, Spent, added, parts_of, refusal
 from pgflow._model.codecs import ANYTHING, Codec
@@ -23,6 +23,7 @@ from pgflow._model.decisions import Choice, Decision
 from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.options import Retries
+from pgflow._model.protocol import QuestionPart
 from pgflow._model.units import Unit
 from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
 
@@ -183,14 +184,14 @@ class Waits:
         """Add a wait to the list of its sort."""
         self._rows.setdefault(sort, []).append(row)
 
-    def in_question(self, children: list[int]) -> dict[str, Any]:
+    def in_question(self, children: list[int]) -> QuestionPart:
         """Return the waits by sort, and open children as ranges of numbers: a family may have ten
         thousand.
         """
         waits: dict[str, Any] = {sort: rows for sort, rows in self._rows.items() if rows}
         if children:
             waits["child_calls"] = ranges_of(children)
-        return waits
+        return cast("QuestionPart", waits)
 
 
 def ranges_of(numbers: list[int]) -> str:

@@ -17,6 +17,7 @@ from pgflow._model.claims import Claim
 from pgflow._model.codecs import Codec
 from pgflow._model.exceptions import clean, encode_error
 from pgflow._model.kinds import Kind
+from pgflow._model.protocol import HandedRow, HoldReason, QuestionPart
 from pgflow.errors import NotStorable
 
 
@@ -43,7 +44,7 @@ class End:
         self._result = result
         self.code_hash = code_hash
         self.ending: Ending | None = None
-        self.hold: list[Any] | None = None
+        self.hold: HoldReason | None = None
         self.continue_input: str | None = None
         self.cancel_request: dict[str, Any] | None = None
         self._late_cancel: dict[str, Any] | None = None
@@ -87,13 +88,14 @@ class End:
             history.held_as, detail, self.code_hash if history.held_as == "nondeterminism" else None
         )
 
-    def in_question(self) -> dict[str, Any]:
+    def in_question(self) -> QuestionPart:
         """Return the fields of a question that starts the next generation."""
-        said: dict[str, Any] = {"continue": self.continue_input}
+        assert self.continue_input is not None
+        said: QuestionPart = {"continue": self.continue_input}
         if self._handed_on:
-            said["saga"] = self._handed_on
+            said["saga"] = [HandedRow(*handed) for handed in self._handed_on]
         if self._of_children:
-            said["of_children"] = self._of_children
+            said["of_children"] = list(self._of_children)
         if self._late_cancel is not None:
             said["cancel"] = self._late_cancel
         if self._agenda.leaves_obligations:

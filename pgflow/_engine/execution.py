@@ -71,6 +71,7 @@ from pgflow._engine.values import Values
 from pgflow._model.claims import Claim, Offer
 from pgflow._model.codecs import ANYTHING, Codec
 from pgflow._model.kinds import ClosePolicy, Kind, StepKind
+from pgflow._model.protocol import Answer
 from pgflow.errors import NonDeterminismError
 
 
@@ -466,7 +467,7 @@ class Execution:
     def flush_committed(
         self,
         flush: Flush,
-        answer: dict[str, Any] | None,
+        answer: Answer | None,
         seconds: float = 0.0,
         server: Any = None,
     ) -> None:

@@ -36,6 +36,7 @@ from pgflow._engine.questions import (
 from pgflow._engine.release import Release
 from pgflow._model.budgets import Spent
 from pgflow._model.claims import Claim
+from pgflow._model.protocol import Answer, Question, QuestionPart
 from pgflow._model.units import Unit
 
 LINGER_TIMER_US = 1_000_000
@@ -261,13 +262,14 @@ class Flushing:
         """Return the calls whose reservations end with this flush; None if it leaves the pools
         alone. A run may end during a replay.
         """
-        question = flush.question or {}
-        if flush.ending is not None or "continue" in question:
+        question = flush.question
+        if flush.ending is not None or (question is not None and "continue" in question):
             return [None]
         if self._history.replaying:
             return None
         over: list[int | None] = [*self._agenda.take_over()]
-        return over if over or flush.has_draws or "admits" in question else None
+        asks = question is not None and "admits" in question
+        return over if over or flush.has_draws or asks else None
 
     def _discard(self, seq: int) -> None:
         self._agenda.forget_over()
@@ -310,14 +312,14 @@ class Flushing:
 
     def _question(  # noqa: PLR0912 - a branch for each part of the question
         self, flush: Flush
-    ) -> dict[str, Any] | None:
+    ) -> Question | None:
         """Return the question to send with this flush; None if there is nothing to ask."""
         end, agenda = self._end, self._agenda
         if end.hold is not None:
             misfits = self._release.misfits.values()
             return {**address_of(flush), "hold": end.hold, **refusals(misfits, end.code_hash)}
         if end.continue_input is not None:
-            locks: dict[str, Any] = {"locks": []} if self.may_have_locks else {}
+            locks: QuestionPart = {"locks": []} if self.may_have_locks else {}
             return {**address_of(flush), **end.in_question(), **locks}
         if self.draining or self._asks_no_more:
             return None
@@ -347,7 +349,7 @@ class Flushing:
         if unwanted := agenda.take_unwanted():
             question["unwanted"] = unwanted
         if agenda.has_locks:
-            question |= agenda.take_locks()
+            question = {**question, **agenda.take_locks()}
             self._asked = children, effects, admissions, unwanted
         if effects:
             question["effects"] = [intent_of(call) for call in effects]
@@ -363,19 +365,17 @@ class Flushing:
             return {**question, "hold": deadlock(self._code.driver.where())}
         return {**question, **waits, "idle": idle, "cancelled": end.cancel_request is not None}
 
-    def take_answer(self, answer: dict[str, Any]) -> None:
+    def take_answer(self, answer: Answer) -> None:
         """Apply the database's answer to a question. Its units are released next."""
         at_us = answer["at"]
         self._clock.sync(at_us)
-        self.pausing = bool(answer.get("pause"))
+        self.pausing = answer["pause"]
         self.is_held_back = self.pausing or self.draining
         has_children = False
-        for seq, number, kind, name, payload, *due_us in answer["units"]:
+        for seq, number, kind, name, payload, due_us in answer["units"]:
             self._buffer.go_to(seq)
             self.durable_seq = seq
-            if self._release.decide(
-                Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)
-            ):
+            if self._release.decide(Unit(seq, number, kind, name, payload, None, at_us, due_us)):
                 has_children = True
         if has_children:
             self.linger()

@@ -14,6 +14,7 @@ from typing import Any
 
 from pgflow._engine.calls import Call, Waits
 from pgflow._model.kinds import Kind
+from pgflow._model.protocol import HoldRow, LockRow
 from pgflow._model.units import Unit
 from pgflow.errors import LockRefused
 
@@ -50,14 +51,14 @@ class LockCall(Call):
 
     def wait(self, waits: Waits) -> None:
         """Add the lock and its time-out."""
-        row = [
+        row = LockRow(
             self.number,
             self.name,
             self.is_shared,
             self.ttl_seconds,
             self.started_seq or None,
             list(self.within),
-        ]
+        )
         waits.add("locks", row)
         if self.started_seq:
             waits.add("retries", [self.number, self.started_seq])
@@ -105,9 +106,9 @@ class HoldCall(Call):
         if value is not None and not self.is_given_back:
             self.on_lost()
 
-    def row(self) -> list[Any]:
+    def row(self) -> HoldRow:
         """Return the hold as a question lists it."""
-        return [self.number, self.name, self.fence, self.is_given_back]
+        return HoldRow(self.number, self.name, self.fence, self.is_given_back)
 
     @property
     def waits_for_database(self) -> bool:

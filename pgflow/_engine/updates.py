@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -170,7 +170,7 @@ class Updates:
         """Forget the listed updates before a question: its answer lists them anew."""
         self._shown.clear()
 
-    def show(self, offers: list[list[Any]]) -> None:
+    def show(self, offers: Iterable[tuple[int, str, str, bool]]) -> None:
         """Add listed updates."""
         self._shown.extend(Shown(*offer) for offer in offers)
 

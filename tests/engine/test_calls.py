@@ -32,6 +32,7 @@ from pgflow._model.exceptions import ErrorClasses
 from pgflow._model.gates import Approved, Escalated, Expired, Rejected, TakenOver
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.options import Retries
+from pgflow._model.protocol import LockRow
 from pgflow._model.reasons import Unknown
 from pgflow._model.units import OUTCOMES, Unit
 from pgflow.errors import NotStorable
@@ -162,7 +163,7 @@ def test_each_kind_names_what_only_the_database_can_end():
         "signals": [[2, "paid"]],
         "timers": [[1, 4, "T"], [2, 5, "W"]],
         "retries": [[4, 6], [9, 7]],
-        "locks": [[9, "shelf", True, 2.0, 7, [3]]],
+        "locks": [LockRow(9, "shelf", True, 2.0, 7, [3])],
         "open_effects": [3, 6],
         "child_calls": "{[7,8],[10,10]}",
     }

@@ -38,6 +38,7 @@ from pgflow._flow.main import make_main
 from pgflow._flow.scope import StepScope, WorkflowScope, current
 from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Offer
+from pgflow._model.protocol import Answer
 from pgflow._transactions.protocol import Unstorable
 from pgflow._worker.bodies import _judge as judge_error
 from pgflow._worker.fencing import FenceQueue, Turns
@@ -52,8 +53,8 @@ def document_of(flush: Flush, now_us: Callable[[], int]) -> str:
     """The document of one flush, with what travels beside it put back."""
     apart: list[str] = []
     document = json.loads(batch_document(1, [(flush, now_us)], apart))
-    put_back(document["u"], 5, 11, apart)
-    put_back(document.get("o", []), 3, 7, apart)
+    put_back(document["units"], 5, 11, apart)
+    put_back(document.get("ends", []), 3, 7, apart)
     return json.dumps(document)
 
 
@@ -316,7 +317,7 @@ class Worker:
         self.bodies: list[Body] = []
         self.wanting: dict[int, WatchedExecution] = {}
         self.on_the_way: list[tuple[WatchedExecution, Flush, str]] = []
-        self.durable: list[tuple[WatchedExecution, Flush, dict[str, Any] | None]] = []
+        self.durable: list[tuple[WatchedExecution, Flush, Answer | None]] = []
         self.retries: list[tuple[int, WatchedExecution, StepCall]] = []
         self.told: dict[Flush, dict[int, Offer]] = {}
         self.looks: dict[WatchedExecution, int] = {}
@@ -477,7 +478,7 @@ class Worker:
             self.durable.append((execution, flush, answer))
             self.told[flush] = self.store.told()
 
-    def _acknowledge(self, item: tuple[WatchedExecution, Flush, dict[str, Any] | None]) -> None:
+    def _acknowledge(self, item: tuple[WatchedExecution, Flush, Answer | None]) -> None:
         self.durable.remove(item)
         execution, flush, answer = item
         execution.flush_committed(flush, answer)

@@ -11,7 +11,8 @@ from clikit import pgflow as cli
 from pgflow_cli.ops.queues import OPTIONS
 from records import SOON, wait_until
 
-from pgflow import App, AsyncApp, InvalidArgument, QueueRules, inspect, read, workflow
+from pgflow import App, AsyncApp, InvalidArgument, inspect, read, workflow
+from pgflow.queues import QueueRules
 
 
 @workflow(queue="orders")

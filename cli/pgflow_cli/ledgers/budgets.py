@@ -78,7 +78,7 @@ def set_pool(
     Of a pool that exists all limits and options are those given here. What an app declares is set
     again when its declaration changes.
     """
-    from pgflow import Pool
+    from pgflow.authority import Pool
 
     limits: dict[str, Any] = {**_amounts(amounts)}
     try:

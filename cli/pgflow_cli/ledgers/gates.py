@@ -158,13 +158,13 @@ class AskedGate:
             run = database.ask(run_of(key if asked is None else asked.key))
         except RunNotFound:
             raise Mistake(f"the history of the run of gate {key} was removed meanwhile") from None
-        said = {"gate": key, "verdict": verdict, "by": by, "key": run.key, "status": run.status}
+        row = {"gate": key, "verdict": verdict, "by": by, "key": run.key, "status": run.status}
         text = (
             f"Answered {key}: {verdict}. Run {run.key} is {run.status}."
             if still is None
             else f"Approved by {len(_approvals(still))} of {still.quorum}: {key}"
         )
-        print_one(self.form, {**said, "open": still is not None}, text)
+        print_one(self.form, {**row, "open": still is not None}, text)
 
     def _find(self, words: tuple[str, ...]) -> tuple[GateRow | None, tuple[str, ...]]:
         """Return the open gate, and the words without the node that they begin with. The gate is
@@ -201,14 +201,14 @@ class AskedGate:
 
 def make_answer(
     verdict: str, words: tuple[str, ...], value: Any, asked: GateRow | None, why: str
-) -> tuple[pgflow.Answer, str]:
+) -> tuple[pgflow.authority.Answer, str]:
     """Return an answer as this gate takes it, and its verdict. Words and decisions are an edit of a
     request that has a place for them; else words are the reason.
 
     Raises:
         Mistake: The gate does not offer the decision, or none is given.
     """
-    from pgflow import Approve, Escalate, Reject, TakeOver
+    from pgflow.authority import Approve, Escalate, Reject, TakeOver
 
     if verdict == "escalate":
         return Escalate(value, why), verdict
@@ -281,9 +281,9 @@ def _listed(several: list[GateRow]) -> str:
 def _approvals(gate: GateRow) -> list[str]:
     """Return the names of those who have approved what the gate asks now."""
     names: list[str] = []
-    for said in gate.answers:
-        if said["verdict"] == "approve" and said["refusal"] is None:
-            names = [said["by"]] if said["value"] is not None else [*names, said["by"]]
+    for answer in gate.answers:
+        if answer["verdict"] == "approve" and answer["refusal"] is None:
+            names = [answer["by"]] if answer["value"] is not None else [*names, answer["by"]]
     return names
 
 

@@ -153,8 +153,8 @@ def settle(
     value = parse_json(confirmed, "the result") if confirmed is not None else None
     client, by = database.client, operator()
     send = partial(client.settle_effect, effect, verdict, value, why=why or "", by=by)
-    said = {"effect": effect, "verdict": verdict, "value": value}
-    _close(database, form, effect, send, said, f"Settled {effect} as {verdict}")
+    row = {"effect": effect, "verdict": verdict, "value": value}
+    _close(database, form, effect, send, row, f"Settled {effect} as {verdict}")
 
 
 ObligationKey = Annotated[
@@ -235,9 +235,9 @@ def _decide(
     **options: Any,
 ) -> None:
     """Record the verdict on an obligation, and print the status of its run."""
-    said = {"obligation": key, "verdict": verdict}
+    row = {"obligation": key, "verdict": verdict}
     send = partial(send, key, *given, by=by or operator(), **options)
-    _close(database, form, key, send, said, f"{verdict.capitalize()} {key}")
+    _close(database, form, key, send, row, f"{verdict.capitalize()} {key}")
 
 
 def _close(
@@ -245,7 +245,7 @@ def _close(
     form: Form,
     key: str,
     send: Callable[[], None],
-    said: dict[str, Any],
+    row: dict[str, Any],
     text: str,
 ) -> None:
     """Send a verdict on a debt, and print it with the status of the run."""
@@ -254,8 +254,8 @@ def _close(
     debt = database.ask(find_obligation(key))
     send()
     if debt is None:  # of another tenant
-        print_one(form, said, f"{text}.")
+        print_one(form, row, f"{text}.")
         return
     run = database.ask(find_run(debt.key))
-    row = {**said, "key": run.key, "status": run.status}
+    row |= {"key": run.key, "status": run.status}
     print_one(form, row, f"{text}: run {run.key} is {run.status}.")

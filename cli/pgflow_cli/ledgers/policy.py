@@ -49,7 +49,7 @@ def check(
     ] = None,
     wanted: ExitCode = False,
 ) -> None:
-    """Says which rules would fit an act, and whether it needs leave.
+    """Shows which rules fit an act, and whether it needs approval.
 
     Nothing is done, and nothing is changed. With --rules those are tried which are not in force
     yet.

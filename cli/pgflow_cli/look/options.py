@@ -1,6 +1,6 @@
 """Options that commands share, and parameters that are made from several options.
 
-A parameter whose annotation has `Made` stands for the options of the function in it: a command that
+A parameter whose annotation has `Made` is made of the options of the function in it: a command that
 takes a `Database` has the option ``--dsn``, one that takes a `Rows` has ``--json`` and ``--csv``.
 """
 

@@ -140,7 +140,7 @@ def console(*, error: bool = False) -> Console:
 
 
 def note(text: str) -> None:
-    """Says something that is not the answer."""
+    """Print something that is not the answer."""
     typer.echo(printable(text), err=True)
 
 
@@ -259,7 +259,7 @@ def _cell(value: Any, show: Callable[[str], str]) -> Any:
 
 
 def print_one(form: Form, row: Mapping[str, Any], text: str | Callable[[], RenderableType]) -> None:
-    """Prints one thing: as an object, a CSV of one row, or as people read it."""
+    """Print one thing: as an object, a CSV of one row, or as people read it."""
     if form is Form.JSON:
         typer.echo(dump(row, indent=2 if sys.stdout.isatty() else None))
     elif form is Form.CSV:

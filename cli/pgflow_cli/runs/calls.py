@@ -19,7 +19,7 @@ _STYLES = {**dict.fromkeys(GOOD, "green"), **dict.fromkeys(BAD, "red")}
 
 
 def _counts(call: Call) -> dict[str, int]:
-    """Return how many calls of each status a line stands for; nothing for a single one."""
+    """Return how many calls of each status a line counts; nothing for a single one."""
     counts: dict[str, int] = getattr(call, "counts", {})
     return counts
 

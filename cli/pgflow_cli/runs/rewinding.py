@@ -150,8 +150,8 @@ def fork(
         **options,
     )
     begun = f"from {run.origin_key} at unit {run.origin_seq}"
-    said = f"is forked {begun}." if is_new else f"was forked {begun} before; it is {run.status}."
-    again.print(run, f"{run.key} {said}", is_new=is_new)
+    done = f"is forked {begun}." if is_new else f"was forked {begun} before; it is {run.status}."
+    again.print(run, f"{run.key} {done}", is_new=is_new)
 
 
 def rewind(

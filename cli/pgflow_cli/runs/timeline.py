@@ -194,7 +194,7 @@ def _what(entry: Entry) -> Text:
         if entry.name == RECOVERED:
             return Text(RECOVERED, style="bold magenta")
         return Text(
-            f"· {entry.name}" + (f" ({said})" if (said := detail(entry)) else ""),
+            f"· {entry.name}" + (f" ({text})" if (text := detail(entry)) else ""),
             style="bright_black",
         )
     prefix = f"{'sleep' if entry.kind == 'timer' else entry.kind}: " if entry.kind in _NAMED else ""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pgflow import Answer, Approve, Escalate, Reject, Signal, TakeOver
+from pgflow import Signal
 from pgflow._desk import orders as told
 from pgflow._desk.debts import SAYS, VERDICTS
 from pgflow._desk.desk import Desk
 from pgflow._desk.words import literal, quoted
+from pgflow.authority import Answer, Approve, Escalate, Reject, TakeOver
 from pgflow.errors import InvalidArgument, WrongState
 from pgflow.inspect import GateRow, ObligationRow, RunRow, find_run
 from pgflow_cli.look.output import dump
