@@ -15,7 +15,7 @@ import pgflow.sqlalchemy
 from pgflow import App, Signal, transaction, workflow
 from pgflow.errors import PgflowError
 from tests.campaigns import jobs
-from tests.campaigns.ground import audit, drain, eventually
+from tests.campaigns.ground import audit, drain, wait_until
 from tests.kits import clikit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
@@ -377,7 +377,7 @@ def hostile_names(ground: Ground) -> list[Evidence]:
             concurrency=100,
             queues=tuple({q for (q,) in conn.execute("select queue from pgflow.queue")}),
         ):
-            eventually(
+            wait_until(
                 lambda: (
                     one(
                         conn,

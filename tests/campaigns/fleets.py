@@ -15,10 +15,10 @@ from tests.campaigns.ground import (
     audit,
     booked,
     drain,
-    eventually,
     not_completed,
     start,
     start_bookings,
+    wait_until,
 )
 from tests.kits import servers
 from tests.kits.evidence import Evidence
@@ -108,15 +108,15 @@ def _freeze(conn: psycopg.Connection[Any], fleet: Fleet, feeds: list[Feed]) -> i
     """Freezes two workers that are busy, until others have all their runs; how many those were."""
     for feed in feeds:
         feed.fill()
-    victims = eventually(lambda: busiest(conn, fleet, 2), "two workers have runs")
+    victims = wait_until(lambda: busiest(conn, fleet, 2), "two workers have runs")
     for victim in victims:
         victim.send(signal.SIGSTOP)
     try:
         held = {
             run: token for victim in victims for run, token in held_by(conn, victim.pid).items()
         }
-        eventually(lambda: is_taken(conn, held), "others take the runs of a frozen worker")
-        eventually(lambda: one(conn, BEGUN_AGAIN, list(held)), "others go on")
+        wait_until(lambda: is_taken(conn, held), "others take the runs of a frozen worker")
+        wait_until(lambda: one(conn, BEGUN_AGAIN, list(held)), "others go on")
     finally:
         for victim in victims:
             victim.send(signal.SIGCONT)
@@ -187,7 +187,7 @@ def _kill_and_watch(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
     """Kills one worker and starts another: beats of the others until each of its runs is held by
     somebody else or has moved on.
     """
-    (victim,) = eventually(lambda: busiest(conn, fleet, 1), "a worker has runs")
+    (victim,) = wait_until(lambda: busiest(conn, fleet, 1), "a worker has runs")
     victim.send(signal.SIGKILL)
     heart = Heart(conn, victim.pid)
     held = held_by(conn, victim.pid)
@@ -242,7 +242,7 @@ def watch(conn: psycopg.Connection[Any], held: dict[int, int], heart: Heart) -> 
         waiting.intersection_update(left)
         return not waiting
 
-    eventually(look, "the runs of a dead worker go on")
+    wait_until(look, "the runs of a dead worker go on")
     return found
 
 
@@ -276,7 +276,7 @@ def recoveries_at_limit_one(ground: Ground) -> list[Evidence]:
 
 
 def _kill_holder(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
-    holder = eventually(
+    holder = wait_until(
         lambda: next((m for m in fleet.members if held_by(conn, m.pid)), None),
         "one of the workers has the run",
     )
@@ -284,9 +284,9 @@ def _kill_holder(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
     heart = Heart(conn, holder.pid)
     held = held_by(conn, holder.pid)
     fleet.replace(holder)
-    eventually(lambda: is_taken(conn, held), "the dead worker's run is taken from it")
+    wait_until(lambda: is_taken(conn, held), "the dead worker's run is taken from it")
     other = "select count(*) from pgflow.lease"
-    eventually(
+    wait_until(
         lambda: one(conn, other) or one(conn, "select count(*) from pgflow.ready") == 0,
         "the queue goes on",
     )
@@ -372,14 +372,14 @@ def stampede(ground: Ground) -> list[Evidence]:
             dsn, processes, count=each, poll_seconds=poll_seconds, dead_after=10
         ) as fleet:
             workers = processes * each
-            eventually(
+            wait_until(
                 lambda: one(conn, "select count(*) from pgflow.worker") == workers,
                 "all workers are there",
             )
             idle, _ = _claims_in(conn, watched_seconds)
             cut = one(conn, CUT, str(ground.rng.random()), workers)
             after, took_seconds = _claims_in(conn, watched_seconds)
-            eventually(
+            wait_until(
                 lambda: one(conn, "select count(*) from pgflow.worker") == workers,
                 "all workers are still there",
             )

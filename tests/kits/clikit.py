@@ -21,8 +21,8 @@ import cli_jobs
 import forked
 import psycopg
 from pgflow_cli.commands import app, ours, run
-from processes import eventually, interruptible
-from servers import HANG_SECONDS
+from processes import interruptible
+from servers import HANG_SECONDS, wait_until
 from typer.main import get_command
 
 from pgflow import AsyncApp, RunFailed
@@ -189,7 +189,7 @@ async def _work(dsn: str) -> None:
 
 def _until_waiting(dsn: str, *keys: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        eventually(lambda: all(statuses(conn)[key] == "waiting" for key in keys), f"{keys} wait")
+        wait_until(lambda: all(statuses(conn)[key] == "waiting" for key in keys), f"{keys} wait")
 
 
 def make_stuck(conn: psycopg.Connection[Any], key: str) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from processes import eventually
 from runkit import MARK, ended, play, start, write
+from servers import wait_until
 
 from pgflow import Approve, InvalidArgument, Reject
 from pgflow._model.kinds import Kind
@@ -491,7 +491,7 @@ async def test_an_external_node_is_not_done_again_after_a_crash(
     script = "test -e acts; again=$?; echo x >> acts; test $again = 0 || sleep 60"
     path = write(tmp_path, f'- {{id: publish, bash: "{script}", effect: external}}')
     run = await start(aflow, path)
-    await asyncio.to_thread(eventually, (tmp_path / "acts").exists, "it acts")
+    await asyncio.to_thread(wait_until, (tmp_path / "acts").exists, "it acts")
     await aflow.crash()
     await aflow.until_idle()
     assert await run.status() == "stuck"
