@@ -17,8 +17,8 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.code import Code
 from pgflow._engine.history import History
 from pgflow._engine.host import StepResult
+from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values, hash_of
-from pgflow._model.claims import Claim
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import Unit
 
@@ -29,21 +29,13 @@ LOST = "ref_lost"
 class Renewal:
     """Owns the call whose result is being recreated, and the new results not recorded yet."""
 
-    def __init__(
-        self,
-        claim: Claim,
-        buffer: Buffer,
-        agenda: Agenda,
-        code: Code,
-        history: History,
-        values: Values,
-    ) -> None:
-        self._claim = claim
-        self._buffer = buffer
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
+    def __init__(self, parts: Parts) -> None:
+        self._claim = parts.claim
+        self._buffer = parts[Buffer]
+        self._agenda = parts[Agenda]
+        self._code = parts[Code]
+        self._history = parts[History]
+        self._values = parts[Values]
         self.renewing: StepCall | None = None
         """The call whose body runs again. Nothing else is released meanwhile."""
         self._made: list[tuple[StepCall, str]] = []

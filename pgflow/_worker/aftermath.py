@@ -17,6 +17,7 @@ from pgflow._model.envelopes import Envelopes
 from pgflow._model.failures import FailedRun
 from pgflow._model.kinds import Kind
 from pgflow._model.opening import open_answer
+from pgflow._model.protocol import Answer, QuestionPart
 from pgflow._worker.acknowledged import Acknowledged
 from pgflow._worker.failures import Failures
 from pgflow._worker.fencing import Turns
@@ -76,7 +77,7 @@ class Aftermath:
         self._failures = failures
 
     def committed(
-        self, execution: Execution, flush: Flush, answer: dict[str, Any] | None, server: Any
+        self, execution: Execution, flush: Flush, answer: Answer | None, server: Any
     ) -> None:
         """Apply a durable flush and the server's answer to its run."""
         claim = execution.claim
@@ -110,7 +111,7 @@ class Aftermath:
         """Wake the waiters for a durable change, once the whole batch is applied."""
         self._runs.changed.set()
 
-    def _is_opened(self, execution: Execution, answer: dict[str, Any]) -> bool:
+    def _is_opened(self, execution: Execution, answer: Answer) -> bool:
         """Open the answer in place. If it cannot be decoded, hand the run back and return False:
         the value is in the journal, where the next claim finds it and holds the run.
         """
@@ -172,7 +173,7 @@ class Aftermath:
         """Count a run that left without an outcome of its own: parked, held, continued as new, or
         ended from outside. Log why it is held.
         """
-        question = flush.question or {}
+        question: QuestionPart = flush.question or {}
         self._runs.count_left(
             execution,
             "waiting" if place == "parked" else "continued" if "continue" in question else place,

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 from pgflow._engine.drivers import Driver
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.undo import Undoing
 from pgflow._engine.values import UNREADABLE
 from pgflow._flow.main import make_driver
 from pgflow._flow.scope import log_fields
 from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Claim
-from pgflow._model.codecs import ANYTHING
+from pgflow._model.codecs import ANYTHING, Codec
 from pgflow._model.effects import Ref
 from pgflow._model.opening import open_claim
 from pgflow._worker.fencing import Turns
@@ -89,9 +89,7 @@ class Beginnings(Part):
         hopeless = self._runs.hopeless(claim)
         if hopeless is not None:
             tries, why = hopeless
-            execution = Execution(
-                claim, self._host, partial(self._driver, workflow), ANYTHING, workflow.code_hash
-            )
+            execution = Execution(claim, self._host, self._program(workflow))
             self._runs.add(execution)
             log.error(
                 "run %s is held: the engine failed on it %d times: %s",
@@ -116,10 +114,8 @@ class Beginnings(Part):
         if misfit is None and claim.heritage is not None and claim.heritage.undo:
             execution = make_undoing(claim, self._host, workflow, self._definitions.errors)
         else:
-            execution = Execution(
-                claim, self._host, partial(self._driver, workflow), result, workflow.code_hash
-            )
-        execution.flushing.heard_at(time.monotonic())
+            execution = Execution(claim, self._host, self._program(workflow, result))
+        execution.flushing.acknowledged_at(time.monotonic())
         self._runs.add(execution)
         if misfit is None:
             self._start(execution)
@@ -127,13 +123,14 @@ class Beginnings(Part):
             log.error("run %s is held: %s", claim.key, misfit, extra=log_fields(claim))
             execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
 
+    def _program(self, workflow: Workflow[..., Any], result: Codec[Any] = ANYTHING) -> Program:
+        return Program(partial(self._driver, workflow), result, workflow.code_hash)
+
     def _hold_unread(self, claim: Claim, workflow: Workflow[..., Any], error: CodecError) -> None:
         """Hold a run whose data cannot be decoded here before its code has seen any of it. A worker
         with other code may retry it.
         """
-        execution = Execution(
-            claim, self._host, partial(self._driver, workflow), ANYTHING, workflow.code_hash
-        )
+        execution = Execution(claim, self._host, self._program(workflow))
         self._runs.add(execution)
         log.error("run %s is held: %s", claim.key, error, extra=log_fields(claim))
         execution.hold_for(UNREADABLE, {"message": str(error)}, workflow.code_hash)
@@ -187,7 +184,7 @@ class Beginnings(Part):
         )
 
     def _thread_stands(self, execution: Execution) -> None:
-        self._runs.guard(execution, execution.thread_stands)
+        self._runs.guard(execution, execution.thread_waits)
         self._turns.changed(execution)
 
     async def stop(self) -> None:

@@ -147,7 +147,7 @@ class Bodies:
         """Start the bodies that waited for a fresh heartbeat."""
         deferred, self._deferred = self._deferred, []
         for execution, call in deferred:
-            if not execution.over and execution.wants(call):
+            if not execution.over and execution.agenda.is_open(call):
                 self.start(execution, call)
 
     def stop(self, call: StepCall) -> None:
@@ -164,7 +164,7 @@ class Bodies:
             task.cancel()
 
     def _stop_those_of(self, execution: Execution) -> None:
-        for call in execution.bodies:
+        for call in list(execution.agenda.running.values()):
             self.stop(call)
 
     async def stop_all(self) -> None:
@@ -339,7 +339,7 @@ class Bodies:
                 self._acts.act(execution, call) if is_acting else self._acts.inquire(call)
             )
         except asyncio.CancelledError as error:
-            if self._stopped or execution.over or not execution.wants(call):
+            if self._stopped or execution.over or not execution.agenda.is_open(call):
                 raise
             result = unknown(call, Unknown.CANCELLED_ITSELF, error)
         except BaseException as error:  # any error is evidence about the effect
@@ -431,7 +431,7 @@ class Bodies:
     def _is_stopped(self, execution: Execution, call: StepCall, error: BaseException) -> bool:
         """Return True if the body was cancelled because its run or worker no longer needs it."""
         return isinstance(error, asyncio.CancelledError) and (
-            self._stopped or execution.over or not execution.wants(call)
+            self._stopped or execution.over or not execution.agenda.is_open(call)
         )
 
     def _is_the_end(self, call: StepCall, error: BaseException) -> bool:

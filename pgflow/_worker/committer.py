@@ -316,7 +316,7 @@ class Committer(Part):
     def _document(self, items: list[Item], apart: list[str]) -> str:
         return batch_document(
             self._life.worker_id,
-            [(flush, execution.estimate_us) for execution, flush in items],
+            [(flush, execution.clock.estimate_us) for execution, flush in items],
             apart,
         )
 
@@ -395,7 +395,11 @@ def _may_differ(wire: OwnWire, items: list[Item]) -> bool:
     opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
     for execution, flush in items:
         flushing = execution.flushing
-        if flush.tries or flushing.told_at < opened_at or flushing.told_by not in (None, server):
+        if (
+            flush.tries
+            or flushing.last_acknowledged_at < opened_at
+            or flushing.last_acknowledged_by not in (None, server)
+        ):
             return True
     return False
 

@@ -96,4 +96,4 @@ class Drafts:
             self._news.emitted([execution.claim.chain_id])
 
     def _running(self) -> Any:
-        return [call.number for call in self._execution.bodies]
+        return [call.number for call in self._execution.agenda.running.values()]

@@ -69,7 +69,7 @@ class Turns:
     def fenced(self, execution: Execution, seq: int) -> None:
         """Note that a transaction of the run is committed: its units up to this seq are durable."""
         self._suspects.got_on(execution)
-        execution.flushing.heard_at(time.monotonic())
+        execution.flushing.acknowledged_at(time.monotonic())
         self._acknowledged.note(
             execution.run_id, execution.claim.token, seq, execution.claim.key, has_ended=False
         )

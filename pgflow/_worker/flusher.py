@@ -49,7 +49,7 @@ class Flusher(Loop):
             if (
                 execution.buffer.rows
                 and (oldest := execution.oldest_unflushed_us) is not None
-                and execution.estimate_us() - oldest > FLUSH_AFTER_US
-                and not execution.replaying
+                and execution.clock.estimate_us() - oldest > FLUSH_AFTER_US
+                and not execution.history.replaying
             ):
                 self._queue.submit(execution)

@@ -137,7 +137,7 @@ class Runs:
         while it sleeps.
         """
         for execution in list(self.executions.values()):
-            if execution.waits_for_database and not execution.over:
+            if execution.agenda.waits_for_database and not execution.over:
                 self.guard(execution, execution.poke)
 
     # ------------------------------------------------------------ failures of the engine

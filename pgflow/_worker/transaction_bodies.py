@@ -105,7 +105,7 @@ class TransactionBodies:
 
         def body(connection: Any) -> Any:
             scope.connection = connection
-            execution.flushing.heard_from(server_of(connection))
+            execution.flushing.acknowledged_from(server_of(connection))
             return self._calls.call(call, fn, (connection,) if takes_connection else ())
 
         if step.is_async:
@@ -155,7 +155,7 @@ class TransactionBodies:
             scope.connection = connection
             if call.spec.timeout_seconds is not None:
                 self._posts.post(queue.start_clock, call.spec.timeout_seconds)
-            execution.flushing.heard_from(server_of(connection))
+            execution.flushing.acknowledged_from(server_of(connection))
             return self._calls.call_sync(call, fn, (connection,) if takes_connection else ())
 
         try:

@@ -309,19 +309,23 @@ class AsyncApp(AsyncPoolClient):
     @asynccontextmanager
     async def worker(
         self, *, concurrency: int = 100, queues: Sequence[str] | None = None, **options: Any
-    ) -> AsyncIterator[None]:
+    ) -> AsyncIterator[Worker]:
         """Work on runs of the app's workflows, on this event loop, while the context is open.
 
         Args:
             concurrency: Most runs at once; waiting runs do not count.
             queues: Queues to serve; those of the app's workflows if not given.
-            **options: Further fields of :class:`pgflow._worker.options.WorkerOptions`.
+            **options: Further fields of :class:`pgflow._worker.options.WorkerOptions`, and
+                ``dead_after``: time without a sign of life after which a worker is dead.
+
+        Returns:
+            The worker, with its ``worker_id``.
         """
         async with (
             self._work(self._worker_options(concurrency, queues, options)) as worker,
             self._told_if_failed(worker),
         ):
-            yield
+            yield worker
 
     @asynccontextmanager
     async def _told_if_failed(self, worker: Worker) -> AsyncIterator[None]:

@@ -437,7 +437,7 @@ async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed
 
     async def begin_late(self: Acts, execution: Any, call: Any) -> Any:
         # As if the worker had stood still since the intent was committed, and for no longer.
-        call.attempted_us = execution.estimate_us() - int(next(delays, 0) * 1e6)
+        call.attempted_us = execution.clock.estimate_us() - int(next(delays, 0) * 1e6)
         return await begin(self, execution, call)
 
     monkeypatch.setattr(Acts, "act", begin_late)
