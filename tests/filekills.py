@@ -41,7 +41,8 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 import servers
 from runkit import WITNESS, recorded, seen, write
 
-from pgflow import Approve, AsyncApp, Reject
+from pgflow import AsyncApp
+from pgflow.authority import Approve, Reject
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import Settings, declared, freeze
 from pgflow.errors import RunNotFound

@@ -41,7 +41,8 @@ from test_console_pages import (
 )
 from test_web_command import console
 
-from pgflow import App, AsyncApp, Pool, step, workflow
+from pgflow import App, AsyncApp, step, workflow
+from pgflow.authority import Pool
 from pgflow.declare.durable import declared
 
 LOOKS = ((1280, False), (1280, True), (390, False), (390, True))

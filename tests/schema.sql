@@ -3789,6 +3789,12 @@ function pgflow.fill_input_(input json, defaults json) returns json, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 3f691844da0de31465f1bdb73e6d3f5e
 
+function pgflow.find_anchor_(OUT anchor text, OUT box integer, OUT shard bigint, OUT node integer) returns record, owner pgflow_owner
+  -- A shard of an anchor that lies on this node, and a key of it; null if there is none
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 df3d806248b7b0e08e3d3f72a251d2c6
+
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
   -- The chain that a key names; PF001 if there is none
   sql stable security definer
@@ -4701,6 +4707,12 @@ function pgflow.is_wanted_(lower bigint, upper bigint) returns boolean, owner pg
   set search_path=pg_catalog, pg_temp
   md5 56cd19bf630a62e1816925e4a6b4e08a
 
+function pgflow.join_citus() returns text, owner pgflow_owner
+  -- Makes each transaction that writes pgflow's tables commit in two phases, on a node of Citus; pgflow migrate calls it. Returns 'citus', 'alone' (no nodes yet) or 'plain'; raises PF006 if that cannot be done
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 83acf2b584bc295dc2bf18e4630ed715
+
 function pgflow.joined_(one json, other json) returns json, owner pgflow_owner
   -- Two inputs of one list as one; null if the first is none, or of another parameter. The second is checked
   sql immutable
@@ -5048,6 +5060,12 @@ function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has
   set jit=off
   md5 556b85f7a68b5ccdce4794ea829c3101
   grant execute to pgflow_worker
+
+function pgflow.make_anchors_() returns void, owner pgflow_owner
+  -- Makes the tables whose shards are touched, on the coordinator of Citus
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b1392e5b8c10b619697e7fe2020dd5f1
 
 function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Makes the pools that runs have of their own, which draw on another

@@ -389,7 +389,7 @@ def effect(
             about nine hours by default.
         aliases: Earlier names, so that existing journals and idempotency keys stay valid.
         writes: Tables of the application that it writes, such as ``shop.orders``. The SQL of an
-            undo plan may write only these; see :func:`pgflow.saga`.
+            undo plan may write only these; see :func:`pgflow.effects.saga`.
         readable: Parameters that the policy can read even if the app has a codec. A rule on any
             other argument then counts as fitting, so no act escapes it.
         notify: Step or effect that notifies the approvers of a policy gate, once for each gate.
@@ -452,8 +452,8 @@ def decision(
     """Declare a choice that is made once and recorded with its reasons. A replay gets the same
     choice.
 
-    The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on
-    which other calls may rest with ``.because(...)``.
+    The body returns a :class:`~pgflow.decisions.Choice`; the workflow gets a
+    :class:`~pgflow.decisions.Decision`, on which other calls may rest with ``.because(...)``.
 
     Args:
         retries: Tries in all (3 if not given), or how to space them.

@@ -253,9 +253,9 @@ async def serve(
     Example::
 
         cart = Cart()
-        await pgflow.serve(cart, until=lambda: cart.is_ordered)
+        await pgflow.updates.serve(cart, until=lambda: cart.is_ordered)
     """
-    scope = async_scope("pgflow.serve()", "pgflow.sync.serve()")
+    scope = async_scope("pgflow.updates.serve()", "pgflow.sync.serve()")
     server = _UpdateServer(scope, state, until, timeout)
     while (call := server.next()) is not None:
         try:
@@ -280,7 +280,7 @@ def serve_sync(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
     """Serve updates of the running workflow; see :func:`serve`."""
-    scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.serve()")
+    scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.updates.serve()")
     server = _UpdateServer(scope, state, until, timeout)
     while (call := server.next()) is not None:
         try:

@@ -15,7 +15,8 @@ import pytest
 from records import HOUR, SOON, count, events, run_row, steps, wait_until
 
 import pgflow
-from pgflow import App, RunStuck, Signal, WrongState, step, workflow
+from pgflow import App, RunStuck, Signal, step, workflow
+from pgflow.errors import WrongState
 
 if TYPE_CHECKING:
     from pathlib import Path

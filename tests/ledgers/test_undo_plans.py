@@ -14,20 +14,7 @@ from records import SOON, count, eventually, run_row
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    Accepted,
-    Choice,
-    DefinitionError,
-    PlannedCall,
-    PlannedSql,
-    RunFailed,
-    UndoRequest,
-    decision,
-    effect,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import RunFailed, step, transaction, workflow
 from pgflow._db.calls import plan as calls
 from pgflow._flow.ledgers.undo_plan import propose as plan
 from pgflow._flow.ledgers.undo_plan import statements as lineage
@@ -37,6 +24,9 @@ from pgflow._flow.ledgers.undo_plan.statements import (
     read_statement,
     table_named,
 )
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Accepted, PlannedCall, PlannedSql, UndoRequest, effect
+from pgflow.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -129,7 +119,7 @@ STEPS = [return_seat, burn, tell, note]
 
 @workflow(raises=[Trouble])
 async def outing() -> None:
-    async with pgflow.saga(goal="an evening at the theatre", planner=propose, steps=STEPS):
+    async with pgflow.effects.saga(goal="an evening at the theatre", planner=propose, steps=STEPS):
         await take_seat.because(await choose())(1, "ada")
         raise Trouble
 
@@ -298,11 +288,11 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
 
     @workflow(raises=[Trouble])
     async def nested() -> None:
-        async with pgflow.saga(goal="outer", planner=propose, steps=[tell]):
+        async with pgflow.effects.saga(goal="outer", planner=propose, steps=[tell]):
             await rent()
-            async with pgflow.saga(goal="inner", planner=propose):
+            async with pgflow.effects.saga(goal="inner", planner=propose):
                 await take_seat(1, "ada")
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await take_seat(2, "bob")
             raise Trouble
 
@@ -471,7 +461,7 @@ async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_take
         ]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
         await aflow.crash()
-        await aflow.answer(name, pgflow.Approve(), by="ann")
+        await aflow.answer(name, pgflow.authority.Approve(), by="ann")
         await aflow.until_idle()
     await end_failed(run)
     assert ([name for name, _ in World.acts], free(shop)) == (["take", "return", "tell sorry"], 10)
@@ -493,7 +483,7 @@ def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any
     run = flow.start(outing_sync)
     flow.until_idle()
     assert (asked(shop), free(shop)) == (["policy/return_seat"], 9)
-    flow.answer("policy/return_seat", pgflow.Approve())
+    flow.answer("policy/return_seat", pgflow.authority.Approve())
     with pytest.raises(RunFailed):
         run.result(SOON)
     assert ([name for name, _ in World.acts], free(shop)) == (["take", "return"], 10)
@@ -504,7 +494,7 @@ async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_bac
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
     run = await at_gate_of_plan(aflow, shop, '{"name": "return_seat", "timeout": 60}')
-    await aflow.answer("policy/return_seat", pgflow.Reject("not yet"), by="ann")
+    await aflow.answer("policy/return_seat", pgflow.authority.Reject("not yet"), by="ann")
     await aflow.until_idle()
     ((key, detail),) = shop.execute(
         "select effect, detail from pgflow.obligations where state = 'unknown'"
@@ -524,14 +514,14 @@ async def test_an_edit_of_a_step_is_what_is_run(
     more = "update shop.seats set free = free + 5 where id = 1"
     (gate,) = asked(shop, "gate")
     with pytest.raises(pgflow.InvalidArgument):
-        await aflow.app.answer(gate, pgflow.Approve(edit={"text": more}), by="ann")
-    await aflow.answer("policy/pgflow.sql", pgflow.Approve(edit={"sql": more}), by="ann")
+        await aflow.app.answer(gate, pgflow.authority.Approve(edit={"text": more}), by="ann")
+    await aflow.answer("policy/pgflow.sql", pgflow.authority.Approve(edit={"sql": more}), by="ann")
     await aflow.until_idle()
     (gate,) = asked(shop, "gate")
     with pytest.raises(pgflow.InvalidArgument, match="seat is missing"):
-        await aflow.app.answer(gate, pgflow.Approve(edit={"chair": 8}), by="ann")
-    await aflow.answer("policy/return_seat", pgflow.Approve(edit={"seat": 8}), by="ann")
-    await aflow.answer("policy/tell", pgflow.Approve(), by="ann")
+        await aflow.app.answer(gate, pgflow.authority.Approve(edit={"chair": 8}), by="ann")
+    await aflow.answer("policy/return_seat", pgflow.authority.Approve(edit={"seat": 8}), by="ann")
+    await aflow.answer("policy/tell", pgflow.authority.Approve(), by="ann")
     await end_failed(run)
     assert free(shop) == 14
     requests = "select request from pgflow.effects where name = 'return_seat'"
@@ -545,7 +535,8 @@ async def test_an_edit_may_do_no_more_than_a_plan(
 ) -> None:
     run = await at_gate_of_plan(aflow, shop, '{"name": "pgflow.sql"}')
     await aflow.answer(
-        "policy/pgflow.sql", pgflow.Approve(edit={"sql": "delete from shop.money where true"})
+        "policy/pgflow.sql",
+        pgflow.authority.Approve(edit={"sql": "delete from shop.money where true"}),
     )
     await aflow.until_idle()
     ((key, detail),) = shop.execute(
@@ -563,7 +554,7 @@ async def test_a_step_that_a_person_took_over_is_not_run(
 ) -> None:
     run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
     for name in ("policy/pgflow.sql", "policy/return_seat", "policy/tell"):
-        await aflow.answer(name, pgflow.TakeOver("by hand"), by="ann")
+        await aflow.answer(name, pgflow.authority.TakeOver("by hand"), by="ann")
         await aflow.until_idle()
     await end_failed(run)
     assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
@@ -995,7 +986,7 @@ async def test_a_planner_is_not_told_the_defaults_of_steps(
 
     @workflow(raises=[Trouble])
     async def sending() -> None:
-        async with pgflow.saga(planner=propose, steps=[send]):
+        async with pgflow.effects.saga(planner=propose, steps=[send]):
             await take_seat(1, "ada")
             raise Trouble
 

@@ -20,7 +20,7 @@ from test_console_pages import seen_in
 from test_web_command import console
 from webkit import Browser, Reader, Watched, is_harmless
 
-from pgflow import Approve
+from pgflow.authority import Approve
 from pgflow.declare import GRAPHS, Graph
 from pgflow.declare.drawing.run import MOST_DRAWN
 from pgflow.declare.drawing.states import stand

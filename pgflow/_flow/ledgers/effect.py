@@ -84,7 +84,7 @@ def written_by(tables: Sequence[str]) -> tuple[Table, ...]:
 
 @dataclass(frozen=True)
 class EffectOptions:
-    """Options of an effect as declared; see :func:`pgflow.effect`."""
+    """Options of an effect as declared; see :func:`pgflow.effects.effect`."""
 
     risk: Risk
     keyed: bool = True
@@ -166,9 +166,9 @@ class EffectStep(Step[P, R_co]):
             retries: An effect has none: it is settled instead.
             timeout: Longest time for one attempt.
             admit: Most that the call may cost; see :meth:`Step.options`.
-            expect: Fingerprint (:func:`pgflow.fingerprint`) of the data behind the decision to act.
-                What ``.observe`` returns immediately before the act must have the same one; else
-                nothing is done and Diverged is raised.
+            expect: Fingerprint (:func:`pgflow.effects.fingerprint`) of the data behind the decision
+                to act. What ``.observe`` returns immediately before the act must have the same one;
+                else nothing is done and Diverged is raised.
         """
         if retries is not None:
             raise DefinitionError(
@@ -182,7 +182,7 @@ class EffectStep(Step[P, R_co]):
             if not is_fingerprint(expect):
                 raise InvalidArgument(
                     f"effect {self.name} is called with expect= of something that "
-                    "pgflow.fingerprint() did not return"
+                    "pgflow.effects.fingerprint() did not return"
                 )
             other.expected = expect
         return other
