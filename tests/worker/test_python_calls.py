@@ -105,13 +105,13 @@ class Size:
 
 # A slow machine sends what it has in more flushes, so the bounds are a third above what is seen.
 MOST = [
-    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 115),
-    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 125),
-    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 900),
-    ("empty run", empty, Size(200, 1), Size(600, 1), 200),
-    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 260),
-    ("park", parks, Size(200, 1), Size(600, 1), 260),
-    ("child of a map", maps, Size(1, 200), Size(1, 600), 380),
+    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 107),
+    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 110),
+    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 800),
+    ("empty run", empty, Size(200, 1), Size(600, 1), 151),
+    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 160),
+    ("park", parks, Size(200, 1), Size(600, 1), 198),
+    ("child of a map", maps, Size(1, 200), Size(1, 600), 305),
 ]
 
 
