@@ -32,7 +32,6 @@ from pgflow._flow.ledgers.undo_plan.statements import Table, table_named
 from pgflow._flow.scope import WorkflowScope, variables
 from pgflow._flow.step import AsyncStep, Calls, Step, SyncStep, follow, follow_sync
 from pgflow._model.budgets import Admit
-from pgflow._model.claims import SagaEntry
 from pgflow._model.codecs import Codec, codec_for, encode_loosely, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
@@ -40,6 +39,7 @@ from pgflow._model.fingerprints import is_fingerprint
 from pgflow._model.gates import GateRequest
 from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
+from pgflow._model.protocol import SagaEntry
 from pgflow.errors import DefinitionError, InvalidArgument, NeedsGate, NotStorable
 
 P = ParamSpec("P")
