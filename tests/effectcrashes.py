@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 import pgflow
-from pgflow import Absent, Confirmed, Retries, StillUnknown, effect, step, workflow
+from pgflow import Retries, step, workflow
 from pgflow._worker.bodies import Bodies
-from pgflow._worker.committer import Committer
-from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.executor import CommitResults, Executor
+from pgflow._worker.options import Rhythm
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -200,7 +201,7 @@ async def _(run: str) -> Confirmed[str] | Absent | StillUnknown:
 async def deal(run: str, fails: bool, carries: bool = False, begin: int = 1) -> str:
     if begin == 1:
         await post(run)
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         for n in range(begin, CHARGES + 1):
             if carries and n == CHARGES and begin == 1:
                 pgflow.continue_as_new(run, fails, carries, n)
@@ -246,15 +247,15 @@ def _reach_at(place: str, name: str, n: Any) -> None:
 
 
 def _arm_intent() -> None:
-    original = Committer._commit
+    original = Executor.execute
 
-    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         for _, flush in items:
             for intent in (flush.question or {}).get("effects", ()):
                 _reach_at("before intent", intent["name"], json.loads(intent["request"]).get("n"))
-        await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, careful=careful)
 
-    Committer._commit = _commit  # type: ignore[method-assign]
+    Executor.execute = execute  # type: ignore[method-assign]
 
 
 def _arm_start() -> None:
@@ -280,16 +281,16 @@ def _arm_reply() -> None:
 
 
 def _arm_outcome() -> None:
-    original = Committer._spread
+    original = CommitResults.apply
 
-    def _spread(self: Committer, items: list[Any], answer: Any, server: Any) -> None:
+    def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> Any:
         for _, flush in items:
             for row in flush.rows:
                 if row.kind == "C":
                     _reach_at("after the outcome", row.name, json.loads(row.payload))
-        original(self, items, answer, server)
+        return original(self, items, answer, server)
 
-    Committer._spread = _spread  # type: ignore[method-assign]
+    CommitResults.apply = apply  # type: ignore[method-assign]
 
 
 def fork_worker(dsn: str, point: str | None, nth: int) -> int:
@@ -319,7 +320,7 @@ class EffectDriver(Driver):
         self.answered = 0
 
     def _prepare(self, conn: psycopg.Connection[Any]) -> None:
-        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+        conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
 
     def _start_runs(self, conn: psycopg.Connection[Any]) -> None:
         open_runs = conn.execute(

@@ -31,21 +31,9 @@ from typing import Any
 import psycopg
 
 import pgflow
-from pgflow import (
-    Absent,
-    AsyncApp,
-    Choice,
-    Confirmed,
-    Retries,
-    Signal,
-    StillUnknown,
-    decision,
-    effect,
-    read,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import AsyncApp, Retries, Signal, read, step, transaction, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
@@ -330,7 +318,7 @@ async def perform(part: Part, seed: int, generation: int) -> int:
             return await charge.because(chosen)(part.path, chosen.value)
         case "undone":
             try:
-                async with pgflow.saga():
+                async with pgflow.effects.saga():
                     await charge(part.path, part.n)
                     await charge(part.path, part.n, refuses=True)
             except Refusal as refusal:

@@ -2374,6 +2374,11 @@ function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp wi
   set search_path=pg_catalog, pg_temp
   md5 0f2e7270f6a5e4b893f391b3de633d5e
 
+function pgflow.act_rows_(list jsonb) returns TABLE(n integer, name text, risk text, request jsonb), owner pgflow_owner
+  -- Rows of the protocol as columns: acts that the policy judges
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
@@ -2391,15 +2396,21 @@ function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 74bb3b2b3f64a7e853603fd0c4f3d03d
+  md5 c5b76196bbfe1f36508cf354c611530f
   grant execute to pgflow_worker
+
+function pgflow.add_partitions_(parent text, newest bigint, ahead integer, width bigint, indexed text DEFAULT NULL::text) returns SETOF text, owner pgflow_owner
+  -- Makes partitions of a table until so many are ahead of its newest number, each with an index on these columns besides its key; answers their names
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 535a46bc5bd986b78cada62dc8fdce8b
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6635e02e42cba6c44a9576529523c120
+  md5 504fb3dc12cbf281a8e64ecb9965e521
   grant execute to pgflow_worker
 
 function pgflow.admission_rows_(list jsonb) returns TABLE(n integer, call integer, name text, pool text, amounts jsonb, hard boolean, licence jsonb), owner pgflow_owner
@@ -2867,7 +2878,7 @@ function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 9e80448efed3c8379f73fee24f98990a
+  md5 89884a3cf6577aa7ced388684f2a59fc
 
 function pgflow.check_beats_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Accepted effects that promised beats are watched
@@ -3597,6 +3608,11 @@ function pgflow.discharge_(me bigint, call integer, verdict text, why text, said
   set search_path=pg_catalog, pg_temp
   md5 aa1f104e0416220b3b04b9b1797e7b7e
 
+function pgflow.draft_rows_(list jsonb) returns TABLE(n integer, stream text, value json), owner pgflow_owner
+  -- Rows of the protocol as columns: values of streams that a running step emits
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.draw_rows_(list jsonb) returns TABLE(run_id bigint, call integer), owner pgflow_owner
   -- Rows of the protocol as columns: calls whose reservations in pools are returned
   sql stable
@@ -3717,7 +3733,7 @@ function pgflow.emit_drafts(run_id bigint, token bigint, call integer, try text,
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 91b05a5558c07067e1a857f2f50567da
+  md5 807b24f4dd2b2579ec882714caf140d3
   grant execute to pgflow_worker
 
 function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token bigint, t timestamp with time zone) returns void, owner pgflow_owner
@@ -4846,20 +4862,12 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 2812c0415c9322874b89aeba477e0f30
 
-function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
-  -- Judgement of the policy in force on acts [[name, risk, request], ...]: for each the version that wants a gate, or null
-  sql stable security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 7193e04c5e9a2799c2e5ac25cb0d632d
-  grant execute to pgflow_worker
-
 function pgflow.judge_plan(acts jsonb) returns jsonb, owner pgflow_owner
   -- Judgement of the policy in force on acts [[name, risk, request], ...] that a model has planned: for each the version that wants a gate, with its terms, or null
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 886f27e232ec711b0750f93536084f43
+  md5 c5d6c7dc9b99dbefa59d94d0147b6261
   grant execute to pgflow_worker
 
 function pgflow.judge_queue_(q pgflow.queue, workflow text, version text) returns boolean, owner pgflow_owner
@@ -4892,7 +4900,7 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   -- The keys of a batch as UUIDs; refuses (PF003) what is none
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 b2a37c6898a68dd8e966d2d5b47f1c4d
+  md5 b0ab3c707ae7e2ac5eea6ae93c4cc988
 
 function pgflow.known_pool_(name text) returns pgflow.pool, owner pgflow_owner
   -- A pool, locked; PF026 if there is none of this name
@@ -5051,14 +5059,6 @@ function pgflow.licensed_hash_(starts json) returns bigint, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 8d04503c6a32156f6fc22b9bc150c845
-
-function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
-  -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 6057688be391b1e51ac6ee05b22ad7e1
-  grant execute to pgflow_operator
 
 function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone, passing boolean) returns bigint[], owner pgflow_owner
   -- The first runs of a key, locked, except those that are being paused or cancelled; or the first that may pass those that have its turn. Its caller says what the planner may do
@@ -5326,6 +5326,11 @@ function pgflow.new_gate_(f pgflow.flow_frame, node pgflow.flow_node, call integ
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 e34f0c2487d08ba02c97fa90df8134c4
+
+function pgflow.new_run_rows_(list jsonb) returns TABLE(n integer, wanted jsonb, key text, input text), owner pgflow_owner
+  -- Rows of the protocol as columns: runs to start in one call
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns TABLE(name text, worker_id integer, declared jsonb), owner pgflow_owner
   -- The valid declaration of each schedule, or of these: the youngest of those by living workers
@@ -6843,7 +6848,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 27a849a580a60b21515a0b610c4b994f
+  md5 cac55e552586ff3a058d48c88fc77b06
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -7446,14 +7451,6 @@ function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boole
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
   md5 4a8a8b157de0642652e014b370f77688
-  grant execute to pgflow_worker
-
-function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner
-  -- The tables that this transaction has written, or locked as only a writer does
-  sql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 b8153f938c8bba52176937d589e84e23
   grant execute to pgflow_worker
 
 type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB

@@ -57,8 +57,9 @@ class Interceptor:
         return nullcontext()
 
     def around_operation(self, info: RunInfo, operation: Operation) -> AbstractContextManager[Any]:
-        """Enter around each operation of an agent that is reported with :func:`pgflow.operation`,
-        in the body of a step or in the code of a workflow, replays included.
+        """Enter around each operation of an agent that is reported with
+        :func:`pgflow.extensions.operation`, in the body of a step or in the code of a workflow,
+        replays included.
 
         Args:
             info: The run, with the step in the body of one.
@@ -76,7 +77,9 @@ def replaying() -> bool:
         True until the code does something new, and all along where a recorded run is only checked.
     """
     scope = current.get()
-    return isinstance(scope, WorkflowScope) and (scope.is_check or scope.execution.replaying)
+    return isinstance(scope, WorkflowScope) and (
+        scope.is_check or scope.execution.history.replaying
+    )
 
 
 def checking() -> bool:
@@ -98,7 +101,7 @@ def outcome_of(error: BaseException) -> Literal["left", "continued", "cancelled"
     """
     scope = current.get()
     if isinstance(error, (Unwind, GeneratorExit)) or (
-        isinstance(scope, WorkflowScope) and scope.execution.closing
+        isinstance(scope, WorkflowScope) and scope.execution.code.closing
     ):
         return "left"
     if isinstance(error, ContinueAsNew):

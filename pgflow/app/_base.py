@@ -23,15 +23,14 @@ from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.relays import Relay
 from pgflow._flow.workflow import Workflow
 from pgflow._model.budgets import Pool
-from pgflow._model.durations import Duration
+from pgflow._model.durations import Duration, seconds
 from pgflow._model.effects import Ref
-from pgflow._model.envelopes import PayloadCodec, envelopes_of
+from pgflow._model.envelopes import PayloadCodec, envelopes_of, open_value
 from pgflow._model.failures import FailedRun
 from pgflow._model.pages import Page
 from pgflow._model.queues import Queue
-from pgflow._worker.options import Definitions, WorkerOptions
-from pgflow._worker.pager import make_hook
-from pgflow._worker.ref_checks import make_checker
+from pgflow._worker.hooks import make_checker, make_pager_hook
+from pgflow._worker.options import Definitions, Rhythm, WorkerOptions
 from pgflow.errors import DefinitionError, WrongState
 from pgflow.schema import migrate_dsn, require_schema
 
@@ -89,7 +88,7 @@ class AppBase:
             errors: Exception classes that recorded errors may be raised as.
             interceptors: Code around starts, workflows and steps.
             codec: Encodes values before they reach the database, for encryption or compression; see
-                :class:`pgflow.PayloadCodec`.
+                :class:`pgflow.extensions.PayloadCodec`.
             pools: Budgets that runs draw on, each parent before its children.
             queues: Queues with rules: limits, rates and order.
             prepare_threshold: Number of uses after which a statement is prepared; None for never.
@@ -182,7 +181,8 @@ class AppBase:
                 )
 
     def ref_checker(self, kind: str, *, timeout: Duration = CHECK_TIMEOUT) -> Callable[[C], C]:
-        """Declare the check that the target of a :class:`pgflow.Ref` of this kind still exists.
+        """Declare the check that the target of a :class:`pgflow.effects.Ref` of this kind still
+        exists.
 
         The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It
         is asked whenever a run goes on from its journal, outside any transaction; if it raises or
@@ -195,7 +195,7 @@ class AppBase:
         Example::
 
             @app.ref_checker("s3")
-            async def exists(ref: pgflow.Ref) -> bool:
+            async def exists(ref: pgflow.effects.Ref) -> bool:
                 return await bucket.has(ref.id)
         """
 
@@ -247,7 +247,7 @@ class AppBase:
         def declare(fn: H) -> H:
             if self.definitions.pager is not None:
                 raise DefinitionError("the app has a pager: there is one function to call")
-            self.definitions.pager = make_hook(fn, again_after, timeout)
+            self.definitions.pager = make_pager_hook(fn, again_after, timeout)
             return fn
 
         return declare if fn is None else declare(fn)
@@ -255,10 +255,10 @@ class AppBase:
     def approvers(self, fn: A) -> A:
         """Declare the function that decides who may answer a gate.
 
-        :meth:`answer` calls the function, a ``def``, with the gate (:class:`pgflow.OpenGate`) and
-        the name of the approver. It returns the roles of the approver, which are compared with the
-        ``approvers`` of the gate, or True or False. Without such a function, the name itself must
-        be among them.
+        :meth:`answer` calls the function, a ``def``, with the gate
+        (:class:`pgflow.authority.OpenGate`) and the name of the approver. It returns the roles of
+        the approver, which are compared with the ``approvers`` of the gate, or True or False.
+        Without such a function, the name itself must be among them.
 
         Args:
             fn: The function.
@@ -269,7 +269,7 @@ class AppBase:
         Example::
 
             @app.approvers
-            def roles_of(gate: pgflow.OpenGate, by: str) -> list[str]:
+            def roles_of(gate: pgflow.authority.OpenGate, by: str) -> list[str]:
                 return directory.groups_of(by)
         """
         self._mapping.declare(fn)
@@ -383,7 +383,20 @@ class AppBase:
         self, concurrency: int, queues: Sequence[str] | None, options: dict[str, Any]
     ) -> WorkerOptions:
         served = self.queues if queues is None else sorted(set(queues))
+        if (dead_after := options.pop("dead_after", None)) is not None:
+            options["rhythm"] = Rhythm.within(seconds(dead_after, "dead_after of a worker"))
         return WorkerOptions(queues=served, concurrency=concurrency, listen=self.listens, **options)
+
+    def open_value(self, value: Any) -> Any:
+        """Return a stored value in clear, as the app's codec has encoded it.
+
+        Args:
+            value: The value, as a reader of :mod:`pgflow.inspect` returns it.
+
+        Raises:
+            CodecError: It was encoded with a key that the app does not know.
+        """
+        return open_value(self._envelopes, value, "a stored value")
 
     def _note(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
         """Remember the runs to wake once the caller has committed."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
+from pgflow._db.calls import gates
 from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.listing import After, Listing, page, parse_place
+from pgflow.inspect.question import Question, once, select, statement
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,7 @@ class GateRow:
     call: int
 
 
-_GATES: LiteralString = (
-    "select gate, key, workflow, name, asked_at, expires_at, approvers, quorum, answers, request,"
-    " payload_hash, edited, needs_value, on_timeout, escalate, decision, why, evidence, path,"
-    " run_id, call from pgflow.gates where"
-)
+_GATES: LiteralString = select(GateRow, "from pgflow.gates where")
 _OF_TENANT: LiteralString = "case when tenant = %s then true end"
 """Condition on a tenant of which the planner knows nothing: of a tenant with few runs it would look
 for these first, among all runs that there are.
@@ -105,10 +102,9 @@ def list_gates(
     behind: LiteralString = "and (asked_at, gate) > (%s, %s)" if place else ""
     sql = statement(_GATES, _OF_TENANT, of, may, behind, "order by asked_at, gate limit %s")
     given = [value for value in (key, asks) if value is not None]
-    read = lambda rows: cut(  # noqa: E731
-        [GateRow(*row) for row in rows], limit, lambda gate: (gate.asked_at, gate.gate)
+    return page(
+        GateRow, sql, (tenant, *given, *place), limit, lambda gate: (gate.asked_at, gate.gate)
     )
-    return once(Query(sql, (tenant, *given, *place, one_more(limit)), read))
 
 
 def list_gates_below(key: str, *, tenant: str = "") -> Question[list[GateRow]]:
@@ -163,3 +159,8 @@ def read_shape(gate: str) -> Question[Any]:
     """
     sql = statement("select shape from pgflow.gates where gate = %s")
     return once(Query(sql, (gate,), lambda rows: rows[0][0] if rows and rows[0][0] else True))
+
+
+def speaks_for_others() -> Question[bool]:
+    """Ask whether the role of the connection may answer gates in the names of people."""
+    return once(gates.speaks_for_others())

@@ -10,10 +10,16 @@ from itertools import islice
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow._model.schedules import read_spec, slots_after
+from pgflow._model.schedules import (
+    MOST_LATE,
+    parse_moment,
+    read_spec,
+    slots_after,
+    slots_between,
+)
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.question import Question, once, select, statement
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,26 @@ class ScheduleRow:
         """
         return list(islice(slots_after(read_spec(self.spec), after or self.read_at), count))
 
+    def slots_between(self, first: datetime, last: datetime) -> list[datetime]:
+        """Return the slots from one time to another, both included, at most 1,000.
+
+        Raises:
+            InvalidArgument: They are more, or a time has no zone.
+        """
+        return slots_between(read_spec(self.spec), first, last, MOST_LATE)
+
+    def parse_moment(self, text: str, what: str) -> datetime:
+        """Return a time that a person typed. Without a zone it is meant in that of the schedule.
+
+        Args:
+            text: The time, such as ``2026-01-01T02:30``.
+            what: Name for errors.
+
+        Raises:
+            InvalidArgument: It is not a time.
+        """
+        return parse_moment(text, what, str(self.spec.get("tz", "UTC")))
+
 
 @dataclass(frozen=True)
 class ScheduleChangeRow:
@@ -148,19 +174,14 @@ class ScheduleCount:
     late_seconds: float
 
 
-_SCHEDULES: LiteralString = """
-select name, workflow, queue, spec, state, overlap, catch_up, max_catch_up, jitter_seconds, due_at,
-  late_seconds, upcoming, buffered, open_runs, last_slot_at, last_fired_at, last_run_key, fired,
-  skipped, missed, error, error_at, paused_at, paused_by, why_paused, undeclared_at, is_declared,
-  created_at, changed_at, input, read_at
-from pgflow.schedules
-where (%s::text is null or name = %s)
-"""
+_SCHEDULES: LiteralString = select(
+    ScheduleRow, "from pgflow.schedules where (%s::text is null or name = %s)"
+)
 
-_CHANGES: LiteralString = """
-select change_id, at, schedule, what, said_by, why, detail from pgflow.schedule_changes
-where (%s::text is null or schedule = %s)
-"""
+_CHANGES: LiteralString = select(
+    ScheduleChangeRow,
+    "from pgflow.schedule_changes where (%s::text is null or schedule = %s)",
+)
 
 
 def list_schedules(

@@ -284,8 +284,10 @@ def _refused_by_sql(conn: psycopg.Connection[Any]) -> dict[str, Callable[[], obj
         "signal: no name": call(send, "", "1"),
         "signal: long name": call(send, "n" * 256, "1"),
         "signal: null name": call(send, None, "1"),
-        "limit": call("select pgflow.limit_queue('default', 0)"),
-        "deaths": call("select pgflow.limit_queue('default', 1, 0)"),
+        "limit": call("select pgflow.set_queue('default', jsonb_build_object('concurrency', 0))"),
+        "deaths": call(
+            "select pgflow.set_queue('default', jsonb_build_object('concurrency', 1, 'max_deaths', 0))"
+        ),
     }
     return cases
 

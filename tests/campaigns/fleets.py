@@ -59,7 +59,9 @@ def allow_deaths(conn: psycopg.Connection[Any], *queues: str) -> None:
     would, rightly, make one stuck.
     """
     for queue in queues:
-        conn.execute("select pgflow.limit_queue(%s, null, 1000)", (queue,))
+        conn.execute(
+            "select pgflow.set_queue(%s, jsonb_build_object('max_deaths', 1000))", (queue,)
+        )
 
 
 def is_taken(conn: psycopg.Connection[Any], runs: dict[int, int]) -> bool:
@@ -253,7 +255,9 @@ def recoveries_at_limit_one(ground: Ground) -> list[Evidence]:
     rounds = ground.scaled(1, 60)
     found: list[int] = []
     with ground.database() as (dsn, conn):
-        conn.execute("select pgflow.limit_queue('single', 1, 1000)")
+        conn.execute(
+            "select pgflow.set_queue('single', jsonb_build_object('concurrency', 1, 'max_deaths', 1000))"
+        )
         keys = start_bookings(conn, rounds * 3 + 2, steps=10, ms=20, queue="single")
         with ground.workers(dsn, 2, queues=("single",), dead_after=1.0) as fleet:
             for _ in range(rounds):
@@ -305,7 +309,10 @@ def poison(ground: Ground) -> list[Evidence]:
     most_tries = count * (deaths_allowed + 1 + ceil(log2(20 + count)))
     ended = 0
     with ground.database() as (dsn, conn):
-        conn.execute("select pgflow.limit_queue('default', null, %s)", (deaths_allowed,))
+        conn.execute(
+            "select pgflow.set_queue('default', jsonb_build_object('max_deaths', %s::int))",
+            (deaths_allowed,),
+        )
         healthy = start_bookings(conn, 20, steps=10, ms=20)
         bad = [start(conn, "poison", f"bad-{n}", key=f"bad-{n}") for n in range(count)]
 

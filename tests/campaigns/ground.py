@@ -249,5 +249,5 @@ def prepare_template(server_dsn: str) -> str:
     servers.install_schema(dsn)
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(jobs.SCHEMA)
-        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+        conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
     return name

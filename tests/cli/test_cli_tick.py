@@ -152,7 +152,7 @@ def test_a_run_that_becomes_stuck_is_exit_code_four(dsn, conn, tmp_path):
         "import cli_jobs, pgflow\napp = pgflow.AsyncApp(include=[cli_jobs.poisoned])\n"
     )
     conn.execute("select pgflow.start_run('poisoned', '{}', 'stuck-1', 'fragile')")
-    conn.execute("select pgflow.limit_queue('fragile', null, 1)")
+    conn.execute("select pgflow.set_queue('fragile', jsonb_build_object('max_deaths', 1))")
     worker = one(conn, "select pgflow.register_worker('gone', 1, '{fragile}', 1, '0')")
     lanes = one(
         conn, "select array_agg(lane_id) from pgflow.serve_lanes('{fragile}', '{poisoned}')"

@@ -21,11 +21,12 @@ from records import SOON, count, run_row, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import App, Retries, RunFailed, RunStuck, decision, read, step, transaction, workflow
+from pgflow import App, Retries, RunFailed, RunStuck, read, step, transaction, workflow
 from pgflow._db._async_pool import make_pool_async
 from pgflow._db._sync_pool import make_pool
 from pgflow._db.connect import ConnectOptions
 from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow.decisions import decision
 from pgflow.meter import Meter
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from sqlkit import one, rows
 
 from examples.agents import browser, coding, research, sales, sre, world
 from examples.agents.counterparty import LOSSES, Loss
-from pgflow import App, Approve, Pool, Reject, RunFailed
+from pgflow import App, RunFailed
+from pgflow.authority import Approve, Pool, Reject
 from pgflow.workspace import Workspace
 
 if TYPE_CHECKING:

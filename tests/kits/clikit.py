@@ -195,7 +195,7 @@ def _until_waiting(dsn: str, *keys: str) -> None:
 def make_stuck(conn: psycopg.Connection[Any], key: str) -> None:
     """A run over which more workers have died than may."""
     conn.execute("select pgflow.start_run('poisoned', '{}', %s, 'fragile')", (key,))
-    conn.execute("select pgflow.limit_queue('fragile', null, 1)")
+    conn.execute("select pgflow.set_queue('fragile', jsonb_build_object('max_deaths', 1))")
     worker_id = ask(conn, worker_calls.register_worker("elsewhere", 1, ["fragile"], 1, "0"))
     lanes = ask(conn, claim_calls.serve_lanes(["fragile"], ["poisoned"]))
     claimed = ask(

@@ -15,8 +15,9 @@ import pytest
 from runkit import MARK, ended, play, start, write
 from servers import wait_until
 
-from pgflow import Approve, InvalidArgument, Reject
+from pgflow import InvalidArgument
 from pgflow._model.kinds import Kind
+from pgflow.authority import Approve, Reject
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import freeze
 from pgflow.declare.durable.providers import make_provider

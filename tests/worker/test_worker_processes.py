@@ -158,7 +158,7 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_and_begins_anew(dsn, app_
 
 @pytest.mark.full
 def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_conn):
-    app_conn.execute("select pgflow.limit_queue('default', null, 3)")
+    app_conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 3))")
     keys = start_bookings(app_conn, 12, steps=40, pause=0.05)
     start(app_conn, "poison", "bad")
     deaths = 0

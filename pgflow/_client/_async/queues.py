@@ -28,7 +28,7 @@ class AsyncQueues(AsyncRelays):
             queue: Name of the queue.
             why: The reason, kept with the change.
             by: Name of the person or service that asks.
-            **rules: See :class:`pgflow.QueueRules`.
+            **rules: See :class:`pgflow.queues.QueueRules`.
 
         Returns:
             All rules of the queue, by name.
@@ -64,6 +64,15 @@ class AsyncQueues(AsyncRelays):
             by: Name of the person or service that asks.
         """
         await self._ask(lane.resume_queue(queue, why, by))
+
+    async def require_known(self, queue: str, *, required: bool = True) -> None:
+        """Have a queue refuse starts of workflows that no worker has ever registered.
+
+        Args:
+            queue: Name of the queue.
+            required: False to accept such starts again.
+        """
+        await self._ask(lane.require_known(queue, required=required))
 
     async def count_backlog(self, queue: str) -> Backlog:
         """Count the runs of a queue that have not begun.

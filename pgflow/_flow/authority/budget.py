@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from pgflow._engine.budgets import Budgets
 from pgflow._flow.scope import StepScope, WorkflowScope, current, workflow_scope
 from pgflow._model.budgets import Amount, Spent, amounts_of
 from pgflow.errors import InvalidArgument
@@ -47,12 +48,12 @@ def charge(
         @step
         async def ask(question: str) -> str:
             answer = await model.complete(question)
-            pgflow.charge(usd=answer.cost, tokens=answer.tokens, model=answer.model)
+            pgflow.authority.charge(usd=answer.cost, tokens=answer.tokens, model=answer.model)
             return answer.text
     """
     scope: WorkflowScope | StepScope | None = current.get()
     if not isinstance(scope, StepScope):
-        scope = workflow_scope("pgflow.charge()")
+        scope = workflow_scope("pgflow.authority.charge()")
     given = {"usd": usd, "tokens": tokens, "calls": calls, "seconds": seconds, **units}
     amounts = amounts_of(given, "charge()")
     if model is not None and not (
@@ -65,4 +66,4 @@ def charge(
     if isinstance(scope, StepScope):
         scope.charge(spent)
     else:
-        scope.execution.budgets.charge(spent)
+        scope.execution.parts[Budgets].charge(spent)

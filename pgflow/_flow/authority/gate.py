@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
-from pgflow._engine.gates import GateCall, GateTerms
+from pgflow._engine.gates import GateCall, Gates, GateTerms
 from pgflow._flow.scope import WorkflowScope, async_scope, resting, sync_scope
 from pgflow._flow.step import Step
 from pgflow._model.codecs import ANYTHING, Codec, codec_for
@@ -117,11 +117,11 @@ def gate(
 
     Example::
 
-        match await pgflow.gate("approve-order", order, approvers=["ops"], timeout=8 * 3600):
-            case pgflow.Approved(value=approved):
+        match await pgflow.authority.gate("approve", order, approvers=["ops"], timeout=8 * 3600):
+            case pgflow.authority.Approved(value=approved):
                 await place(approved)
     """
-    scope = async_scope("pgflow.gate()", "pgflow.sync.gate()")
+    scope = async_scope("pgflow.authority.gate()", "pgflow.sync.gate()")
     asked = ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
     return _gate(scope, asked, notify, verify)
 
@@ -149,7 +149,7 @@ def gate_sync(
     asked: Asked, notify: Step[[GateRequest], Any] | None, verify: Step[[Any], bool] | None
 ) -> Any:
     """Ask from a sync workflow, whose thread waits."""
-    scope, thread = sync_scope("pgflow.sync.gate()", "pgflow.gate()")
+    scope, thread = sync_scope("pgflow.sync.gate()", "pgflow.authority.gate()")
     call = issue(scope, asked)
     try:
         if notify is not None:
@@ -169,7 +169,7 @@ def issue(scope: WorkflowScope, asked: Asked) -> GateCall:
     rests_on = resting.get()
     if rests_on is not None and asked.terms.decision is None:
         asked.terms.decision = rests_on[0]
-    return scope.execution.gates.issue(
+    return scope.execution.parts[Gates].issue(
         asked.name, asked.text, asked.value, asked.codec, asked.terms
     )
 
