@@ -38,6 +38,7 @@ from pgflow._model.fingerprints import is_fingerprint
 from pgflow._model.gates import GateRequest
 from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
+from pgflow._model.protocol import SagaEntry
 from pgflow.errors import DefinitionError, InvalidArgument, NeedsGate, NotStorable
 
 P = ParamSpec("P")
