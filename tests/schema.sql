@@ -503,6 +503,17 @@ table pgflow.flow_node, owner pgflow_owner
   opts jsonb not null -- retry, every and undo of a step; into, most and go_on of a wait or child; var and rows of a loop
   constraint flow_node_pkey PRIMARY KEY (flow_id, pc)
 
+table pgflow.flow_right, owner pgflow_owner
+  -- Rights to workflows in SQL, by role: see sql/flows/rights.sql
+  role oid not null -- Role that has the right; 0 = public
+  granted_at timestamp with time zone not null -- Time of the grant
+  workflow text not null -- Name of the workflow
+  privilege text not null -- start, see or replace
+  granted_by text not null -- Role that granted it
+  constraint flow_right_pkey PRIMARY KEY (workflow, privilege, role)
+  constraint flow_right_privilege_check CHECK ((privilege = ANY (ARRAY['start'::text, 'see'::text, 'replace'::text])))
+  constraint flow_right_workflow_check CHECK (((octet_length(workflow) >= 1) AND (octet_length(workflow) <= 50)))
+
 table pgflow.flow_test, owner pgflow_owner
   -- Tests whose rows their transaction keeps: a row here keeps that from being committed
   queue text not null -- The queue of the test
@@ -2355,12 +2366,13 @@ view pgflow.workflows, owner pgflow_owner
   definer name -- Role with whose rights its steps run
   signature text -- Name and parameters, as they were written
   parameters jsonb -- The parameters: [{name, type, value if it has a default}, ...]
-  body text -- The text; null if you do not have the rights of its definer
+  body text -- The text; null if you have neither the rights of its definer nor the right to see it
   function text -- The function that has the SQL of its steps
   hash text -- Hash of text, definer and search path: the same again is the same version
   created_at timestamp with time zone -- Time at which it was made
   created_by text -- Name of the session that made it
   dropped_at timestamp with time zone -- Time at which the workflow was dropped; null = it was not
+  rights jsonb -- Roles by the right that they were granted; null = the default, which is all may start it
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2373,6 +2385,12 @@ function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp wi
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 0f2e7270f6a5e4b893f391b3de633d5e
+
+function pgflow.acting_() returns oid[], owner pgflow_owner
+  -- Definers of the steps that this transaction runs; empty outside of steps
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 cfdb21afaac50b05f163b60dcb4a60ee
 
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
@@ -2428,12 +2446,12 @@ function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, toke
   set enable_seqscan=off
   md5 d18b4e0a06bcb13aa3d5b74c0d08d314
 
-function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id bigint, steps_per_commit integer DEFAULT 1) returns jsonb, owner pgflow_owner
-  -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(). Commit before anything else
+function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id bigint, steps_per_commit integer DEFAULT 1, timed text DEFAULT 'run'::text) returns jsonb, owner pgflow_owner
+  -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(). timed: leave = stops before a step that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 827938b9ed8626f2bfef982e5ee39f93
+  md5 9a0b51aa119a0568f1ee1dc5e4ba28ea
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -2703,13 +2721,13 @@ function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) 
   -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 19ae98e8a79d11103624c3065b79cdf1
+  md5 eebe5777c99ad35f49009fe7f450ba0b
 
 function pgflow.caller_() returns name, owner pgflow_owner
-  -- Role whose rights the caller of a function has that runs with its owner's: the one it has set, else that of the session
+  -- Role whose rights the caller of a function has that runs with its owner's: in a step the definer of its workflow, else the one it has set, else that of the session
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 66ced63cc46924c86047248f2dfb64f6
+  md5 ecd2f0fd49fdeb3f0907f07ec07caee7
 
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
@@ -2811,11 +2829,11 @@ function pgflow.check_amounts_(amounts jsonb, what text) returns void, owner pgf
   set search_path=pg_catalog, pg_temp
   md5 cdd8f5f6b7d2d01592c3d0bafb1eea8d
 
-function pgflow.check_asked_(node pgflow.flow_node, value jsonb) returns void, owner pgflow_owner
-  -- Refuses (PF003) what a run in SQL cannot say or ask for
+function pgflow.check_asked_(node pgflow.flow_node, value jsonb, definer oid) returns void, owner pgflow_owner
+  -- Refuses (PF003, PF021) what a run in SQL cannot say, ask for or start
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 08c1be0d26e0162dabb7433b5dd04bc1
+  md5 d098e04f1c4be4f85a4028cae94208d5
 
 function pgflow.check_balance_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- All that was opened in each ledger is closed or open, for each run and in total
@@ -3685,6 +3703,12 @@ function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
 
+function pgflow.error_of_(node pgflow.flow_node, began timestamp with time zone, sqlstate text, message text, detail text, context text) returns jsonb, owner pgflow_owner
+  -- The error of a node, as its journal has it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a0970b9fd5c5e7b2c24753b6e02e8df6
+
 function pgflow.evidence_hash_(kind text, key text) returns bytea, owner pgflow_owner
   -- Hash, behind 05, of the row of a kind that has this key; null if there is none
   plpgsql stable
@@ -3755,7 +3779,7 @@ function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id
   -- Records that a node has failed: it is tried again later, or the run takes back what it did
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e962deb7ab07d950f01fc84e85f23fc5
+  md5 29896ff2918d6a75c85ab6d93f71889b
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
@@ -3866,6 +3890,12 @@ function pgflow.flow_add_(c jsonb, list text, item jsonb) returns jsonb, owner p
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 a097e8e915572bf174ee69efafebfe0c
+
+function pgflow.flow_allows_(workflow text, privilege text, role oid) returns boolean, owner pgflow_owner
+  -- True if a role owns a workflow in SQL, or was granted this right to it
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 12f68c2a42d4e437fd306e5238a49453
 
 function pgflow.flow_arguments_(body text, low text[], places integer[], i integer, stop integer) returns text, owner pgflow_owner
   -- The expression that makes the input of a child of its arguments, which stand between two tokens
@@ -3991,7 +4021,7 @@ function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgf
   -- True if the statement at a token begins a step
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 891368f74f3e609e96277320551adfe6
+  md5 a7df5d0037627fbc91c2a388d23762a1
 
 function pgflow.flow_is_row_(type text, schemas name[]) returns boolean, owner pgflow_owner
   -- True if a variable of this type takes a whole row
@@ -4015,7 +4045,7 @@ function pgflow.flow_label_(body text, low text[], places integer[], i integer, 
   -- Options of the step that the label at a token begins, and the token of its colon
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 ee3f9266e817e473341a391a41438884
+  md5 b388a7cfcf732e23d85a03a452a2e123
 
 function pgflow.flow_leave_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- exit and continue: leave a loop, or a round of it, and give back the locks in between
@@ -4046,6 +4076,12 @@ function pgflow.flow_name_(token text) returns text, owner pgflow_owner
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 5db29755c3244ab79483b747ecdf3676
+
+function pgflow.flow_owner_(workflow text) returns oid, owner pgflow_owner
+  -- Role that made the first version of a workflow in SQL
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 37b353d94df71fb97f17c76a7c640f92
 
 function pgflow.flow_parts_(body text, low text[], places integer[], i integer, stop integer, words text[]) returns jsonb, owner pgflow_owner
   -- The expressions behind words such as timeout, up to into or the end, and the token at which they end
@@ -4234,7 +4270,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 966db73d9e13b16db924a4735908777a
+  md5 962faa4e3ad4797d8a216762b9034887
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -4269,7 +4305,7 @@ function pgflow.forget_flow(workflow text) returns void, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 19d84b2f32091c9fd8ab5667eada954d
+  md5 b23f855195caee21d9e13f625ca579f7
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4366,6 +4402,15 @@ function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigi
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 12abe49c25c8cfad87533a77a435793f
+
+function pgflow.grant_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
+  -- Grants a role, or public, the right to start, see or replace a workflow in SQL. PF021 if you do not own it; an operator grants rights to a name that is not taken
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c764ea39c4d4aeaad8ccf2f456e05153
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
 
 function pgflow.guard_table_(name text) returns void, owner pgflow_owner
   -- Makes a table append only, unless it is
@@ -4684,7 +4729,7 @@ function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner 
   set search_path=pg_catalog, pg_temp
   md5 0b1ee2703354f55b59b0a67391ae2d0f
 
-function pgflow.is_transient_(sqlstate text) returns boolean, owner pgflow_owner
+function pgflow.is_transient_(error jsonb) returns boolean, owner pgflow_owner
   -- True if an error says nothing about the statement: it is tried again, and not counted
   sql immutable
   md5 d41d8cd98f00b204e9800998ecf8427e
@@ -5430,7 +5475,7 @@ function pgflow.own_roles_(gate text, by text, claimed text[]) returns text[], o
   -- Roles as which the session may act at a gate: those claimed, or all that are asked there; PF021 if a name or role is not its own
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 755b5d21ae845135a0f776f14bdbf514
+  md5 4154a2b93d9bd70b5beb1acccb3efb94
 
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- Beginning of the idempotency keys of a generation
@@ -5834,7 +5879,7 @@ function pgflow.record_flow(program jsonb, function text) returns integer, owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b861a7789a1ec391e6bbfae3a7f42430
+  md5 316b67f67cae01afbf7e6129365773d4
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -5945,6 +5990,12 @@ function pgflow.refuse_rules_(rules jsonb) returns void, owner pgflow_owner
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 b92144cb71804386a71de42d925654aa
+
+function pgflow.refuse_start_(workflow text, definer oid DEFAULT NULL::oid) returns void, owner pgflow_owner
+  -- Refuses (PF021) a start of a workflow that the caller, or the definer of its parent, was not granted
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 4d05526efb7594ca11d44e408662fac2
 
 function pgflow.refuse_test_() returns trigger, owner pgflow_owner
   -- Refuses (PF006) the COMMIT of a test
@@ -6133,6 +6184,12 @@ function pgflow.require_known(queue text, required boolean DEFAULT true) returns
   md5 d8c994eff081d34f5d256813d8ff0c4b
   grant execute to pgflow_operator
 
+function pgflow.require_owner_(workflow text, privilege text) returns name, owner pgflow_owner
+  -- Refuses (PF021) a caller who does not own a workflow in SQL, and writes down what holds by default; answers the caller
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 97cf9384d97e55c7c538bd37e3a134c2
+
 function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'restarted'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer) returns record, owner pgflow_owner
   -- Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted
   plpgsql volatile security definer
@@ -6222,6 +6279,15 @@ function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text
   md5 9b90fa3b6500a6b9738df6bd81d88c41
   grant execute to pgflow_operator
 
+function pgflow.revoke_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
+  -- Takes a right to a workflow in SQL back. Revoke start from public to keep a workflow to the roles that were granted it. Its owner always has all rights. PF021 if you do not own it
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 b261555a00607224186963db22eee7e7
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next generation; PF006 while it runs, PF020 if what is dropped has acted
   plpgsql volatile security definer
@@ -6229,6 +6295,12 @@ function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_
   set jit=off
   md5 014d4744c8946ad050ca4554bdfb0839
   grant execute to pgflow_operator
+
+function pgflow.role_number_(role text) returns oid, owner pgflow_owner
+  -- Number of a role, 0 = public; PF001 if there is none
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 67019c51afca3ff98f9a3c50e00adc08
 
 function pgflow.round_hash_(r pgflow.seal_round) returns bytea, owner pgflow_owner
   -- Hash of a round: behind 04, its number, its time and its root
@@ -6259,6 +6331,14 @@ function pgflow.run_text_(r pgflow.run) returns text, owner pgflow_owner
   -- Start of a run as one text, with the hashes of its values: its chain begins with it
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.run_timed(step jsonb) returns jsonb, owner pgflow_owner
+  -- Runs a step that has a timeout, of which statement_timeout was set to the seconds that work_until() has answered
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 f4a14d0237158aabe9923d79bf4404ee
+  grant execute to pgflow_worker
 
 function pgflow.said_of_update(payload json, OUT value json, OUT error json) returns record, owner pgflow_owner
   -- Of the unit of an answer, for the view updates: its value or error
@@ -6604,7 +6684,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0f8bbb535cf0a407354ba1b9a01d9199
+  md5 fc2fb6b6426d33a08a197f4cc6f6c67e
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6615,7 +6695,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 27a849a580a60b21515a0b610c4b994f
+  md5 bf92ab47d6f85aec68b58faed67987d7
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6835,6 +6915,12 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 b75c56048ff0e91a2d01a23ec9b327f8
+
+function pgflow.time_step_(flow pgflow.flow, node pgflow.flow_node, f pgflow.flow_frame) returns jsonb, owner pgflow_owner
+  -- Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6bb88a2acb61020054ae80d1b8aaaab2
 
 function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
   -- A given reason, with the passwords in it masked, cut to so many characters
@@ -7177,7 +7263,13 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 4a8a8b157de0642652e014b370f77688
+  md5 939dffe5e5a5288d6b53d9f0f40628d4
+  grant execute to pgflow_worker
+
+function pgflow.work_until(INOUT step jsonb, IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
+  -- Does what work() does, for a driver that can set statement_timeout: with {} it ends before each step that has a timeout, and answers what run_timed() takes; null = all is done. CALL it again with what that answers
+  plpgsql volatile
+  md5 b8b239b6c6286ec0b828de4552d75a2a
   grant execute to pgflow_worker
 
 function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner

@@ -1,14 +1,16 @@
 """The loop of workflows in SQL: the database runs them itself, in a call that a worker makes.
 
-When such runs are ready, the loop calls the procedure `pgflow.work` on its own connection until
-none is ready. By its session, that call is a separate worker in the database
-(``sql/flows/work.sql``), so runs in SQL never pass through this process. The poller finds their
-timers and signals, as for all runs.
+When such runs are ready, the loop calls the procedure `pgflow.work_until` on its own connection
+until none is ready. The call ends before each step that has a timeout, since a statement_timeout
+counts from the call: the step is then run in a statement of its own. By its session, all of that is
+a separate worker in the database (``sql/flows/work.sql``), so runs in SQL never pass through this
+process. The poller finds their timers and signals, as for all runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +29,7 @@ log = logging.getLogger("pgflow")
 
 
 class SqlFlows(Loop):
-    """Calls `pgflow.work`. It keeps the connection of the call under way.
+    """Calls `pgflow.work_until`. It keeps the connection of the call under way.
 
     Args:
         queues: Queues that the worker serves.
@@ -72,7 +74,12 @@ class SqlFlows(Loop):
         connection = await connect_async(self._connect, "pgflow sql")
         self._connection = connection
         try:
-            await connection.execute(flow_calls.WORK, (self._queues,))
+            step: dict[str, Any] | None = {}
+            while step is not None:
+                cursor = await connection.execute(flow_calls.WORK, (json.dumps(step), self._queues))
+                (step,) = await cursor.fetchone() or (None,)
+                if step is not None:
+                    step = await self._run_timed(connection, step)
         except asyncio.CancelledError:
             # The server has aborted the call, which may have held a run.
             await quietly(run_async(connection, flow_calls.reap_sessions()))
@@ -80,3 +87,15 @@ class SqlFlows(Loop):
         finally:
             self._connection = None
             await connection.close()
+
+    async def _run_timed(
+        self, connection: psycopg.AsyncConnection[Any], step: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Run a step that has a timeout, in a statement of its own: only that is timed."""
+        await run_async(connection, flow_calls.limit_statements(step["timeout"]))
+        try:
+            step = await run_async(connection, flow_calls.run_timed(step))
+        except psycopg.errors.QueryCanceled:
+            log.debug("a step was done, and not committed, as its timeout was over")
+        await run_async(connection, flow_calls.limit_statements(0))
+        return step

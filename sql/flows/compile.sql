@@ -252,31 +252,36 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  word text;
+  seconds numeric;
 begin
   opts := '{}';
   stop := i + 1;
-  if low[stop] = 'retry' then
-    if low[stop + 1] !~ e'^\\d{1,6}$' then
-      perform pgflow.flow_fail_(body, places[stop + 1], 'retry takes a number of further tries');
+  while low[stop] in ('retry', 'every', 'timeout') and not opts ? low[stop] loop
+    word := low[stop];
+    if word = 'retry' then
+      if low[stop + 1] !~ e'^\\d{1,6}$' then
+        perform pgflow.flow_fail_(body, places[stop + 1], 'retry takes a number of further tries');
+      end if;
+      opts := opts || jsonb_build_object('retry', low[stop + 1]::int);
+    else
+      begin
+        seconds := extract(epoch from replace(btrim(
+          case when left(low[stop + 1], 1) = '''' then low[stop + 1] end, ''''), '''''', '''')::interval);
+      exception when data_exception then
+        seconds := null;
+      end;
+      if coalesce(seconds, -1) < (word = 'timeout')::int * 0.001 or seconds > 2000000 then
+        perform pgflow.flow_fail_(body, places[stop + 1], format('%s takes an interval in quotes: %1$s ''10 s''', word));
+      end if;
+      opts := opts || jsonb_build_object(word, trim_scale(seconds));
     end if;
-    opts := jsonb_build_object('retry', low[stop + 1]::int);
     stop := stop + 2;
-  end if;
-  if low[stop] = 'every' then
-    begin
-      opts := opts || jsonb_build_object('every', extract(epoch from replace(btrim(
-        case when left(low[stop + 1], 1) = '''' then low[stop + 1] end, ''''), '''''', '''')::interval));
-    exception when data_exception then
-      opts := '{"every": null}';
-    end;
-    if coalesce((opts->>'every')::numeric, -1) < 0 then
-      perform pgflow.flow_fail_(body, places[stop + 1], 'every takes an interval in quotes: every ''10 s''');
-    end if;
-    stop := stop + 2;
-  end if;
+  end loop;
   if low[stop] is distinct from ':' then
     perform pgflow.flow_fail_(body, coalesce(places[stop], places[i]),
-      'a step begins as: name [retry 3 [every ''10 s'']]:');
+      'a step begins as: name [timeout ''5 s''] [retry 3 [every ''10 s'']]:');
   end if;
 end
 $$;

@@ -15,12 +15,14 @@
 --   loops       of a lock: {call: that of the block, key, fence}
 --   tries       failed attempts of the step at hand; `strikes` are those of them that count against its `retry`
 
-create or replace function pgflow.is_transient_(sqlstate text)
+create or replace function pgflow.is_transient_(error jsonb)
 returns boolean
 language sql
 immutable
-return sqlstate in ('40001', '40P01', '55P03', '57014', '25006') or left(sqlstate, 2) in ('08', '53', '57', '58');
-comment on function pgflow.is_transient_(text)
+return error->>'type' is distinct from 'StepTimeout' and (
+  error->>'sqlstate' in ('40001', '40P01', '55P03', '57014', '25006')
+  or left(error->>'sqlstate', 2) in ('08', '53', '57', '58'));
+comment on function pgflow.is_transient_(jsonb)
   is 'True if an error says nothing about the statement: it is tried again, and not counted';
 
 create or replace function pgflow.mark_(f pgflow.flow_frame)
@@ -148,7 +150,7 @@ begin
   select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
   if kind = 'a' then
     f.tries := f.tries + 1;
-    f.strikes := f.strikes + (not pgflow.is_transient_(payload->>'sqlstate'))::int;
+    f.strikes := f.strikes + (not pgflow.is_transient_(payload))::int;
     return f;
   end if;
   if kind not in ('t', 's', 'k') then

@@ -113,7 +113,8 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select pgflow.flow_name_(low[i]) is not null
-    and (low[i + 1] = ':' or low[i + 1] = 'retry' and low[i + 2] ~ e'^\\d' and low[i] <> 'undo')
+    and (low[i + 1] = ':' or low[i] <> 'undo'
+      and (low[i + 1] = 'retry' and low[i + 2] ~ e'^\\d' or low[i + 1] = 'timeout' and low[i + 2] ~ '^'''))
 $$;
 comment on function pgflow.flow_is_label_(text[], int) is 'True if the statement at a token begins a step';
 

@@ -991,9 +991,7 @@ def test_only_what_is_called_from_outside_runs_with_the_owners_rights(installed)
         select p.oid::regprocedure::text from pg_proc p
         where p.pronamespace = 'pgflow'::regnamespace and p.prosecdef = (p.proname like '%\\_')
           -- but for what makes functions for its caller, and what commits
-          and p.proname not in ('create_workflow', 'drop_workflow', 'work')
-          -- What makes functions for its caller, and what commits.
-          and p.proname not in ('create_workflow', 'drop_workflow', 'work')
+          and p.proname not in ('create_workflow', 'drop_workflow', 'work', 'work_until')
     """
     assert installed.execute(query).fetchall() == []
 
