@@ -2451,7 +2451,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 9a0b51aa119a0568f1ee1dc5e4ba28ea
+  md5 431c2c0fc294d5a40f3cb29dcf4413f5
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -3304,7 +3304,7 @@ function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAU
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b4d5f792c2c60d0a392e01a70124b0e0
+  md5 e7d6b8f97efba253d1a58b3965082dc1
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3909,17 +3909,29 @@ function pgflow.flow_ask_(c jsonb, body text, low text[], places integer[], i in
   set search_path=pg_catalog, pg_temp
   md5 75822117f84c57632865d35f0ddc2830
 
+function pgflow.flow_begin_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- begin: a block, which may have a handler of its own
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5da357fd16f411d1c805b8d3e8aacb11
+
 function pgflow.flow_branch_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- elsif, else, and when of a case or a handler: the next branch
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 f8fc3094ea46f5cc611c198285dc26e6
+  md5 b041cd987ba5a9d1990b55103de16be4
 
 function pgflow.flow_case_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- case: begins a block
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 39af2a467a9f6482a818abcd05d563f5
+
+function pgflow.flow_close_(what text) returns text, owner pgflow_owner
+  -- Words that close a block
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 7d301c54c8acde56695651764fede360
 
 function pgflow.flow_count_(c jsonb) returns integer, owner pgflow_owner
   -- Number of nodes so far
@@ -3932,6 +3944,12 @@ function pgflow.flow_cut_(body text, places integer[], i integer, stop integer) 
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 d7335bd67959a381541d7cdb11018199
+
+function pgflow.flow_declare_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
+  -- declare: variables of a block, which are kept with all others and set each time that it begins
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 4ca96daf40f279c9fe7da0a9e020df83
 
 function pgflow.flow_declared_(body text, low text[], places integer[], workflow text, parameters jsonb, schemas name[], OUT variables jsonb, OUT nodes jsonb, OUT begins integer) returns record, owner pgflow_owner
   -- Variables of a workflow, the node that sets them, and the token at which its text begins
@@ -3955,7 +3973,7 @@ function pgflow.flow_end_(c jsonb, body text, low text[], places integer[], i in
   -- end: closes a block, or the text
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 6279c58dfe4f8cd9783fa77fb6f17233
+  md5 40722dccf00fe28abd4fd259582a63a2
 
 function pgflow.flow_end_branch_(c jsonb) returns jsonb, owner pgflow_owner
   -- Ends a branch of an if, a case or a handler
@@ -3970,10 +3988,10 @@ function pgflow.flow_event_(c jsonb, body text, low text[], places integer[], i 
   md5 435048a484aac0f51e5611331a1ea02a
 
 function pgflow.flow_exception_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
-  -- exception: begins the handler of the workflow
+  -- exception: begins the handler of a block, or of the workflow
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 a1d72060cd4d1aaa891474faa1a49396
+  md5 68d51bbaad293df963d96c2b3d2d90e1
 
 function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Refuses (PF003) the text of a workflow, with line and column
@@ -3997,7 +4015,7 @@ function pgflow.flow_gather_(step jsonb, body text, low text[], places integer[]
   -- The step at hand with one more statement of SQL
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 463451a99fb845a642da88a3c837f309
+  md5 9d9cf0ac7e43a01a4cf39a54714d60dc
 
 function pgflow.flow_has_(variables jsonb, name text) returns boolean, owner pgflow_owner
   -- True if a variable of this name is declared
@@ -4051,7 +4069,7 @@ function pgflow.flow_leave_(c jsonb, body text, low text[], places integer[], i 
   -- exit and continue: leave a loop, or a round of it, and give back the locks in between
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 30bb37dc513a9f68198ce2405c434983
+  md5 e41f27f383c021706f1f149f276755f5
 
 function pgflow.flow_line_(body text, place integer) returns integer, owner pgflow_owner
   -- The line of a position in a text
@@ -4099,7 +4117,7 @@ function pgflow.flow_place_word_(c jsonb, body text, low text[], places integer[
   -- Compiles one statement that is no SQL, or the head of its block, by the word that it begins with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 d02e9fa5aec19e357f0a942f475ebec2
+  md5 b75a3bfa7cfa40009bca9629adf029f9
 
 function pgflow.flow_publish_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- publish: an event, in a step of its own
@@ -4111,13 +4129,13 @@ function pgflow.flow_raise_(c jsonb, body text, low text[], places integer[], i 
   -- raise: the error that a handler has
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 07ffd4be6f0c871e8a0b10a92c8778ba
+  md5 255a53d6d6ff9b4ecd2bbcfc0adef724
 
 function pgflow.flow_refuse_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- Refuses (PF003) what cannot stand between steps
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 78d79aa56d9bc093adb187e1532857bf
+  md5 218cb797092930fa3960312fb8854a2d
 
 function pgflow.flow_return_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- return: the result of the run
@@ -4166,7 +4184,7 @@ function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::int
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 10b2a9e1c0ca18669f4c812f407b0418
+  md5 dfd120fd796ff8a87bb9e265ba278b01
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4174,7 +4192,7 @@ function pgflow.flow_span_(low text[], i integer, OUT stop integer, OUT is_durab
   -- The last token of the statement at a token, null if it has no end; and whether something durable is in it
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 ee436cbec44c8d933f155e6f171524e1
+  md5 f1104b1ed9834abfe52fcb6992498b65
 
 function pgflow.flow_spend_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- spend: out of the budget of the run
@@ -4204,7 +4222,7 @@ function pgflow.flow_stop_(low text[], i integer) returns integer, owner pgflow_
   -- The last token of the statement at a token, or of the head of its block; null if it has none
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 8502ed63be24ee68941994729a6cffe3
+  md5 5cc4bc9a33c8d8e1c39e7747e44ff6b9
 
 function pgflow.flow_tokens_(body text, OUT tokens text[], OUT low text[], OUT places integer[]) returns record, owner pgflow_owner
   -- Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments
@@ -4270,7 +4288,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 962faa4e3ad4797d8a216762b9034887
+  md5 bf608db73a0d992ea0d2ed5923ae72fd
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -4859,6 +4877,12 @@ function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns 
   set search_path=pg_catalog, pg_temp
   md5 67e10f97f26a494f90d3ab886236718c
 
+function pgflow.leave_block_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, chain bigint, try integer, OUT wake jsonb) returns record, owner pgflow_owner
+  -- Goes on with the handler of a block that has failed, once what was done in it is taken back
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a1f0cce45daafde4b040ea105c28fb8e
+
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
   plpgsql volatile
@@ -4956,7 +4980,7 @@ function pgflow.let_go_(INOUT f pgflow.flow_frame, worker_id integer, token bigi
   -- Gives back and up, before the handler of a workflow, what it has held and waited for
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a71efd0c4194e3d0d35f91521aab98bb
+  md5 268e99e2e8f50080cad030b38d2669ac
 
 function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
   -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
@@ -5207,7 +5231,7 @@ function pgflow.new_gate_(f pgflow.flow_frame, node pgflow.flow_node, call integ
   -- A gate that is to be asked, as a question names it
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 e34f0c2487d08ba02c97fa90df8134c4
+  md5 01f77333b8e1c8155f31c1b9ab5493a1
 
 function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns TABLE(name text, worker_id integer, declared jsonb), owner pgflow_owner
   -- The valid declaration of each schedule, or of these: the youngest of those by living workers
@@ -5400,6 +5424,12 @@ function pgflow.only_messages_(chains bigint[], runs bigint[]) returns TABLE(cha
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   md5 c92f9f16dbf731135b2d52b0f25a1e70
+
+function pgflow.open_block_(f pgflow.flow_frame) returns integer, owner pgflow_owner
+  -- The inmost block with a handler that a run is in
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 28ece1a6ba72acfb1bae0b4a2a387c86
 
 function pgflow.open_children_(me bigint) returns jsonb, owner pgflow_owner
   -- Chains of children of a run that have not ended and were not cancelled
@@ -7253,6 +7283,12 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 de45e4d2fec1868a0f1293cab272986b
+
+function pgflow.withdraw_(f pgflow.flow_frame, worker_id integer, token bigint) returns pgflow.flow_frame, owner pgflow_owner
+  -- Withdraws the gate or the wait that is open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6e13bd1c43786a4181a6fb3ddc7df6e2
 
 function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
   -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects

@@ -10,6 +10,7 @@
 --   run     a child                                each    a child for each row
 --   note    the state of the run, or a value of a stream
 --   spend   out of the budget of the run           rethrow the error that the handler has
+--   try     a block, with its handler as `alt`      leave   its end
 --   goto    to `next`                              return  the result of the run
 --
 -- The function takes the number of a node and all variables, declared by their types and filled from the run's
@@ -170,7 +171,8 @@ begin
   from jsonb_array_elements(program->'variables') with ordinality as e (v, n);
   made := format('<<%s>> declare _l record; %s begin select * into _l from pg_catalog.jsonb_to_record(_in) as '
     '_j(%s); %s case _node',
-    label, all_of, kept_types, assigned);
+    label, all_of || ' sqlerrm text; sqlstate text;', kept_types, assigned || format(
+      ' sqlerrm := %s.error->>''message''; sqlstate := %1$s.error->>''sqlstate'';', label));
   for node in
     select n.pc, n.node->>'code' as code, (n.node->>'line')::int as line
     from jsonb_array_elements(program->'nodes') with ordinality as n (node, pc)
@@ -348,6 +350,9 @@ begin
     perform pgflow.flow_fail_(body, places[i], 'the statement does not end with ;');
   elsif low[i] in ('commit', 'rollback', 'savepoint') then
     perform pgflow.flow_fail_(body, places[i], format('%s is not for a step: pgflow commits it', low[i]));
+  elsif low[i] = 'get' and low[i + 1] = 'stacked' then
+    perform pgflow.flow_fail_(body, places[i], 'a handler between steps has no diagnostics',
+      'The variable error has message, sqlstate, detail, type, step and line; sqlerrm and sqlstate are there too.');
   end if;
   step := coalesce(step, jsonb_build_object('op', 'step', 'name', 'line ' || pgflow.flow_line_(body, places[i])));
   if not step ? 'at' then
@@ -474,7 +479,7 @@ begin
   if not c ? 'is_over' then
     name := nullif(c->'stack'->-1->>'what', 'handler');
     perform pgflow.flow_fail_(body, coalesce((c->'stack'->-1->>'at')::int, length(body)),
-      coalesce(name || ' is not closed by end ' || replace(name, 'lock', 'loop'), 'the last end is missing'));
+      coalesce(name || ' is not closed by ' || pgflow.flow_close_(name), 'the last end is missing'));
   end if;
   return jsonb_build_object('workflow', c->'workflow', 'parameters', parameters, 'handler', c->'handler',
     'nodes', pgflow.flow_finish_(c, body), 'signature', signature, 'body', body, 'schemas', c->'schemas', 'variables',

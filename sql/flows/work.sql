@@ -360,7 +360,50 @@ $$;
 comment on function pgflow.spend_(pgflow.flow_frame, pgflow.flow_node, int, bigint, bigint, jsonb)
   is 'Has the budget of a run allow what it spends, and charges it: both, or neither';
 
-create or replace function pgflow.let_go_(inout f pgflow.flow_frame, worker_id int, token bigint, out wake jsonb)
+create or replace function pgflow.leave_block_(
+  inout f pgflow.flow_frame, worker_id int, token bigint, chain bigint, try int, out wake jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  handler int := (f.loops->try::text->>1)::int;
+  held record;
+  asked record;
+begin
+  wake := '[]';
+  for held in select l.node from pgflow.held_locks_(f) l where l.node::int > try order by l.call desc loop
+    select a.* into asked
+    from pgflow.ask_flow_(f, worker_id, token, chain, jsonb_build_object('give_back', held.node), '[]') a;
+    f := asked.f;
+    wake := wake || asked.wake;
+    if f.error ? 'cancelled' then
+      return;
+    end if;
+  end loop;
+  f := pgflow.withdraw_(f, worker_id, token);
+  delete from pgflow.flow_item i where i.run_id = f.run_id and i.pc between try and handler;
+  f.state := f.loops->try::text->>2;
+  f.loops := (select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(f.loops) e where e.key::int < try);
+  f.pc := handler;
+end
+$$;
+comment on function pgflow.leave_block_(pgflow.flow_frame, int, bigint, bigint, int)
+  is 'Goes on with the handler of a block that has failed, once what was done in it is taken back';
+
+create or replace function pgflow.open_block_(f pgflow.flow_frame)
+returns int
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select max(e.key::int) from jsonb_each(f.loops) e where jsonb_typeof(e.value) = 'array'
+$$;
+comment on function pgflow.open_block_(pgflow.flow_frame) is 'The inmost block with a handler that a run is in';
+
+create or replace function pgflow.withdraw_(f pgflow.flow_frame, worker_id int, token bigint)
+returns pgflow.flow_frame
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -373,6 +416,18 @@ begin
   end loop;
   perform pgflow.close_gates_(array[f.run_id]);
   perform pgflow.forget_events_(array[r.chain_id]) from pgflow.run r where r.run_id = f.run_id;
+  return f;
+end
+$$;
+comment on function pgflow.withdraw_(pgflow.flow_frame, int, bigint) is 'Withdraws the gate or the wait that is open';
+
+create or replace function pgflow.let_go_(inout f pgflow.flow_frame, worker_id int, token bigint, out wake jsonb)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  f := pgflow.withdraw_(f, worker_id, token);
   wake := to_jsonb(pgflow.end_locks_(array[f.run_id], pgflow.now_()));
   f.loops := '{}';
 end
@@ -467,7 +522,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select jsonb_build_object('call', call, 'name', node.name, 'request', (value->'request')::text, 'hash',
     encode(sha256(convert_to((value->'request')::text, 'UTF8')), 'hex'), 'approvers', value->'approvers', 'quorum',
-    value->'quorum', 'timeout', least(greatest((value->>'timeout')::float8, 0.001), 3e9), 'on_timeout', 'expire',
+    value->'quorum', 'timeout', case when value->>'timeout' is not null
+      then least(greatest((value->>'timeout')::float8, 0.001), 3e9) end, 'on_timeout', 'expire',
     'escalate', jsonb '[]', 'needs_value', false, 'shape', true,
     'key', format('%s/%s/%s', pgflow.own_stem_(r.root, r.generation), replace(node.name, '/', '_'), call))
   from pgflow.run r where r.run_id = f.run_id
@@ -604,6 +660,7 @@ declare
   stop text; -- the CALL is to end
   began timestamptz;
   seconds float8; -- timeout of the step that is left to the caller
+  block int; -- the inmost with a handler
   last_seq int;
   state text;
   said text;
@@ -641,21 +698,31 @@ begin
         f := asked.f;
         wake := wake || asked.wake;
       end if;
-      if f.undo <> '{}' then
+      block := case when not f.error ? 'cancelled' then pgflow.open_block_(f) end;
+      if cardinality(f.undo) > coalesce((f.loops->block::text->>0)::int, 0) then
         f.pc := f.undo[cardinality(f.undo)];
-      elsif f.error ? 'cancelled' or f.error ? 'is_last' or flow.handler is null then
+      elsif block is null and (f.error ? 'cancelled' or f.error ? 'is_last' or flow.handler is null) then
         value := pgflow.end_flow_(f, worker_id, token, chain_id,
           case when f.error ? 'cancelled' then 'cancelled' else 'failed' end, f.error->>'cancelled', null,
           case when not f.error ? 'cancelled' then f.error - 'is_last' end);
         return jsonb_build_object('place', 'ended', 'steps', steps, 'wake', wake || (value->'wake'));
       else
-        select g.* into asked from pgflow.let_go_(f, worker_id, token) g;
-        f := asked.f;
-        wake := wake || asked.wake;
-        f.pc := flow.handler;
-        f.state := 'handling';
-        f.vars := f.vars || jsonb_build_object('error', f.error);
-        f.news := f.news || jsonb_build_object('error', f.error);
+        error := f.error - 'is_last';
+        if block is not null then
+          select g.* into asked from pgflow.leave_block_(f, worker_id, token, chain_id, block) g;
+          f := asked.f;
+          wake := wake || asked.wake;
+          continue when f.error ? 'cancelled';
+        else
+          select g.* into asked from pgflow.let_go_(f, worker_id, token) g;
+          f := asked.f;
+          wake := wake || asked.wake;
+          f.pc := flow.handler;
+          f.state := 'handling';
+        end if;
+        f.vars := f.vars || jsonb_build_object('error', error);
+        f.news := f.news || jsonb_build_object('error', error);
+        f.error := null;
         f.is_marked := false;
       end if;
     end if;
@@ -723,6 +790,14 @@ begin
     when 'set' then
       f.news := f.news || pgflow.changes_(f.vars, value);
       f.vars := value;
+      f.pc := node.next;
+      f.is_marked := false;
+    when 'try' then
+      f.loops := f.loops || jsonb_build_object(f.pc::text, jsonb_build_array(cardinality(f.undo), node.alt, f.state));
+      f.pc := node.next;
+      f.is_marked := false;
+    when 'leave' then
+      f.loops := f.loops - (node.opts->>'try');
       f.pc := node.next;
       f.is_marked := false;
     when 'goto', 'test' then
