@@ -3149,6 +3149,14 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   set search_path=pg_catalog, pg_temp
   md5 d986e42c95e716a8d03006f947bbdc5b
 
+function pgflow.check_workflow(workflow text, version integer DEFAULT NULL::integer) returns TABLE(line integer, sqlstate text, message text, hint text), owner pgflow_owner
+  -- Errors that plpgsql_check finds in the steps of a workflow in SQL: unknown tables, columns and functions, and wrong types, each with its line; PF006 where that extension is not installed
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 3a8d2ec991ceb95f7bcca296a6eda4d5
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
   sql stable
@@ -3375,7 +3383,7 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d90bbf31dfa3d0de7419178caa2b1186
+  md5 5190e1cdf6af8db836ee1fd53771f0fb
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3559,6 +3567,18 @@ function pgflow.discharge_(me bigint, call integer, verdict text, why text, said
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 aa1f104e0416220b3b04b9b1797e7b7e
+
+function pgflow.draw_workflow(workflow text, version integer DEFAULT NULL::integer) returns text, owner pgflow_owner
+  -- A version of a workflow in SQL, the current one if none is named, as a picture in the language of Mermaid. PF001 if there is none, PF021 if you may not see it
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 dbfc5806c7334328ea633cab53f810d4
+  grant execute to pgflow_approver
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_speaker
 
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
@@ -3919,7 +3939,7 @@ function pgflow.flow_branch_(c jsonb, body text, low text[], places integer[], i
   -- elsif, else, and when of a case or a handler: the next branch
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 b041cd987ba5a9d1990b55103de16be4
+  md5 b576b3a75d0e30bb13b3102e106ae0e7
 
 function pgflow.flow_case_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- case: begins a block
@@ -4003,7 +4023,7 @@ function pgflow.flow_finish_(c jsonb, body text) returns jsonb, owner pgflow_own
   -- The nodes of a workflow with its compensations, each with its line, its code and the node after it
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 cf88ce7cc838ae1d62f4712ce79b3310
+  md5 819d829819763910556212f0eaa95732
 
 function pgflow.flow_for_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- for: begins a loop over rows or numbers
@@ -5643,6 +5663,12 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, afte
   set enable_seqscan=off
   set enable_bitmapscan=off
   md5 88c4730022934ed3986c578db0d09146
+
+function pgflow.picture_of_(node pgflow.flow_node) returns text, owner pgflow_owner
+  -- A node in the language of Mermaid
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 811a2ba4156288fe7722a3b0fe509c79
 
 function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq integer, lane_id integer), owner pgflow_owner
   -- The place of every open run

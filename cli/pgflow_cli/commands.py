@@ -50,8 +50,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Runs files that create workflows in SQL: all, or none.",
         ),
         "flow": (
-            "files.sqlflows:flow",
-            "Lists workflows in SQL, or shows one with its text.",
+            "files.flow:flow",
+            "Lists workflows in SQL, or shows one.",
         ),
     },
     "Declared workflows": {

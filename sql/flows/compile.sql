@@ -384,8 +384,8 @@ begin
   end loop;
   return (
     select jsonb_agg(
-      case when e.node ? 'expr' then jsonb_build_object('code', format(
-        'return pg_catalog.to_jsonb(coalesce((%s)::boolean, false));', e.node->>'expr')) else '{}' end
+      case when e.node ? 'expr' then jsonb_build_object('opts', jsonb_build_object('if', left(e.node->>'expr', 100)),
+        'code', format('return pg_catalog.to_jsonb(coalesce((%s)::boolean, false));', e.node->>'expr')) else '{}' end
       || case when e.node ? 'at' then jsonb_build_object('line', pgflow.flow_line_(body, (e.node->>'at')::int))
         else '{}' end
       || jsonb_build_object('next', n + 1) || e.node - '{expr,at,from}'::text[] order by n)

@@ -225,7 +225,7 @@ begin
   end if;
   c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'test', 'at', places[i]) || case
     -- Only plpgsql itself knows the names of conditions.
-    when is_handler then jsonb_build_object('code', format('begin raise exception using message = ''-'', errcode = '
+    when is_handler then jsonb_build_object('opts', jsonb_build_object('if', left('when ' || expr, 100)), 'code', format('begin raise exception using message = ''-'', errcode = '
       'coalesce(%I.error->>''sqlstate'', ''P0001''); exception when %s then return ''true''; '
       'when others or query_canceled or assert_failure then return ''false''; end;', c->>'workflow', expr))
     when coalesce(top->>'subject', '') <> '' then jsonb_build_object('expr', format('(%s) in (%s)', top->>'subject',

@@ -179,7 +179,14 @@ begin
   end if;
   execute format('comment on function %s is %L', function, 'Made by pgflow.create_workflow: '
     || encode(sha256(convert_to(jsonb_build_array(program, function)::text, 'UTF8')), 'hex'));
-  return format('%s is version %s', workflow, pgflow.record_flow(program, function));
+  next := pgflow.record_flow(program, function);
+  if exists (select from pg_extension e where e.extname = 'plpgsql_check') then
+    -- What is not there yet may be made by then, perhaps by a step: so this does not refuse.
+    for known in select c.line, c.message, c.hint from pgflow.check_workflow(workflow) c loop
+      raise warning using message = format('line %s: %s', known.line, known.message), hint = coalesce(known.hint, '');
+    end loop;
+  end if;
+  return format('%s is version %s', workflow, next);
 end
 $$;
 comment on function pgflow.create_workflow(text, text, name[])

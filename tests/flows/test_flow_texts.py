@@ -352,7 +352,7 @@ WRONG = {
     "begin for a in reverse 3 .. 1 loop b: null; end loop; end": "line 1, column 7: a loop with steps in it is written as: for variable in query loop, or in 1 .. 10 loop",
     "begin exit; end": "line 1, column 7: exit stands in no loop",
     "begin else a: null; end": "line 1, column 7: else belongs to no if",
-    "begin begin a: sleep '1 s'; end; end": "line 1, column 7: a block with something durable in it needs no begin and end",
+    "begin begin a: sleep '1 s'; end; end": "line 1, column 13: the step a has no statement",
     "begin commit; end": "line 1, column 7: commit is not for a step: pgflow commits it",
     "begin raise; end": "line 1, column 7: raise alone is for the handler of an exception",
     "begin return next 1; end": "line 1, column 7: a workflow returns one value: no return next",

@@ -1,32 +1,19 @@
-"""``pgflow apply`` and ``pgflow flow``: files become workflows in SQL, which are shown."""
+"""``pgflow apply``: files become workflows in SQL."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
+from pgflow_cli.look.database import Dsn, fetch, opened
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import (
-    AsJson,
-    Column,
-    Form,
-    age,
-    choose_form,
-    plain,
-    print_one,
-    print_rows,
-)
+from pgflow_cli.look.output import AsJson, Form, choose_form, plain, print_one
 
 if TYPE_CHECKING:
     from pgflow.inspect import SqlFlowRow
-
-_COLUMNS = (
-    "workflow", "version", "is_current", "open_runs", "definer", "signature", "body", "created_at",
-)  # fmt: skip
 
 
 def apply(
@@ -106,8 +93,8 @@ def _said(
         lines.append(f"{name} {verb} version {flow.version}")
         if dry_run and was is not None:
             lines += difflib.unified_diff(
-                _text(was),
-                _text(flow),
+                text_of(was),
+                text_of(flow),
                 f"{name}@{was.version}",
                 f"{name}@{flow.version}",
                 lineterm="",
@@ -115,35 +102,6 @@ def _said(
     return lines
 
 
-def _text(flow: SqlFlowRow) -> list[str]:
+def text_of(flow: SqlFlowRow) -> list[str]:
+    """Return the lines of a workflow: its signature, and its text."""
     return [flow.signature, *(flow.body or "").strip("\n").splitlines()]
-
-
-def flow(
-    name: Annotated[str | None, typer.Argument(help="Name of a workflow in SQL.")] = None,
-    *,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
-) -> None:
-    """Lists workflows in SQL, or shows one with its text."""
-    with opened(dsn) as connection:
-        from pgflow import inspect
-
-        found = fetch(connection, inspect.list_sql_flows(name))
-        now = database_now(connection)
-    if name is not None and not found:
-        raise Mistake(f"no workflow in SQL is named {name!r}: `pgflow flow` lists them")
-    form = choose_form(as_json=as_json)
-    columns = [
-        Column("WORKFLOW", lambda row: plain(row["workflow"]), takes_rest=True),
-        Column("VERSION", lambda row: plain(row["version"]), right=True),
-        Column("CURRENT", lambda row: plain("yes" if row["is_current"] else "")),
-        Column("OPEN RUNS", lambda row: plain(row["open_runs"]), right=True),
-        Column("DEFINER", lambda row: plain(row["definer"])),
-        Column("MADE", lambda row: plain(age(row["created_at"], now)), right=True),
-    ]
-    rows: list[dict[str, Any]] = [as_row(one) for one in found]
-    print_rows(form, columns, rows, names=_COLUMNS, empty="There are no workflows in SQL.")
-    if name is not None and form is Form.TABLE:
-        current = next((one for one in found if one.is_current), found[-1])
-        typer.echo("\n" + "\n".join(_text(current)))
