@@ -1,8 +1,11 @@
 """pgflow: durable execution with nothing but the Postgres you already have.
 
-The public surface is what this module names. ``pgflow.sync`` holds the twins for sync workflows,
-``pgflow.inspect`` the readers of the database, ``pgflow.testing`` the testing kit,
-``pgflow.sqlalchemy`` and ``pgflow.django`` the integrations.
+This module names what you use every day. ``pgflow.authority``, ``pgflow.decisions``,
+``pgflow.effects``, ``pgflow.entities``, ``pgflow.errors``, ``pgflow.events``,
+``pgflow.extensions``, ``pgflow.queues`` and ``pgflow.updates`` hold the rest, ``pgflow.sync`` the
+twins for sync workflows; ``import pgflow`` brings them along. ``pgflow.inspect`` has the readers of
+the database, ``pgflow.testing`` the testing kit, ``pgflow.sqlalchemy`` and ``pgflow.django``
+the integrations.
 """
 
 from typing import TYPE_CHECKING, Any

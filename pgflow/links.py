@@ -7,7 +7,7 @@ The answer uses the link up, since the gate is closed then. The database decides
 its own clock: the rights of the approver, changes of the request, and the expiry.
 
 Keys have names, so that you can rotate them: the current key signs, and all keys verify. Removing a
-key voids its links.
+key voids its links. It needs ``pip install "pgflow-engine[links]"``.
 
 Example::
 
@@ -25,8 +25,6 @@ Example::
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import hmac
 import html
@@ -36,6 +34,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
+
+from itsdangerous import Signer
+from itsdangerous.encoding import base64_decode, base64_encode
 
 from pgflow._asgi import Asgi, Receive, Scope, Send, live
 from pgflow._model.envelopes import open_value
@@ -99,19 +100,23 @@ class LinkKeys:
     """
 
     def __init__(self, keys: Mapping[str, str | bytes], *, current: str | None = None) -> None:
-        self._keys = {
+        secrets = {
             name: key.encode() if isinstance(key, str) else key for name, key in keys.items()
         }
-        if not self._keys:
+        if not secrets:
             raise InvalidArgument("links need a key to sign them")
-        short = [name for name, key in self._keys.items() if len(key) < MIN_KEY_BYTES]
+        short = [name for name, key in secrets.items() if len(key) < MIN_KEY_BYTES]
         if short:
             raise InvalidArgument(
                 f"key {short[0]!r} of links is shorter than {MIN_KEY_BYTES} bytes"
             )
-        self._current = list(self._keys)[-1] if current is None else current
-        if self._current not in self._keys:
+        self._current = list(secrets)[-1] if current is None else current
+        if self._current not in secrets:
             raise InvalidArgument(f"current={self._current!r} is not among the keys of links")
+        self._signers = {
+            name: Signer(key, b"pgflow.links", key_derivation="hmac", digest_method=hashlib.sha256)
+            for name, key in secrets.items()
+        }
 
     def sign(
         self, gate: str, payload_hash: str, verdict: LinkVerdict, by: str, until: datetime
@@ -138,8 +143,8 @@ class LinkKeys:
         if until.tzinfo is None:
             raise InvalidArgument("until of a link must have a time zone")
         said = [self._current, gate, payload_hash, verdict, by, until.astimezone(UTC).isoformat()]
-        body = _encode(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode())
-        return f"{body}.{_encode(self._mac(self._current, body))}"
+        body = base64_encode(json.dumps(said, ensure_ascii=False, separators=(",", ":")))
+        return self._signers[self._current].sign(body).decode()
 
     def read(self, token: str) -> Link:
         """Return the content of a link, even if it has expired.
@@ -150,45 +155,26 @@ class LinkKeys:
         Raises:
             InvalidLink: It was altered, or its key is not known.
         """
-        body, _, mac = token.partition(".")
         try:
-            said = _decode(mac)
-            signers = [
-                name for name in self._keys if hmac.compare_digest(self._mac(name, body), said)
-            ]
+            text = token.encode("ascii")
         except ValueError as error:
             raise InvalidLink("this link is not valid") from error
+        body = text.rpartition(b".")[0]
+        # The whole text is compared, not only what it decodes to: a link has one text.
+        signers = [
+            name
+            for name, signer in self._signers.items()
+            if hmac.compare_digest(signer.sign(body), text)
+        ]
         if not signers:
             raise InvalidLink(
                 "this link was altered, or it was signed with a key that is not known"
             )
         # Nothing of it is looked at before here.
-        key_id, gate, payload_hash, verdict, by, until = json.loads(_decode(body))
+        key_id, gate, payload_hash, verdict, by, until = json.loads(base64_decode(body))
         if key_id not in signers:  # two keys of one secret are two keys
             raise InvalidLink("this link was signed with a key that is not known")
         return Link(gate, payload_hash, verdict, by, datetime.fromisoformat(until), key_id)
-
-    def _mac(self, key_id: str, body: str) -> bytes:
-        return hmac.new(
-            self._keys[key_id], b"pgflow link 1 " + body.encode(), hashlib.sha256
-        ).digest()
-
-
-def _encode(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _decode(text: str) -> bytes:
-    """Decode a text of :func:`_encode`. Raises ValueError for any other."""
-    try:
-        data = base64.b64decode(
-            text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True
-        )
-    except binascii.Error as error:
-        raise ValueError("no base64") from error
-    if _encode(data) != text:  # one text for each link
-        raise ValueError("no base64 of ours")
-    return data
 
 
 # ---------------------------------------------------------------- the web

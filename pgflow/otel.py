@@ -41,8 +41,9 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
         'pgflow.otel needs OpenTelemetry: pip install "pgflow-engine[otel]"'
     ) from error
 
-from pgflow import Interceptor, Operation, RunInfo, StartOptions, __version__
+from pgflow import RunInfo, StartOptions, __version__
 from pgflow._flow.interceptor import checking, outcome_of, replaying
+from pgflow.extensions import Interceptor, Operation
 from pgflow.inspect import derive_ids
 from pgflow.texts import without_secrets
 

@@ -1,8 +1,8 @@
-"""Sinks: places outside of the engine to which a :class:`pgflow.Relay` brings events.
+"""Sinks: places outside of the engine to which a :class:`pgflow.events.Relay` brings events.
 
 Each takes an event at least once, always under the same number. :class:`Http` and
 :class:`RedisStream` need the extras ``http`` and ``redis``. A sink of your own is any object with
-the two methods of :class:`pgflow.Sink`.
+the two methods of :class:`pgflow.events.Sink`.
 
 Example::
 

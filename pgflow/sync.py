@@ -60,7 +60,7 @@ def sleep(delay: Duration) -> None:
 def serve(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
-    """Serve updates of the running workflow, one at a time; see :func:`pgflow.serve`."""
+    """Serve updates of the running workflow, one at a time; see :func:`pgflow.updates.serve`."""
     _updates.serve_sync(state, until=until, timeout=timeout)
 
 
@@ -235,8 +235,8 @@ def gate(
     notify: Step[[GateRequest], Any] | None = None,
     verify: Step[[Any], bool] | None = None,
 ) -> Any:
-    """Ask for approval and wait for an authorised answer; see :func:`pgflow.gate`."""
-    sync_scope("pgflow.sync.gate()", "pgflow.gate()")
+    """Ask for approval and wait for an authorised answer; see :func:`pgflow.authority.gate`."""
+    sync_scope("pgflow.sync.gate()", "pgflow.authority.gate()")
     asked = _gates.ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
     return _gates.gate_sync(asked, notify, verify)
 
@@ -255,7 +255,7 @@ def lock(
 
 
 def publish(topic: str, payload: Any, *, key: str | None = None) -> int:
-    """Publish an event; see :func:`pgflow.publish`."""
+    """Publish an event; see :func:`pgflow.events.publish`."""
     return publish_sync(topic, payload, key)
 
 
@@ -267,12 +267,12 @@ def wait_for_event(
     after: Event | int | None = None,
     timeout: Duration | None = None,
 ) -> Event:
-    """Wait durably for an event; see :func:`pgflow.wait_for_event`."""
+    """Wait durably for an event; see :func:`pgflow.events.wait_for_event`."""
     return _wait_for_event(topic, match, key, after, timeout)
 
 
 def query(entity: type[S], key: str) -> Snapshot[S]:
-    """Read an entity, without a lock; see :func:`pgflow.query`."""
+    """Read an entity, without a lock; see :func:`pgflow.entities.query`."""
     return query_sync(entity, key)
 
 
@@ -284,6 +284,6 @@ def saga(
     inherits: bool = False,
 ) -> AbstractContextManager[None]:
     """A block whose effects are taken back, the last first, when an exception leaves it; see
-    :func:`pgflow.saga`.
+    :func:`pgflow.effects.saga`.
     """
     return sync_saga(goal=goal, planner=planner, steps=steps, inherits=inherits)

@@ -69,10 +69,8 @@ _NAMES = (
 _HINT = re.compile(r"://|passw|passp|pwd|secret|scram_|identified", re.IGNORECASE)
 # Up to the last @ before a space or quote: masking too much is better than too little.
 _OF_A_USER = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):[^\s'\"<>]*@")
-# A quote is part of such a password; a text that begins like a port is not a password.
-_WITH_A_QUOTE = re.compile(
-    r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):(?!\*\*\*@|\d{1,5}(?:[^\w@]|$))\S*@"
-)
+# A quote may be part of such a password, even behind digits that look like a port.
+_WITH_A_QUOTE = re.compile(r"(\b[A-Za-z][A-Za-z0-9.+-]*://[^\s:/?#@'\"]*):(?!\*\*\*@)\S*@")
 _TOKEN = re.compile(r"(\bhttps?://)[^\s:/?#@'\"]{16,}@", re.IGNORECASE)
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
 _VALUE = r"""'(?:[^'\\]|\\.|'')*'?|"(?:[^"\\]|\\.)*"?|(?:[^\s\\]|\\.)*"""

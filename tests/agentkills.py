@@ -251,7 +251,9 @@ def play(server: str, name: str, wanted: int, minutes: float, seed: int) -> dict
         dsn = servers.dsn_of(server, database)
         servers.install_schema(dsn)
         with psycopg.connect(dsn, autocommit=True) as conn:
-            conn.execute("select pgflow.limit_queue('default', null, 1000)")
+            conn.execute(
+                "select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))"
+            )
             conn.execute("select pgflow.set_pool('play', '{\"usd\": 1000000}', soft => null)")
             for statement in getattr(agent, "TABLES", ()):
                 conn.execute(statement)

@@ -16,6 +16,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import psycopg
 import pytest
 import servers
@@ -52,6 +53,11 @@ if sys.dont_write_bytecode:
 
 # On a machine of CI, whoever names no database gets none: the tests that want the embedded server do.
 os.environ.setdefault("PGFLOW_EMBEDDED", "1")
+
+
+# One commit, one verdict: the same examples each time, and no example that an earlier run has kept.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
 
 
 # A harness waits as long as any other test does: only a hang ends it.

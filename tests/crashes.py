@@ -376,7 +376,7 @@ class Driver:
             "create schema app; create table app.booked (key text, n int); create table app.told "
             "(key text, n int, idempotency_key text)"
         )
-        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+        conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
 
     def _start_runs(self, conn: psycopg.Connection[Any]) -> None:
         open_runs = conn.execute(

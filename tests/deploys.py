@@ -149,7 +149,7 @@ class Deploy:
 
     def _deploy(self, conn: psycopg.Connection[Any], app: App) -> dict[str, Any]:
         conn.execute("create schema app; create table app.acted (key text, version int)")
-        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+        conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
         for _ in range(EACH_VERSION):
             self._add(1)
         self._start(app, 1, range(self.each))

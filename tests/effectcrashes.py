@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 import pgflow
-from pgflow import Absent, Confirmed, Retries, StillUnknown, effect, step, workflow
+from pgflow import Retries, step, workflow
 from pgflow._worker.bodies import Bodies
 from pgflow._worker.committer import Committer
 from pgflow._worker.heartbeat import Rhythm
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -200,7 +201,7 @@ async def _(run: str) -> Confirmed[str] | Absent | StillUnknown:
 async def deal(run: str, fails: bool, carries: bool = False, begin: int = 1) -> str:
     if begin == 1:
         await post(run)
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         for n in range(begin, CHARGES + 1):
             if carries and n == CHARGES and begin == 1:
                 pgflow.continue_as_new(run, fails, carries, n)
@@ -319,7 +320,7 @@ class EffectDriver(Driver):
         self.answered = 0
 
     def _prepare(self, conn: psycopg.Connection[Any]) -> None:
-        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+        conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
 
     def _start_runs(self, conn: psycopg.Connection[Any]) -> None:
         open_runs = conn.execute(

@@ -41,7 +41,8 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 import servers
 from runkit import WITNESS, recorded, seen, write
 
-from pgflow import Approve, AsyncApp, Reject
+from pgflow import AsyncApp
+from pgflow.authority import Approve, Reject
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import Settings, declared, freeze
 from pgflow.errors import RunNotFound
@@ -429,7 +430,9 @@ class Lane:
             dsn = servers.dsn_of(self.server, name)
             servers.install_schema(dsn)
             with psycopg.connect(dsn, autocommit=True) as conn:
-                conn.execute("select pgflow.limit_queue('declared', null, 1000)")
+                conn.execute(
+                    "select pgflow.set_queue('declared', jsonb_build_object('max_deaths', 1000))"
+                )
             with Nursery(ROLES) as nursery:
                 while learns or self.killed.total() < kills:
                     self.play_one(dsn, nursery, 0 if learns else kills - self.killed.total())

@@ -43,7 +43,7 @@ SETUP = """
 set client_min_messages = error;
 create table if not exists trace (n bigint generated always as identity, key text, what text);
 create sequence if not exists flaky;
-select pgflow.limit_queue('default', max_deaths => 1000);
+select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000));
 select pgflow.create_workflow('leaf(n int)', $$
 declare x int;
 begin

@@ -36,8 +36,8 @@ GATES_AT_ONCE = 50
 @workflow
 async def raced(n: int) -> str:
     """Asks, and answers with the name of the winner."""
-    verdict = await pgflow.gate(f"gate-{n}", n)
-    assert isinstance(verdict, pgflow.Rejected)
+    verdict = await pgflow.authority.gate(f"gate-{n}", n)
+    assert isinstance(verdict, pgflow.authority.Rejected)
     return verdict.reason
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from pgflow import Pool
+from pgflow.authority import Pool
 from pgflow.replay.histories import export_chain
 from pgflow.testing import AsyncHarness
 

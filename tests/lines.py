@@ -130,7 +130,9 @@ def stage(dsn: str, *, logs: bool = True) -> Iterator[tuple[str, psycopg.Connect
     with psycopg.connect(own, autocommit=True) as conn:
         if logs:
             conn.execute(LOG)
-        conn.execute("select pgflow.limit_queue(%s, null, 1000)", (QUEUE,))
+        conn.execute(
+            "select pgflow.set_queue(%s, jsonb_build_object('max_deaths', 1000))", (QUEUE,)
+        )
         yield own, conn
         assert conn.execute("select * from pgflow.check()").fetchall() == []
     servers.drop_database(dsn, name)

@@ -434,7 +434,7 @@ class Driver:
         ]
 
     def _prepare(self, conn: psycopg.Connection[Any]) -> None:
-        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+        conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
         conn.execute("select pgflow.set_pool('buying', '{\"usd\": 100000}', soft => null)")
         for role in self.roles:
             conn.execute(

@@ -34,10 +34,11 @@ from typing import Any
 import psycopg
 
 import pgflow
-from pgflow import App, AsyncApp, Event, Relay, Retries, transaction, workflow
+from pgflow import App, AsyncApp, Retries, transaction, workflow
 from pgflow._worker import couriers
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.options import WorkerOptions
+from pgflow.events import Event, Relay
 from tests.kits import servers
 
 KEYS = "abcdefgh"
@@ -94,7 +95,7 @@ async def watched(connection: psycopg.AsyncConnection[Any], event: int, key: str
 @workflow
 async def watch(key: str, after: int = 0) -> None:
     for _ in range(20):
-        event = await pgflow.wait_for_event("counted", key=key, after=after)
+        event = await pgflow.events.wait_for_event("counted", key=key, after=after)
         await watched(event.id, key, event.payload["n"])
         after = event.id
     pgflow.continue_as_new(key, after)

@@ -41,7 +41,8 @@ from test_console_pages import (
 )
 from test_web_command import console
 
-from pgflow import App, AsyncApp, Pool, step, workflow
+from pgflow import App, AsyncApp, step, workflow
+from pgflow.authority import Pool
 from pgflow.declare.durable import declared
 
 LOOKS = ((1280, False), (1280, True), (390, False), (390, True))
@@ -57,7 +58,7 @@ PAGES = (
 )  # fmt: skip
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = {
-    "console-triage": "/", "console-run": "/run?key=order-1", "console-graph": "/run?key=dag",
+    "console-triage": "/", "console-run": "/run?key=order-1",
     "console-gate": "/gate?gate={gate}",
 }  # fmt: skip
 """Pages of the pictures in the documentation, by the names of these, light and dark."""

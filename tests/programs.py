@@ -31,27 +31,16 @@ from typing import Any
 import psycopg
 
 import pgflow
-from pgflow import (
-    Absent,
-    AsyncApp,
-    Choice,
-    Confirmed,
-    Retries,
-    Signal,
-    StillUnknown,
-    decision,
-    effect,
-    read,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import AsyncApp, Retries, Signal, read, step, transaction, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
 import servers
 from evidence import Evidence, Findings
-from processes import WorkerProcess, eventually, one, worker
+from processes import WorkerProcess, one, worker
+from servers import wait_until
 
 PRIME = 1_000_003
 LOT = 60
@@ -329,7 +318,7 @@ async def perform(part: Part, seed: int, generation: int) -> int:
             return await charge.because(chosen)(part.path, chosen.value)
         case "undone":
             try:
-                async with pgflow.saga():
+                async with pgflow.effects.saga():
                     await charge(part.path, part.n)
                     await charge(part.path, part.n, refuses=True)
             except Refusal as refusal:
@@ -530,9 +519,9 @@ class Harm:
         two connections.
         """
         if what == "cut":
-            eventually(lambda: one(self._conn, CUT), "a connection is cut", HANG_SECONDS)
+            wait_until(lambda: one(self._conn, CUT), "a connection is cut", HANG_SECONDS)
             return
-        process = eventually(
+        process = wait_until(
             lambda: self._registered(victim), "a worker is there to be harmed", HANG_SECONDS
         )
         if what == "freeze":
@@ -587,10 +576,10 @@ def run_under_harm(
                 harm.is_over()
                 return one(conn, UNITS) >= wanted or one(conn, AT_WORK) == 0
 
-            eventually(has_come, "the programs come to the next harm", HANG_SECONDS)
+            wait_until(has_come, "the programs come to the next harm", HANG_SECONDS)
             harm.do(what, rng.randrange(2))
             send_rest(conn, portion)
-        eventually(
+        wait_until(
             lambda: harm.is_over() and one(conn, OPEN) == 0, "all programs end", HANG_SECONDS
         )
         return judge(conn, seeds)

@@ -18,14 +18,14 @@ CALLERS = 32
 """Callers at once, and runs at once."""
 
 
-@pgflow.entity("rates counter")
+@pgflow.entities.entity("rates counter")
 @dataclass
 class Counter:
     """A number that everybody raises."""
 
     n: int = 0
 
-    @pgflow.update
+    @pgflow.entities.update
     def add(self, n: int) -> int:
         """Raises it."""
         self.n += n

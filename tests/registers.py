@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent / "apps"))
 
 import lock_jobs
 import servers
-from processes import WorkerProcess, eventually, one
+from processes import WorkerProcess, one
+from servers import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,7 @@ def _harm(
                 workers[-1].registered()
             done += 1
             pause.wait(rng.uniform(0.05, 0.4))  # a random moment of its work
-        eventually(is_over, "all runs end", within_seconds)
+        wait_until(is_over, "all runs end", within_seconds)
     return done
 
 

@@ -2409,15 +2409,21 @@ function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 74bb3b2b3f64a7e853603fd0c4f3d03d
+  md5 c5b76196bbfe1f36508cf354c611530f
   grant execute to pgflow_worker
+
+function pgflow.add_partitions_(parent text, newest bigint, ahead integer, width bigint, indexed text DEFAULT NULL::text) returns SETOF text, owner pgflow_owner
+  -- Makes partitions of a table until so many are ahead of its newest number, each with an index on these columns besides its key; answers their names
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 535a46bc5bd986b78cada62dc8fdce8b
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6635e02e42cba6c44a9576529523c120
+  md5 504fb3dc12cbf281a8e64ecb9965e521
   grant execute to pgflow_worker
 
 function pgflow.admit_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
@@ -3833,6 +3839,12 @@ function pgflow.fill_input_(input json, defaults json) returns json, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 3f691844da0de31465f1bdb73e6d3f5e
 
+function pgflow.find_anchor_(OUT anchor text, OUT box integer, OUT shard bigint, OUT node integer) returns record, owner pgflow_owner
+  -- A shard of an anchor that lies on this node, and a key of it; null if there is none
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 df3d806248b7b0e08e3d3f72a251d2c6
+
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
   -- The chain that a key names; PF001 if there is none
   sql stable security definer
@@ -4784,6 +4796,12 @@ function pgflow.is_wanted_(lower bigint, upper bigint) returns boolean, owner pg
   set search_path=pg_catalog, pg_temp
   md5 56cd19bf630a62e1816925e4a6b4e08a
 
+function pgflow.join_citus() returns text, owner pgflow_owner
+  -- Makes each transaction that writes pgflow's tables commit in two phases, on a node of Citus; pgflow migrate calls it. Returns 'citus', 'alone' (no nodes yet) or 'plain'; raises PF006 if that cannot be done
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 83acf2b584bc295dc2bf18e4630ed715
+
 function pgflow.joined_(one json, other json) returns json, owner pgflow_owner
   -- Two inputs of one list as one; null if the first is none, or of another parameter. The second is checked
   sql immutable
@@ -4801,14 +4819,6 @@ function pgflow.json_depth_(value text) returns integer, owner pgflow_owner
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 2812c0415c9322874b89aeba477e0f30
-
-function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
-  -- Judgement of the policy in force on acts [[name, risk, request], ...]: for each the version that wants a gate, or null
-  sql stable security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 7193e04c5e9a2799c2e5ac25cb0d632d
-  grant execute to pgflow_worker
 
 function pgflow.judge_plan(acts jsonb) returns jsonb, owner pgflow_owner
   -- Judgement of the policy in force on acts [[name, risk, request], ...] that a model has planned: for each the version that wants a gate, with its terms, or null
@@ -5002,14 +5012,6 @@ function pgflow.let_go_(INOUT f pgflow.flow_frame, worker_id integer, token bigi
   set search_path=pg_catalog, pg_temp
   md5 268e99e2e8f50080cad030b38d2669ac
 
-function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::integer, max_deaths integer DEFAULT NULL::integer) returns void, owner pgflow_owner
-  -- Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 6057688be391b1e51ac6ee05b22ad7e1
-  grant execute to pgflow_operator
-
 function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone, passing boolean) returns bigint[], owner pgflow_owner
   -- The first runs of a key, locked, except those that are being paused or cancelled; or the first that may pass those that have its turn. Its caller says what the planner may do
   plpgsql volatile
@@ -5137,6 +5139,12 @@ function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has
   set jit=off
   md5 556b85f7a68b5ccdce4794ea829c3101
   grant execute to pgflow_worker
+
+function pgflow.make_anchors_() returns void, owner pgflow_owner
+  -- Makes the tables whose shards are touched, on the coordinator of Citus
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b1392e5b8c10b619697e7fe2020dd5f1
 
 function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Makes the pools that runs have of their own, which draw on another
@@ -6982,7 +6990,7 @@ function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
   -- A given reason, with the passwords in it masked, cut to so many characters
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 ceb236cf93554e9a1fa9423655144561
+  md5 5c21792b1b88dd3902013279572c3aa4
 
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
@@ -7332,14 +7340,6 @@ function pgflow.work_until(INOUT step jsonb, IN seconds double precision DEFAULT
   -- Does what work() does, for a driver that can set statement_timeout: with {} it ends before each step that has a timeout, and answers what run_timed() takes; null = all is done. CALL it again with what that answers
   plpgsql volatile
   md5 b8b239b6c6286ec0b828de4552d75a2a
-  grant execute to pgflow_worker
-
-function pgflow.written_tables() returns TABLE(schema_name text, table_name text), owner pgflow_owner
-  -- The tables that this transaction has written, or locked as only a writer does
-  sql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 b8153f938c8bba52176937d589e84e23
   grant execute to pgflow_worker
 
 type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB

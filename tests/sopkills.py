@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pgflow import Approve
+from pgflow.authority import Approve
 from pgflow.inspect import GateRow
 from tests import filekills
 from tests.kits.sopkit import sop

@@ -18,7 +18,6 @@ from typing import Any
 
 import psycopg
 
-from pgflow.declare.drawing.theme import style_sheet
 from pgflow.schema import migrate
 from tools import colours, reference
 
@@ -27,7 +26,6 @@ TESTS = REPOSITORY / "tests"
 sys.path[:0] = map(str, (TESTS, TESTS / "kits", TESTS / "apps", TESTS / "cli"))
 
 REFERENCE = REPOSITORY / "docs" / "reference"
-GRAPH_CSS = REPOSITORY / "pgflow" / "web" / "static" / "graph.css"
 
 Texts = dict[Path, str | None]
 """Text that each file should hold; None if it should be gone."""
@@ -47,12 +45,6 @@ def pages() -> Texts:
         REFERENCE / "errors.md": reference.errors_page(),
         REFERENCE / "checks.md": reference.rules_page(),
     }
-
-
-def rules_of_graphs() -> Texts:
-    """The console's style sheet of graphs, from that of their pictures."""
-    head = "/* The rules of graphs, made by tools/generate.py of pgflow/declare/drawing/theme.py. */\n\n"
-    return {GRAPH_CSS: head + style_sheet()}
 
 
 def guarantees() -> Texts:
@@ -92,7 +84,6 @@ def session(conn: Connection) -> Texts:
 OF_FILES: dict[str, Callable[[], Texts]] = {
     "twins": twins,
     "pages": pages,
-    "graphs": rules_of_graphs,
     "guarantees": guarantees,
 }
 OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {

@@ -137,7 +137,12 @@ def python_page() -> str:
                 said += [f"## {concept.capitalize()}\n", *how_to(concept), *map(_entry, those)]
         else:
             words = _first_words(sys.modules[name]).split("\n\n")[0]
-            said += [f"## {name}\n", f"{words}\n", *how_to(name.removeprefix("pgflow."))]
+            pages = dict.fromkeys([name.removeprefix("pgflow."), *concepts(things)])
+            said += [
+                f"## {name}\n",
+                f"{words}\n",
+                *(link for page in pages for link in how_to(page)),
+            ]
             said += map(_entry, things)
     return "\n".join(said)
 

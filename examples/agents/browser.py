@@ -11,17 +11,10 @@ from dataclasses import dataclass
 
 import pgflow
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import (
-    Absent,
-    Choice,
-    Confirmed,
-    Diverged,
-    StillUnknown,
-    decision,
-    effect,
-    read,
-    workflow,
-)
+from pgflow import read, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
+from pgflow.errors import Diverged
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,7 @@ async def buy(site: str, goal: list[str]) -> Page:
         aimed = await aim(goal, page)
         if aimed.value is None:
             return page
-        step = click.options(expect=pgflow.fingerprint(page)).because(aimed)
+        step = click.options(expect=pgflow.effects.fingerprint(page)).because(aimed)
         try:
             await step(site, aimed.value, page)
         except Diverged:

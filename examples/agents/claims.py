@@ -14,7 +14,9 @@ from datetime import timedelta
 
 import pgflow
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import Absent, Choice, Confirmed, StillUnknown, decision, effect, workflow
+from pgflow import workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 
 MOST_CENTS = 5_000
 """Largest refund that the agent may promise."""
@@ -98,14 +100,16 @@ async def reply(customer: str, question: str) -> str:
         forbidden += wrong
         draft = await draft_reply(question, forbidden)
     owed = [
-        (claim, pgflow.owe(claim.what, to=customer, due=claim.due, on_breach="page"))
+        (claim, pgflow.authority.owe(claim.what, to=customer, due=claim.due, on_breach="page"))
         for claim in claims_in(draft.value)
     ]
     with pgflow.because(draft):
         await send(customer, draft.value)  # the obligations are durable before this begins
         for claim, obligation in owed:
             if claim.what == "refund":
-                pgflow.discharge(obligation, evidence=await pay_back(customer, claim.cents))
+                pgflow.authority.discharge(
+                    obligation, evidence=await pay_back(customer, claim.cents)
+                )
             else:
-                pgflow.transfer(obligation, "support desk", why="a person calls")
+                pgflow.authority.transfer(obligation, "support desk", why="a person calls")
     return draft.value

@@ -14,7 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import pgflow
-from pgflow import Admit, Approved, Choice, decision, read, workflow
+from pgflow import read, workflow
+from pgflow.authority import Admit, Approved
+from pgflow.decisions import Choice, decision
 from pgflow.workspace import Workspace, change, lease, push
 
 
@@ -47,7 +49,7 @@ PLANS = ([Patch("shop.py", "return cents", "return cents * 2")],
 @decision()
 async def plan(ticket: str, attempt: int, seen: str) -> Choice[list[Patch]]:
     """Plan the edits. A model would give another answer each time."""
-    pgflow.charge(usd=Decimal("0.50"))
+    pgflow.authority.charge(usd=Decimal("0.50"))
     return Choice(
         PLANS[attempt % len(PLANS)],
         why=f"{ticket}, attempt {attempt + 1}",
@@ -94,7 +96,7 @@ async def code(ws: Workspace, ticket: str, remote: str, attempts: int = 2) -> st
     async with lease(ws) as mine:
         for attempt in range(attempts):
             try:
-                async with pgflow.saga():
+                async with pgflow.effects.saga():
                     planned = await planning(ticket, attempt, seen)
                     with pgflow.because(planned):
                         for edit in planned.value:
@@ -105,7 +107,7 @@ async def code(ws: Workspace, ticket: str, remote: str, attempts: int = 2) -> st
                 seen = str(red)
                 continue
             diff = await show(mine)
-            verdict = await pgflow.gate("push", diff, approvers=["reviewer"])
+            verdict = await pgflow.authority.gate("push", diff, approvers=["reviewer"])
             if not isinstance(verdict, Approved):
                 return "not pushed"
             return (await push.aio(mine, remote, "agent/" + ws.run, ticket)).after

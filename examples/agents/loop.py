@@ -14,21 +14,11 @@ import pgflow
 from examples.agents import offline
 from examples.agents.counterparty import Refused
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import (
-    Absent,
-    Admit,
-    Approved,
-    Choice,
-    Confirmed,
-    Pool,
-    StillUnknown,
-    agent,
-    decision,
-    effect,
-    read,
-    workflow,
-)
+from pgflow import agent, read, workflow
 from pgflow.agent import Outcome
+from pgflow.authority import Admit, Approved, Pool
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 
 RISKY_CENTS = 1_500
 """Price above which an order needs a person."""
@@ -92,7 +82,7 @@ async def observe(goal: Goal, state: State) -> int:
 async def decide(goal: Goal, state: State, cents: int) -> Choice[Order]:
     """Choose the next order: sampled once, then recorded."""
     said = await offline.sample(1, min(state.missing, state.most))
-    pgflow.charge(usd=said.usd, tokens=said.tokens)
+    pgflow.authority.charge(usd=said.usd, tokens=said.tokens)
     return Choice(
         Order(goal.item, said.number, cents),
         why=f"{state.missing} are missing",
@@ -138,7 +128,7 @@ async def count(numbers: tuple[str, ...]) -> int:
 async def assess(goal: Goal, state: State) -> Choice[int]:
     """Return how sure the model is of the style, in percent."""
     said = await offline.sample(0, 100)
-    pgflow.charge(usd=said.usd, tokens=said.tokens)
+    pgflow.authority.charge(usd=said.usd, tokens=said.tokens)
     evidence = [*state.numbers, said.id]
     return Choice(said.number, why=f"is it {goal.style}?", evidence=evidence, model=offline.MODEL)
 
@@ -153,11 +143,11 @@ def fold(state: State, order: Order, number: str) -> State:
     return state
 
 
-async def leave_for(order: Order) -> pgflow.Verdict[Order]:
+async def leave_for(order: Order) -> pgflow.authority.Verdict[Order]:
     """Ask a person if the order is risky, for hours if necessary, without holding resources."""
     if order.pieces * order.cents <= RISKY_CENTS:
         return Approved(order)
-    return await pgflow.gate("order", order, approvers=["buyers"], timeout=8 * 3600)
+    return await pgflow.authority.gate("order", order, approvers=["buyers"], timeout=8 * 3600)
 
 
 async def is_full(goal: Goal, state: State) -> bool | None:
@@ -167,10 +157,10 @@ async def is_full(goal: Goal, state: State) -> bool | None:
     return True if goal.style is None else None
 
 
-async def look(goal: Goal, state: State) -> pgflow.Verdict[Goal]:
+async def look(goal: Goal, state: State) -> pgflow.authority.Verdict[Goal]:
     """Ask a person."""
     del state
-    return await pgflow.gate("review", goal, approvers=["buyers"], timeout=8 * 3600)
+    return await pgflow.authority.gate("review", goal, approvers=["buyers"], timeout=8 * 3600)
 
 
 # ---------------------------------------------------------------- the loop

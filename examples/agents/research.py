@@ -11,7 +11,10 @@ from decimal import Decimal
 
 import pgflow
 from examples.agents.world import counterparty
-from pgflow import Admit, BudgetExceeded, Choice, decision, step, workflow
+from pgflow import step, workflow
+from pgflow.authority import Admit
+from pgflow.decisions import Choice, decision
+from pgflow.errors import BudgetExceeded
 
 PRICE = Decimal("0.02")
 """Price of one reading, in dollars."""
@@ -58,7 +61,7 @@ async def search(question: str) -> list[Hit]:
 async def read_hit(question: str, hit: Hit) -> Choice[Reading]:
     """Read a hit: this stand-in for a model follows every first hit, two levels deep."""
     await counterparty("model").act("read", pgflow.idempotency_key(), url=hit.url)
-    pgflow.charge(usd=PRICE)
+    pgflow.authority.charge(usd=PRICE)
     follows = hit.url.endswith("/0") and question.count(".") < 2
     return Choice(
         Reading(f"{hit.snippet} is so", hit.url, f"{question}.1" if follows else None),

@@ -9,23 +9,16 @@ from datetime import timedelta
 
 import pgflow
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import (
-    Absent,
-    Approved,
-    Choice,
-    Confirmed,
-    Signal,
-    Stale,
-    StillUnknown,
-    decision,
-    effect,
-    workflow,
-)
+from pgflow import Signal, workflow
+from pgflow.authority import Approved
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
+from pgflow.errors import Stale
 
 answered = Signal("answered", str)
 
 
-@pgflow.entity("agents.prospect")
+@pgflow.entities.entity("agents.prospect")
 @dataclass
 class Prospect:
     """Prospect, shared by all runs."""
@@ -33,12 +26,12 @@ class Prospect:
     wants_none: bool = False
     mails: int = 0
 
-    @pgflow.update
+    @pgflow.entities.update
     def stop(self) -> None:
         """Opt out of mails."""
         self.wants_none = True
 
-    @pgflow.update
+    @pgflow.entities.update
     def wrote(self) -> int:
         """Count a mail."""
         self.mails += 1
@@ -84,12 +77,12 @@ async def reach_out(prospect: str, mails: int = 3) -> str:
     async with pgflow.lock(f"prospect/{prospect}"):
         answer: str | None = None
         for number in range(1, mails + 1):
-            if (await pgflow.query(Prospect, prospect)).state.wants_none:
+            if (await pgflow.entities.query(Prospect, prospect)).state.wants_none:
                 return "wants none"
             text = await draft(prospect, number, answer)
             words = text.value
             if number == 1:
-                verdict = await pgflow.gate("first mail", words, approvers=["sales lead"])
+                verdict = await pgflow.authority.gate("first mail", words, approvers=["sales lead"])
                 if not isinstance(verdict, Approved):
                     return "not sent"
                 words = verdict.value

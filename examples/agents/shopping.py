@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import pgflow
 from examples.agents.counterparty import Refused
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import Absent, Choice, Confirmed, StillUnknown, decision, effect, read, workflow
+from pgflow import read, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ async def cancel_order(order: str, offer: Offer, hold: str) -> None:
 async def shop(wish: Wish) -> str:
     """Make one hold and one order, however often the process dies, or neither."""
     chosen = await choose(wish, await search(wish))
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         with pgflow.because(chosen):
             hold = await authorize(chosen.value.cents)
             return await place_order(chosen.value, hold)

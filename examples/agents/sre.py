@@ -7,23 +7,16 @@ from datetime import timedelta
 
 import pgflow
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import (
-    Absent,
-    Approved,
-    Choice,
-    Confirmed,
-    Stale,
-    StillUnknown,
-    decision,
-    effect,
-    read,
-    workflow,
-)
+from pgflow import read, workflow
+from pgflow.authority import Approved
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
+from pgflow.errors import Stale
 
 DESTRUCTIVE = {"restart", "drain"}
 
 
-@pgflow.entity("agents.incident")
+@pgflow.entities.entity("agents.incident")
 @dataclass
 class Incident:
     """Incident shared by several agents: its holder and its log. It outlives each run."""
@@ -31,13 +24,13 @@ class Incident:
     holder: str = ""
     log: list[str] = field(default_factory=list)
 
-    @pgflow.update
+    @pgflow.entities.update
     def claim(self, agent: str) -> bool:
         """Take the incident if it is free."""
         self.holder = self.holder or agent
         return self.holder == agent
 
-    @pgflow.update
+    @pgflow.entities.update
     def record(self, agent: str, action: str) -> int:
         """Log an action; return the number of logged actions."""
         self.log.append(f"{agent}: {action}")
@@ -100,7 +93,7 @@ async def respond(incident: str, agent: str, hosts: list[str]) -> list[str]:
         chosen = await diagnose(sick)
         action = chosen.value
         if action.name in DESTRUCTIVE:
-            verdict = await pgflow.gate(
+            verdict = await pgflow.authority.gate(
                 "destroy", action, approvers=["on-call"], timeout=timedelta(minutes=15)
             )
             if not isinstance(verdict, Approved):
@@ -113,4 +106,4 @@ async def respond(incident: str, agent: str, hosts: list[str]) -> list[str]:
             await Incident.record(incident, agent, f"{action.host} was well by then")
             continue
         await Incident.record(incident, agent, f"{action.name} {action.host}")
-    return (await pgflow.query(Incident, incident)).state.log
+    return (await pgflow.entities.query(Incident, incident)).state.log

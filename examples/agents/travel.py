@@ -11,21 +11,10 @@ from typing import Literal
 import pgflow
 from examples.agents.counterparty import Refused
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import (
-    Absent,
-    Choice,
-    Confirmed,
-    PlannedCall,
-    Signal,
-    Stale,
-    StillUnknown,
-    UndoRequest,
-    decision,
-    effect,
-    read,
-    step,
-    workflow,
-)
+from pgflow import Signal, read, step, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, PlannedCall, StillUnknown, UndoRequest, effect
+from pgflow.errors import Stale
 
 approved = Signal("approved", bool)
 
@@ -126,7 +115,7 @@ async def travel(legs: list[str], wishes: Sequence[str] = ()) -> list[str]:
         return []
     bookings: list[str] = []
     tried: list[str] = []
-    async with pgflow.saga(
+    async with pgflow.effects.saga(
         goal=" and ".join(legs), planner=propose_undo, steps=[write_to_concierge]
     ):
         for wish in wishes:

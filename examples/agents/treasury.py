@@ -9,17 +9,9 @@ from dataclasses import dataclass
 import pgflow
 from examples.agents.counterparty import Refused
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import (
-    Absent,
-    Accepted,
-    Choice,
-    Confirmed,
-    StillUnknown,
-    decision,
-    effect,
-    read,
-    workflow,
-)
+from pgflow import read, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
 
 
 @dataclass(frozen=True)
@@ -96,7 +88,7 @@ async def close_day(account: str, floor: int) -> str:
     chosen = await decide_sweep(account, await balance(account), floor)
     taken = await wire.because(chosen)(chosen.value)
     try:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             for leg in ("AUD spot", "AUD forward"):
                 await trade(leg, chosen.value.cents)
         hedge = "hedged"

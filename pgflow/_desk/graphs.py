@@ -1,7 +1,7 @@
-"""Graphs: pictures of runs whose workflow came from a file, made by a drawer that knows such files.
+"""Graphs of runs whose workflow came from a file.
 
 The console does not read files of workflows. It gets a drawer for each workflow that plays graphs.
-A drawer gets the input of a run and its progress, and returns a picture and the same in words.
+A drawer gets the input of a run and its progress, and returns the states of the nodes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from pgflow.inspect import Progress
+from pgflow.inspect import NodeState, Progress
 
 STANDINGS = {
     "waiting": ("queued", "It has not begun."),
@@ -23,46 +23,6 @@ STANDINGS = {
 """States of a node: the shape beside each word, and its meaning."""
 
 
-class GraphNode(Protocol):
-    """A node in words."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def mode(self) -> str:
-        """Kind of its work."""
-
-    @property
-    def depth(self) -> int:
-        """Number of groups around it."""
-
-    @property
-    def standing(self) -> str:
-        """State of it, a word of ``STANDINGS``."""
-
-    @property
-    def round(self) -> int | None:
-        """Number of its round; None if it is in none."""
-
-    @property
-    def why(self) -> str:
-        """Reason of its end; empty if there is none."""
-
-
-class GraphDrawing(Protocol):
-    """The graph of a run."""
-
-    @property
-    def svg(self) -> str:
-        """Element of a page, with all foreign text escaped; empty for none."""
-
-    @property
-    def nodes(self) -> Sequence[GraphNode]:
-        """Its nodes in words."""
-
-
 class GraphDrawer(Protocol):
     """Drawer of the runs of a workflow: ``pgflow.declare.GRAPHS`` has one."""
 
@@ -70,5 +30,7 @@ class GraphDrawer(Protocol):
     def stream(self) -> str:
         """Name of the stream to which such a run publishes its nodes."""
 
-    def __call__(self, given: Any, progress: Progress, *, has_ended: bool) -> GraphDrawing | None:
-        """Return the graph of a run; None if its input has none."""
+    def __call__(
+        self, given: Any, progress: Progress, *, has_ended: bool
+    ) -> Sequence[NodeState] | None:
+        """Return the nodes of a run's graph; None if its input has no graph."""

@@ -17,7 +17,6 @@ from pgflow._flow.ledgers.effect import (
     AsyncEffect,
     EffectOptions,
     SyncEffect,
-    written_by,
 )
 from pgflow._flow.ledgers.handover import declare
 from pgflow._flow.step import (
@@ -361,7 +360,6 @@ def effect(
     name: str | None = None,
     settle_retries: Retries = DEFAULT_SETTLING,
     aliases: Sequence[str] = (),
-    writes: Sequence[str] = (),
     readable: Sequence[str] = (),
     notify: Step[[GateRequest], Any] | None = None,
 ) -> _Effect:
@@ -388,8 +386,6 @@ def effect(
         settle_retries: Number and intervals of ``.settle`` calls before a person must settle it;
             about nine hours by default.
         aliases: Earlier names, so that existing journals and idempotency keys stay valid.
-        writes: Tables of the application that it writes, such as ``shop.orders``. The SQL of an
-            undo plan may write only these; see :func:`pgflow.saga`.
         readable: Parameters that the policy can read even if the app has a codec. A rule on any
             other argument then counts as fitting, so no act escapes it.
         notify: Step or effect that notifies the approvers of a policy gate, once for each gate.
@@ -406,7 +402,6 @@ def effect(
         dedup_window=duration(dedup_window, "dedup_window of an effect"),
         settle_after=duration(settle_after, "settle_after of an effect"),
         settle_retries=settle_retries,
-        writes=written_by(writes),
         readable=(readable,) if isinstance(readable, str) else tuple(readable),
     )
     return _Effect(terms, name, timeout, raises, aliases, notify)
@@ -452,8 +447,8 @@ def decision(
     """Declare a choice that is made once and recorded with its reasons. A replay gets the same
     choice.
 
-    The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on
-    which other calls may rest with ``.because(...)``.
+    The body returns a :class:`~pgflow.decisions.Choice`; the workflow gets a
+    :class:`~pgflow.decisions.Decision`, on which other calls may rest with ``.because(...)``.
 
     Args:
         retries: Tries in all (3 if not given), or how to space them.

@@ -95,20 +95,20 @@ def entity(name: str) -> Callable[[type[S]], type[S]]:
     """Declare a class whose instances are the state of entities.
 
     The class is a dataclass that can be made without arguments: that is the
-    state of an entity that nothing has changed yet. Its methods with :func:`pgflow.update` are
-    its updates.
+    state of an entity that nothing has changed yet. Its methods with :func:`pgflow.entities.update`
+    are its updates.
 
     Args:
         name: Name of this kind of entity, for the whole database.
 
     Example::
 
-        @pgflow.entity("incident")
+        @pgflow.entities.entity("incident")
         @dataclass
         class Incident:
             holder: str = ""
 
-            @pgflow.update
+            @pgflow.entities.update
             def claim(self, agent: str) -> bool:
                 self.holder = self.holder or agent
                 return self.holder == agent
@@ -164,7 +164,9 @@ def entity_of(cls: type[S]) -> Entity[S]:
     """
     found = vars(cls).get("__pgflow_entity__") if inspect.isclass(cls) else None
     if found is None:
-        raise InvalidArgument(f"{cls!r} is not the class of an entity: declare it @pgflow.entity")
+        raise InvalidArgument(
+            f"{cls!r} is not the class of an entity: declare it @pgflow.entities.entity"
+        )
     return cast("Entity[S]", found)
 
 
@@ -244,7 +246,7 @@ class Update(Generic[P, R]):
         """Return a copy of the update with options.
 
         Args:
-            expect: Version that the entity must have, from a :class:`pgflow.Snapshot`.
+            expect: Version that the entity must have, from a :class:`pgflow.entities.Snapshot`.
             idempotency_key: Key that deduplicates the update: the same key on the same entity
                 returns the first verdict. Runs do not need one.
         """
@@ -267,7 +269,7 @@ class Update(Generic[P, R]):
         if self.of is None:
             raise DefinitionError(
                 f"update {self.fn.__qualname__} is a method of no entity: its class lacks "
-                "@pgflow.entity"
+                "@pgflow.entities.entity"
             )
         return self.of
 

@@ -75,8 +75,8 @@ def _in_body(topic: str, payload: Any, key: str | None) -> tuple[StepScope, Quer
         return None
     if scope.transaction is None:
         raise NotInRunError(
-            f"pgflow.publish() was called in the body of step {scope.call.name!r}, which has no "
-            "transaction: call it in the body of a @transaction or in a workflow, or "
+            f"pgflow.events.publish() was called in the body of step {scope.call.name!r}, which "
+            "has no transaction: call it in the body of a @transaction or in a workflow, or "
             "app.publish() for an event of its own"
         )
     text = encode_event(topic, payload, key, scope.claim.envelopes)
@@ -87,8 +87,8 @@ def _stored(topic: str, payload: Any, key: str | None) -> str:
     scope = current.get()
     if scope is None:
         raise NotInRunError(
-            "pgflow.publish() works in the code of a workflow and in the body of a @transaction: "
-            "elsewhere, call app.publish() or app.using(connection).publish()"
+            "pgflow.events.publish() works in the code of a workflow and in the body of a "
+            "@transaction: elsewhere, call app.publish() or app.using(connection).publish()"
         )
     return encode_event(topic, payload, key, scope.claim.envelopes)
 
@@ -115,7 +115,7 @@ async def publish(topic: str, payload: Any, *, key: str | None = None) -> int:
     scope, query = found
     if scope.transaction_is_sync:
         raise WrongColourError(
-            "pgflow.publish() is for async code: in this body, call pgflow.sync.publish()"
+            "pgflow.events.publish() is for async code: in this body, call pgflow.sync.publish()"
         )
     with ours():
         return await run_by(scope.transaction.execute, query)
@@ -129,7 +129,7 @@ def publish_sync(topic: str, payload: Any, key: str | None) -> int:
     scope, query = found
     if not scope.transaction_is_sync:
         raise WrongColourError(
-            "pgflow.sync.publish() is for sync code: in this body, await pgflow.publish()"
+            "pgflow.sync.publish() is for sync code: in this body, await pgflow.events.publish()"
         )
     with ours():
         return run_through(scope.transaction.execute, query)
@@ -169,9 +169,9 @@ def wait_for_event(
 
     Example::
 
-        paid = await pgflow.wait_for_event("payments", {"order": order.id, "status": "paid"})
+        paid = await pgflow.events.wait_for_event("payments", {"order": order.id, "status": "paid"})
     """
-    scope = async_scope("pgflow.wait_for_event()", "pgflow.sync.wait_for_event()")
+    scope = async_scope("pgflow.events.wait_for_event()", "pgflow.sync.wait_for_event()")
     return _wait(scope, _wanted(scope, topic, match, key, after), timeout)
 
 
@@ -192,7 +192,7 @@ def wait_for_event_sync(
     timeout: Duration | None,
 ) -> Event:
     """As :func:`wait_for_event`, for sync workflows."""
-    scope, thread = sync_scope("pgflow.sync.wait_for_event()", "pgflow.wait_for_event()")
+    scope, thread = sync_scope("pgflow.sync.wait_for_event()", "pgflow.events.wait_for_event()")
     wanted = _wanted(scope, topic, match, key, after)
     call: EventCall = scope.execution.events.issue(wanted, _codec(), _patience(topic, timeout))
     try:

@@ -57,8 +57,9 @@ class Interceptor:
         return nullcontext()
 
     def around_operation(self, info: RunInfo, operation: Operation) -> AbstractContextManager[Any]:
-        """Enter around each operation of an agent that is reported with :func:`pgflow.operation`,
-        in the body of a step or in the code of a workflow, replays included.
+        """Enter around each operation of an agent that is reported with
+        :func:`pgflow.extensions.operation`, in the body of a step or in the code of a workflow,
+        replays included.
 
         Args:
             info: The run, with the step in the body of one.

@@ -93,7 +93,7 @@ def operation(
 
     Example::
 
-        with pgflow.operation("chat", "small-1", provider="acme") as asked:
+        with pgflow.extensions.operation("chat", "small-1", provider="acme") as asked:
             reply = await client.ask(prompt)
             asked.input_tokens, asked.output_tokens = reply.tokens_in, reply.tokens_out
     """

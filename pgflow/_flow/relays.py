@@ -102,9 +102,9 @@ class Relay:
         name: Its name, at most 100 bytes. Its place in the outbox is kept under it.
         topics: Topics that it listens to.
         to: A workflow with one parameter, which gets the payload, or the whole event where it is
-            annotated with :class:`pgflow.Event`; or a function of the event, ``async def`` or
-            ``def``; or a function of a connection and the event, whose writes commit together with
-            the relay's progress; or a sink.
+            annotated with :class:`pgflow.events.Event`; or a function of the event, ``async def``
+            or ``def``; or a function of a connection and the event, whose writes commit together
+            with the relay's progress; or a sink.
         start: Beginning of a new relay: with the ``oldest`` event that is kept, or behind the
             ``newest``.
         parallel: Maximum events delivered at once, each of another key.
@@ -187,7 +187,7 @@ class Relay:
             if len(_parameters(to.fn)) != 1:
                 raise DefinitionError(
                     f"relay {self.name!r} brings events to workflow {to.name}, which must have one "
-                    "parameter: the payload, or a pgflow.Event"
+                    "parameter: the payload, or a pgflow.events.Event"
                 )
         elif self.is_handled:
             if not callable(to):

@@ -108,7 +108,7 @@ class Trigger:
         parameters = list(inspect.signature(workflow.fn).parameters)
         if len(parameters) != 1:
             raise DefinitionError(
-                f"{where}: the workflow must have one parameter, the row or a pgflow.Change"
+                f"{where}: the workflow must have one parameter, the row or a pgflow.events.Change"
             )
         self.parameter = parameters[0]
         if name is not None and not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
@@ -255,7 +255,7 @@ def on(
 
     The trigger that does so is installed by the statements that ``pgflow triggers --sql`` prints.
     The workflow has one parameter: the row after the change (before a delete), or a
-    :class:`pgflow.Change`.
+    :class:`pgflow.events.Change`.
 
     Args:
         table: Table, perhaps with its schema.
@@ -271,14 +271,14 @@ def on(
 
     Example::
 
-        @pgflow.on("orders", when="new.status = 'paid'", old_differs=["status"])
+        @pgflow.events.on("orders", when="new.status = 'paid'", old_differs=["status"])
         @pgflow.workflow
         async def fulfil(order: Order) -> None: ...
     """
 
     def declare(workflow: W) -> W:
         if not isinstance(workflow, Workflow):
-            raise DefinitionError("@pgflow.on must be above @pgflow.workflow")
+            raise DefinitionError("@pgflow.events.on must be above @pgflow.workflow")
         made = Trigger(workflow, table, when, old_differs, operations, name, always=always)
         if any(other.name == made.name for other in workflow.origin.triggers):
             raise DefinitionError(

@@ -306,9 +306,9 @@ async def serve(
     Example::
 
         cart = Cart()
-        await pgflow.serve(cart, until=lambda: cart.is_ordered)
+        await pgflow.updates.serve(cart, until=lambda: cart.is_ordered)
     """
-    scope = async_scope("pgflow.serve()", "pgflow.sync.serve()")
+    scope = async_scope("pgflow.updates.serve()", "pgflow.sync.serve()")
     desk = _Desk(scope, state, until, timeout)
     while (call := desk.next()) is not None:
         try:
@@ -333,7 +333,7 @@ def serve_sync(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
     """Serve updates of the running workflow; see :func:`serve`."""
-    scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.serve()")
+    scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.updates.serve()")
     desk = _Desk(scope, state, until, timeout)
     while (call := desk.next()) is not None:
         try:

@@ -233,8 +233,9 @@ class Workflow(Generic[P, R_co]):
     def update(self, fn: Callable[..., Any], /) -> Any:
         """Declare a handler of updates: requests of clients to a run that get an answer.
 
-        The code of the workflow takes updates where it calls :func:`pgflow.serve`. The handler gets
-        the state from there, and the arguments. It is async or not; in a sync workflow it is not.
+        The code of the workflow takes updates where it calls :func:`pgflow.updates.serve`. The
+        handler gets the state from there, and the arguments. It is async or not; in a sync workflow
+        it is not.
 
         Example::
 

@@ -35,7 +35,7 @@ def fingerprint(value: Any) -> str:
     Example::
 
         page = await look(url)
-        await press.options(expect=pgflow.fingerprint(page))(url, "Buy")
+        await press.options(expect=pgflow.effects.fingerprint(page))(url, "Buy")
     """
     what = "what is to be fingerprinted"
     plain = json.loads(canonical_text(value, what))

@@ -8,8 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Obligation:
-    """An obligation, as recorded by :func:`pgflow.owe`. You may pass it as an argument, return it,
-    and send it as the payload of a signal.
+    """An obligation, as recorded by :func:`pgflow.authority.owe`. You may pass it as an argument,
+    return it, and send it as the payload of a signal.
 
     Attributes:
         key: Its key, which is enough to close it.

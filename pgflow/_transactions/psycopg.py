@@ -8,7 +8,9 @@ it opens, runs a statement, commits.
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, LiteralString
@@ -24,6 +26,7 @@ from pgflow._db.deadlines import BEGIN_SECONDS, Limit
 from pgflow._db.failures import database_error
 from pgflow._db.query import Row
 from pgflow._db.wire import Statement, SyncWire, Wire
+from pgflow._transactions import citus
 from pgflow._transactions.provider import AsyncTransaction, Transaction, is_class
 
 _BEGIN: dict[str | None, LiteralString] = {
@@ -66,14 +69,17 @@ class _Preparing:
     def _names(self, connection: Any) -> dict[str, bytes] | None:
         """Return the names of the statements prepared there; None if nothing may be prepared."""
         self._begun += 1
-        may_prepare = self._prepares and connection.prepare_threshold is not None
-        return _prepared.setdefault(connection, {}) if may_prepare else None
+        names = _prepared.get(connection)
+        if names is None:
+            names = _prepared[connection] = {}
+            citus.watch_commits(connection)
+        return names if self._prepares and connection.prepare_threshold is not None else None
 
     def _missing(self, connection: Any) -> None:
         """Forget the statements prepared there, which turned out to be gone; where that is the
         rule, prepare nothing more.
         """
-        _prepared.pop(connection, None)
+        _prepared[connection] = {}
         self._missed += 1
         if self._missed > MISSES_FORGIVEN + self._begun // 8:
             self.stop_preparing()
@@ -181,15 +187,29 @@ class _PsycopgTransaction:
 
     def commit(self) -> None:
         self._rows(("commit", ()))
+        if citus.unfinished:
+            self._finish()
 
     def execute_and_commit(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """As that of the async transaction."""
         try:
-            return self._rows((sql, params), ("commit", ()))[0]
+            rows = self._rows((sql, params), ("commit", ()))[0]
         except Exception as error:
             if getattr(database_error(error), "sqlstate", None) is None:
                 self.connection.close()
             raise
+        if citus.unfinished:
+            self._finish()
+        return rows
+
+    def _finish(self) -> None:
+        """As that of the async transaction."""
+        for pause_seconds in citus.looks(self.connection):
+            with citus.logging_errors():
+                if self._rows(citus.IS_UNFINISHED)[0][0][0]:
+                    time.sleep(pause_seconds)
+                    continue
+            return
 
 
 class PsycopgProvider(_Preparing):
@@ -331,6 +351,8 @@ class _AsyncPsycopgTransaction:
 
     async def commit(self) -> None:
         await self._rows(("commit", ()))
+        if citus.unfinished:
+            await self._finish()
 
     async def execute_and_commit(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """The last statement and COMMIT in one round trip; COMMIT only if the statement succeeds.
@@ -339,11 +361,25 @@ class _AsyncPsycopgTransaction:
         can be asked then.
         """
         try:
-            return (await self._rows((sql, params), ("commit", ())))[0]
+            rows = (await self._rows((sql, params), ("commit", ())))[0]
         except Exception as error:
             if getattr(database_error(error), "sqlstate", None) is None:
                 await self.connection.close()
             raise
+        if citus.unfinished:
+            await self._finish()
+        return rows
+
+    async def _finish(self) -> None:
+        """Wait until the rows of this commit are on all nodes of Citus: the next body of the run
+        would not see them, and change nothing without an error.
+        """
+        for pause_seconds in citus.looks(self.connection):
+            with citus.logging_errors():
+                if (await self._rows(citus.IS_UNFINISHED))[0][0][0]:
+                    await asyncio.sleep(pause_seconds)
+                    continue
+            return
 
 
 class AsyncPsycopgProvider(_Preparing):

@@ -458,7 +458,8 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
         if not isinstance(value, Choice):
             raise Unstorable(
                 TypeError(
-                    f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+                    f"decision {call.name} must return a pgflow.decisions.Choice, not "
+                    f"{type(value).__name__}"
                 )
             )
         value = value.recorded()

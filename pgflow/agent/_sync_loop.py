@@ -13,20 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pgflow import (
-    Approved,
-    BudgetExceeded,
-    Decision,
-    Diverged,
-    GateRejected,
-    Rejected,
-    Stale,
-    Step,
-    TakenOver,
-    Verdict,
-    because,
-    continue_as_new,
-)
+from pgflow import Step, because, continue_as_new
 from pgflow.agent.blocks import saga
 from pgflow.agent.outcome import (
     Declined,
@@ -40,6 +27,9 @@ from pgflow.agent.outcome import (
     declined,
     verdict_of,
 )
+from pgflow.authority import Approved, Rejected, TakenOver, Verdict
+from pgflow.decisions import Decision
+from pgflow.errors import BudgetExceeded, Diverged, GateRejected, Stale
 
 G = TypeVar("G")
 S = TypeVar("S")
@@ -104,8 +94,8 @@ def loop(
             an answer, the outcome is ``needs review``, and nothing is compensated.
         ends: Errors, beside BudgetExceeded, after which everything is compensated and the outcome
             is ``compensated``. After all others the run fails, and compensates the same.
-        planner: As of :func:`pgflow.saga`.
-        steps: As of :func:`pgflow.saga`.
+        planner: As of :func:`pgflow.effects.saga`.
+        steps: As of :func:`pgflow.effects.saga`.
         turns: Turns of a generation; then the run continues as new.
         is_long: Returns True if the state has grown so long that it must be compacted at once.
         compact: Makes the state shorter, before the run continues as new: such as a step that has a

@@ -44,10 +44,10 @@ async def sleep(seconds: float) -> None:
         await pgflow.sleep(max(seconds, 0))
 
 
-async def gate(name: str, request: Any, **options: Any) -> pgflow.Verdict[Any]:
+async def gate(name: str, request: Any, **options: Any) -> pgflow.authority.Verdict[Any]:
     """Asks at a gate in the colour of the workflow."""
-    ask: Any = pgflow.sync.gate if is_sync() else pgflow.gate
-    verdict: pgflow.Verdict[Any] = ask(name, request, **options)
+    ask: Any = pgflow.sync.gate if is_sync() else pgflow.authority.gate
+    verdict: pgflow.authority.Verdict[Any] = ask(name, request, **options)
     return verdict if is_sync() else await verdict  # type: ignore[misc]
 
 

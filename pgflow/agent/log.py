@@ -52,7 +52,7 @@ class Feedback:
     by: str
 
 
-@pgflow.entity(REMARKS)
+@pgflow.entities.entity(REMARKS)
 @dataclass
 class Remarks:
     """Words of people on the units of a run: the entity's key is that of the run.
@@ -65,13 +65,13 @@ class Remarks:
     feedback: list[Feedback] = field(default_factory=list)
     archived: list[str] = field(default_factory=list)
 
-    @pgflow.update
+    @pgflow.entities.update
     def note(self, unit: str, value: Any, by: str) -> int:
         """Adds a word on a unit, and returns how many there are."""
         self.feedback.append(Feedback(unit, value, by))
         return len(self.feedback)
 
-    @pgflow.update
+    @pgflow.entities.update
     def archive(self, unit: str) -> bool:
         """Archives a unit; returns False if it was."""
         if unit in self.archived:
@@ -79,7 +79,7 @@ class Remarks:
         self.archived.append(unit)
         return True
 
-    @pgflow.update
+    @pgflow.entities.update
     def restore(self, unit: str) -> bool:
         """Takes a unit out of the archive; returns False if it was not there."""
         if unit not in self.archived:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import pgflow
-from pgflow import Escalated, Expired, Rejected, Verdict
 from pgflow._flow.scope import workflow_scope
+from pgflow.authority import Escalated, Expired, Rejected, Verdict
 from pgflow.errors import DefinitionError, GateRejected, InvalidArgument
 
 S = TypeVar("S")
@@ -94,11 +94,11 @@ def declined(
 def agent_operation() -> AbstractContextManager[Any]:
     """Trace the agent: under the name of the workflow, with the run as its conversation."""
     info = pgflow.run_info()
-    return pgflow.operation("invoke_agent", info.workflow, conversation=info.key)
+    return pgflow.extensions.operation("invoke_agent", info.workflow, conversation=info.key)
 
 
 def act_operation(act: Callable[..., Any]) -> AbstractContextManager[Any]:
     """Trace an act as a tool, under the name of its step or function."""
     step = getattr(act, "__self__", act)  # of its methods `sync` and `aio`
     name = getattr(step, "name", None) or getattr(act, "__name__", None)
-    return pgflow.operation("execute_tool", name if isinstance(name, str) else "act")
+    return pgflow.extensions.operation("execute_tool", name if isinstance(name, str) else "act")

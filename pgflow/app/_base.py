@@ -89,7 +89,7 @@ class AppBase:
             errors: Exception classes that recorded errors may be raised as.
             interceptors: Code around starts, workflows and steps.
             codec: Encodes values before they reach the database, for encryption or compression; see
-                :class:`pgflow.PayloadCodec`.
+                :class:`pgflow.extensions.PayloadCodec`.
             pools: Budgets that runs draw on, each parent before its children.
             queues: Queues with rules: limits, rates and order.
             prepare_threshold: Number of uses after which a statement is prepared; None for never.
@@ -182,7 +182,8 @@ class AppBase:
                 )
 
     def ref_checker(self, kind: str, *, timeout: Duration = CHECK_TIMEOUT) -> Callable[[C], C]:
-        """Declare the check that the target of a :class:`pgflow.Ref` of this kind still exists.
+        """Declare the check that the target of a :class:`pgflow.effects.Ref` of this kind still
+        exists.
 
         The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It
         is asked whenever a run goes on from its journal, outside any transaction; if it raises or
@@ -195,7 +196,7 @@ class AppBase:
         Example::
 
             @app.ref_checker("s3")
-            async def exists(ref: pgflow.Ref) -> bool:
+            async def exists(ref: pgflow.effects.Ref) -> bool:
                 return await bucket.has(ref.id)
         """
 
@@ -255,10 +256,10 @@ class AppBase:
     def approvers(self, fn: A) -> A:
         """Declare the function that decides who may answer a gate.
 
-        :meth:`answer` calls the function, a ``def``, with the gate (:class:`pgflow.OpenGate`) and
-        the name of the approver. It returns the roles of the approver, which are compared with the
-        ``approvers`` of the gate, or True or False. Without such a function, the name itself must
-        be among them.
+        :meth:`answer` calls the function, a ``def``, with the gate
+        (:class:`pgflow.authority.OpenGate`) and the name of the approver. It returns the roles of
+        the approver, which are compared with the ``approvers`` of the gate, or True or False.
+        Without such a function, the name itself must be among them.
 
         Args:
             fn: The function.
@@ -269,7 +270,7 @@ class AppBase:
         Example::
 
             @app.approvers
-            def roles_of(gate: pgflow.OpenGate, by: str) -> list[str]:
+            def roles_of(gate: pgflow.authority.OpenGate, by: str) -> list[str]:
                 return directory.groups_of(by)
         """
         self._mapping.declare(fn)

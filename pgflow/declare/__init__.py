@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pgflow.declare.drawing import draw_mermaid, draw_svg
+from pgflow.declare.drawing import draw_mermaid
 from pgflow.declare.drawing.run import RunDrawer
 from pgflow.declare.graph import Graph
 from pgflow.declare.graph.problems import Problem, Verdict
@@ -31,7 +31,6 @@ __all__ = [
     "Verdict",
     "discover_workflows",
     "draw_mermaid",
-    "draw_svg",
     "dry_run",
     "parse_workflow",
     "validate",

@@ -12,8 +12,9 @@
 
 Settings: ``PGFLOW = {"INCLUDE": ["shop.workflows"], "DATABASE": "default", "DSN": None}``; without
 ``DSN`` the parameters of the database named are used. ``"CODEC": "shop.keys.codec"`` names a
-:class:`pgflow.PayloadCodec`. ``INSTALLED_APPS = [..., "pgflow.django"]`` brings ``manage.py
-pgflow``, which is pgflow's command line on the project's database, and a list of runs in the admin.
+:class:`pgflow.extensions.PayloadCodec`. ``INSTALLED_APPS = [..., "pgflow.django"]`` brings
+``manage.py pgflow``, which is pgflow's command line on the project's database, and a list of runs
+in the admin.
 """
 
 from __future__ import annotations

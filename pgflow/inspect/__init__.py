@@ -95,7 +95,7 @@ from pgflow.inspect.outbox import (
     list_triggers,
 )
 from pgflow.inspect.policy import JudgedRule, judge_act
-from pgflow.inspect.progress import Progress, read_progress
+from pgflow.inspect.progress import NodeState, Progress, read_progress
 from pgflow.inspect.proofs import check_anchor, check_proof
 from pgflow.inspect.pulse import read_pulse
 from pgflow.inspect.question import (
@@ -254,6 +254,7 @@ __all__ = [
     "LossRow",
     "MessageRow",
     "Minute",
+    "NodeState",
     "ObligationRow",
     "OrderRow",
     "PatchRow",

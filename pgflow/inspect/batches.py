@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once
+from pgflow.inspect.question import Question, listed
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,4 @@ def list_batches(*, limit: int | None = 50) -> Question[list[BatchRow]]:
     Args:
         limit: Most rows; None for all.
     """
-    sql = """
-      select key, workflow, opened_at, begun_at, is_whole, runs, passed, on_failure, failed_at,
-        first_failed, failure_key, failure_trouble
-      from pgflow.batches
-      order by opened_at desc limit %s
-    """
-    return once(Query(sql, (limit,), lambda rows: [BatchRow(*row) for row in rows]))
+    return listed(BatchRow, "from pgflow.batches order by opened_at desc limit %s", limit)

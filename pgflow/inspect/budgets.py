@@ -16,7 +16,7 @@ from typing import Literal, LiteralString, get_args
 from pgflow._db.query import Query, Row
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, Steps, once, statement
+from pgflow.inspect.question import Question, Steps, columns, once, statement
 
 ChargesBy = Literal["run", "step", "decision", "model", "pool", "workflow", "day"]
 """Names by which charges are added up."""
@@ -71,10 +71,7 @@ class BudgetRow:
     revoked_why: str | None
 
 
-_BUDGET: LiteralString = (
-    "pool, unit, period_at, per, tz, allowed, charged, reserved, remaining, overrun, parent, "
-    "is_hard, soft_at, revoked_at, revoked_why"
-)
+_BUDGET: LiteralString = columns(BudgetRow)
 
 
 def list_budgets(

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, LiteralString, TypeAlias
 
 from pgflow._db.query import Query, Row
-from pgflow.inspect.question import Steps, question, statement
+from pgflow.inspect.question import Steps, question, select, statement
 
 FOLDED_FROM = 4
 """Number of calls of one name from which they are grouped, if a run exceeds the limit."""
@@ -142,8 +142,7 @@ _COUNT = statement(
     "group by kind, name, status order by first_call",
 )
 _SOME = statement(
-    "select call, kind, name, status, attempts, started_at, ended_at, idempotency_key, output, "
-    "error from",
+    select(CallRow, "from"),
     _WITH_VALUES,
     "where (kind, name) in (select * from unnest(%s::text[], %s::text[])) order by call limit %s",
 )

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.listing import SEPARATOR, After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.listing import SEPARATOR, After, Listing, page, parse_place
+from pgflow.inspect.question import Question, select, statement
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,7 @@ class DocumentRow:
     expires_at: datetime | None
 
 
-_DOCUMENTS: LiteralString = """
-select path, value, created_at, updated_at, expires_at from pgflow.documents where collection = %s
-"""
+_DOCUMENTS: LiteralString = select(DocumentRow, "from pgflow.documents where collection = %s")
 
 
 def list_documents(
@@ -60,10 +57,9 @@ def list_documents(
     inside: LiteralString = "and path[:%s] = %s::text[]" if folder else ""
     given = (len(folder), list(folder)) if folder else ()
     sql = statement(_DOCUMENTS, inside, behind, "order by path limit %s")
-    read = lambda rows: cut(  # noqa: E731
-        [DocumentRow(*row) for row in rows], limit, lambda row: (_place(row.path),)
+    return page(
+        DocumentRow, sql, (collection, *given, *place), limit, lambda row: (_place(row.path),)
     )
-    return once(Query(sql, (collection, *given, *place, one_more(limit)), read))
 
 
 def _place(path: list[str]) -> str:

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.listing import After, Listing, page, parse_place
+from pgflow.inspect.question import Question, once, select, statement
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,7 @@ class EntityUpdateRow:
     call: int | None
 
 
-_ENTITIES: LiteralString = """
-select name, key, version, state, updated_at from pgflow.entities where name = %s
-"""
+_ENTITIES: LiteralString = select(EntityRow, "from pgflow.entities where name = %s")
 _NAMES: LiteralString = """
 with recursive kinds as (
   (select name from pgflow.entities order by name limit 1)
@@ -101,10 +99,7 @@ def list_entities(
     behind: LiteralString = "and key > %s" if after is not None else ""
     sql = statement(_ENTITIES, behind, "order by key limit %s")
     place = () if after is None else (str(after),)
-    read = lambda rows: cut(  # noqa: E731
-        [EntityRow(*row) for row in rows], limit, lambda row: (row.key,)
-    )
-    return once(Query(sql, (name, *place, one_more(limit)), read))
+    return page(EntityRow, sql, (name, *place), limit, lambda row: (row.key,))
 
 
 def find_entity(name: str, key: str) -> Question[EntityRow | None]:
@@ -135,7 +130,4 @@ def list_entity_updates(
     place = parse_place(after, int)
     behind: LiteralString = "and history_id > %s" if place else ""
     sql = statement(_UPDATES, behind, "order by history_id limit %s")
-    read = lambda rows: cut(  # noqa: E731
-        [EntityUpdateRow(*row) for row in rows], limit, lambda row: (row.number,)
-    )
-    return once(Query(sql, (name, key, *place, one_more(limit)), read))
+    return page(EntityUpdateRow, sql, (name, key, *place), limit, lambda row: (row.number,))

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.listing import After, Listing, page, parse_place
+from pgflow.inspect.question import Question, once, select, statement
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,7 @@ class GateRow:
     call: int
 
 
-_GATES: LiteralString = (
-    "select gate, key, workflow, name, asked_at, expires_at, approvers, quorum, answers, request,"
-    " payload_hash, edited, needs_value, on_timeout, escalate, decision, why, evidence, path,"
-    " run_id, call from pgflow.gates where"
-)
+_GATES: LiteralString = select(GateRow, "from pgflow.gates where")
 _OF_TENANT: LiteralString = "case when tenant = %s then true end"
 """Condition on a tenant of which the planner knows nothing: of a tenant with few runs it would look
 for these first, among all runs that there are.
@@ -105,10 +101,9 @@ def list_gates(
     behind: LiteralString = "and (asked_at, gate) > (%s, %s)" if place else ""
     sql = statement(_GATES, _OF_TENANT, of, may, behind, "order by asked_at, gate limit %s")
     given = [value for value in (key, asks) if value is not None]
-    read = lambda rows: cut(  # noqa: E731
-        [GateRow(*row) for row in rows], limit, lambda gate: (gate.asked_at, gate.gate)
+    return page(
+        GateRow, sql, (tenant, *given, *place), limit, lambda gate: (gate.asked_at, gate.gate)
     )
-    return once(Query(sql, (tenant, *given, *place, one_more(limit)), read))
 
 
 def list_gates_below(key: str, *, tenant: str = "") -> Question[list[GateRow]]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, LiteralString
 
 from pgflow._db.calls.replay import Idleness, idle_state
 from pgflow._db.query import Query, Row
-from pgflow.inspect.question import Question, Steps, once, question, statement
+from pgflow.inspect.question import Question, Steps, listed, once, question, statement
 
 # ---------------------------------------------------------------- idleness
 
@@ -237,8 +237,7 @@ def list_deadlocks(*, limit: int | None = 100) -> Question[list[Deadlock]]:
     Args:
         limit: Most rows; None for all.
     """
-    sql = "select key, workflow, queue, what, waits_for from pgflow.deadlocks() limit %s"
-    return once(Query(sql, (limit,), lambda rows: [Deadlock(*row) for row in rows]))
+    return listed(Deadlock, "from pgflow.deadlocks() limit %s", limit)
 
 
 def count_left_messages() -> Question[list[LeftMessages]]:

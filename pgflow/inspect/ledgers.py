@@ -13,8 +13,8 @@ from typing import Any, Literal, LiteralString, get_args
 
 from pgflow._db.query import Query, Row
 from pgflow.errors import InvalidArgument
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, Steps, once, question, statement
+from pgflow.inspect.listing import After, Listing, cut, one_more, page, parse_place
+from pgflow.inspect.question import Question, Steps, columns, once, question, statement
 from pgflow.inspect.runs import RunDetail, find_detail
 
 DebtState = Literal[
@@ -60,10 +60,7 @@ class DecisionRow:
     call: int
 
 
-_DECISIONS: LiteralString = (
-    "decision, name, value, why, evidence, alternatives, policy, model, usage, "
-    "decided_at, seq, call"
-)
+_DECISIONS: LiteralString = columns(DecisionRow)
 
 
 def list_decisions(
@@ -88,10 +85,7 @@ def list_decisions(
         behind,
         "order by call limit %s",
     )
-    read = lambda rows: cut(  # noqa: E731
-        [DecisionRow(*row) for row in rows], limit, lambda decision: (decision.call,)
-    )
-    return once(Query(sql, (run_id, *place, one_more(limit)), read))
+    return page(DecisionRow, sql, (run_id, *place), limit, lambda decision: (decision.call,))
 
 
 # ---------------------------------------------------------------- effects
@@ -147,10 +141,7 @@ class EffectRow:
     owed: str | None
 
 
-_EFFECTS: LiteralString = (
-    "effect, name, status, risk, request, result, error, ref, attempts, unknowns, said_by, "
-    "decision, compensates, policy_version, intended_at, closed_at, seq, call, owed"
-)
+_EFFECTS: LiteralString = columns(EffectRow)
 
 
 def list_effects(
@@ -175,8 +166,7 @@ def list_effects(
         behind,
         "order by call limit %s",
     )
-    read = lambda rows: cut([EffectRow(*row) for row in rows], limit, lambda effect: (effect.call,))  # noqa: E731
-    return once(Query(sql, (run_id, *place, one_more(limit)), read))
+    return page(EffectRow, sql, (run_id, *place), limit, lambda effect: (effect.call,))
 
 
 # ---------------------------------------------------------------- obligations

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, LiteralString, TypeAlias, TypeVar
 
+from pgflow._db.query import Query
 from pgflow.errors import InvalidArgument
+from pgflow.inspect.question import Question, once
 
 T = TypeVar("T")
 
@@ -68,6 +70,31 @@ def cut(rows: list[T], limit: int | None, place: Callable[[T], tuple[Any, ...]])
         return Listing(rows)
     items = rows[:limit]
     return Listing(items, SEPARATOR.join(_write(value) for value in place(items[-1])))
+
+
+def page(
+    row: Callable[..., T],
+    sql: LiteralString,
+    values: tuple[Any, ...],
+    limit: int | None,
+    place: Callable[[T], tuple[Any, ...]],
+) -> Question[Listing[T]]:
+    """Return a question for a page of rows.
+
+    Args:
+        row: Maker of a row from its columns.
+        sql: The statement. Its last parameter is the limit.
+        values: The other parameters.
+        limit: Most rows of the page; None for all.
+        place: Values by which the list is ordered, of a row.
+    """
+    return once(
+        Query(
+            sql,
+            (*values, one_more(limit)),
+            lambda rows: cut([row(*found) for found in rows], limit, place),
+        )
+    )
 
 
 def _write(value: Any) -> str:

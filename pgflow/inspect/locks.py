@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.listing import After, Listing, page, parse_place
+from pgflow.inspect.question import Question, select, statement
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,7 @@ class LockRow:
     run_id: int | None
 
 
-_LOCKS: LiteralString = """
-select key, fence, holder, is_shared, since, expires_at, waiters, run_id from pgflow.locks
-where (%s::text is null or key = %s)
-"""
+_LOCKS: LiteralString = select(LockRow, "from pgflow.locks where (%s::text is null or key = %s)")
 
 
 def list_locks(
@@ -58,7 +54,4 @@ def list_locks(
     place = parse_place(after, int)
     behind: LiteralString = "and fence > %s" if place else ""
     sql = statement(_LOCKS, behind, "order by fence limit %s")
-    read = lambda rows: cut(  # noqa: E731
-        [LockRow(*row) for row in rows], limit, lambda row: (row.fence,)
-    )
-    return once(Query(sql, (key, key, *place, one_more(limit)), read))
+    return page(LockRow, sql, (key, key, *place), limit, lambda row: (row.fence,))

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
+from pgflow.inspect.listing import After, Listing, page, parse_place
 from pgflow.inspect.question import Question, once, statement
 
 
@@ -92,10 +92,9 @@ def list_messages(
     place = parse_place(after, datetime.fromisoformat, int)
     behind: LiteralString = "and (sent_at, message) > (%s, %s)" if place else ""
     sql = statement(_MESSAGES, behind, "order by sent_at, message limit %s")
-    read = lambda rows: cut(  # noqa: E731
-        [MessageRow(*row) for row in rows], limit, lambda row: (row.sent_at, row.message)
+    return page(
+        MessageRow, sql, (tenant, key, key, *place), limit, lambda row: (row.sent_at, row.message)
     )
-    return once(Query(sql, (tenant, key, key, *place, one_more(limit)), read))
 
 
 def list_orders(key: str, *, tenant: str = "") -> Question[list[OrderRow]]:

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.listing import After, Listing, page, parse_place
+from pgflow.inspect.question import Question, listed, once, select, statement
 
 
 @dataclass(frozen=True)
@@ -139,24 +139,14 @@ class RelayChangeRow:
     changed_by: str
 
 
-_RELAYS: LiteralString = """
-select name, state, topics, target, event_id, horizon, lag, oldest_at, retrying, dead, delivered,
-  failures, error, open_until, paused_at, declared_at
-from pgflow.relays order by name
-"""
-_EVENTS: LiteralString = """
-select event_id, at, topic, key, payload, run_id from pgflow.events where topic = %s
-"""
-_DELIVERIES: LiteralString = """
-select event_id, state, topic, key, attempts, due_at, error, at, payload
-from pgflow.deliveries where relay = %s
-"""
+_RELAYS: LiteralString = select(RelayRow, "from pgflow.relays order by name")
+_EVENTS: LiteralString = select(EventRow, "from pgflow.events where topic = %s")
+_DELIVERIES: LiteralString = select(DeliveryRow, "from pgflow.deliveries where relay = %s")
 
 
 def list_triggers() -> Question[list[TriggerRow]]:
     """Ask for the triggers by which changes of tables start runs, by their names."""
-    sql: LiteralString = "select name, target, definition, state from pgflow.triggers order by name"
-    return once(Query(sql, (), lambda rows: [TriggerRow(*row) for row in rows]))
+    return listed(TriggerRow, "from pgflow.triggers order by name")
 
 
 def list_relays() -> Question[list[RelayRow]]:
@@ -171,11 +161,12 @@ def list_relay_changes(name: str, *, limit: int = 20) -> Question[list[RelayChan
         name: Name of the relay.
         limit: Most rows.
     """
-    sql = """
-      select changed_at, relay, what, said, why, changed_by
-      from pgflow.relay_changes where relay = %s order by changed_at desc limit %s
-    """
-    return once(Query(sql, (name, limit), lambda rows: [RelayChangeRow(*row) for row in rows]))
+    return listed(
+        RelayChangeRow,
+        "from pgflow.relay_changes where relay = %s order by changed_at desc limit %s",
+        name,
+        limit,
+    )
 
 
 def list_events(
@@ -194,10 +185,7 @@ def list_events(
     place = parse_place(after, int)
     behind: LiteralString = "and event_id > %s" if place else ""
     sql = statement(_EVENTS, behind, "order by event_id limit %s")
-    read = lambda rows: cut(  # noqa: E731
-        [EventRow(*row) for row in rows], limit, lambda row: (row.event_id,)
-    )
-    return once(Query(sql, (topic, *place, one_more(limit)), read))
+    return page(EventRow, sql, (topic, *place), limit, lambda row: (row.event_id,))
 
 
 def list_deliveries(
@@ -219,7 +207,4 @@ def list_deliveries(
     chosen: LiteralString = "and state = %s" if given else ""
     behind: LiteralString = "and event_id > %s" if place else ""
     sql = statement(_DELIVERIES, chosen, behind, "order by event_id limit %s")
-    read = lambda rows: cut(  # noqa: E731
-        [DeliveryRow(*row) for row in rows], limit, lambda row: (row.event_id,)
-    )
-    return once(Query(sql, (relay, *given, *place, one_more(limit)), read))
+    return page(DeliveryRow, sql, (relay, *given, *place), limit, lambda row: (row.event_id,))

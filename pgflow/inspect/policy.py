@@ -8,7 +8,7 @@ from typing import Any
 
 from pgflow._db.query import Query
 from pgflow._model.effects import Risk
-from pgflow.inspect.question import Question, once
+from pgflow.inspect.question import Question, once, select
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def judge_act(
         by_model: True if a model has chosen it.
         role: Database role as which its worker acts; None for that of the question.
     """
-    sql = (
-        "select version, rule, needs, fits, counts, terms, says "
-        "from pgflow.try_policy(%s::text, %s::text, %s::jsonb, %s::boolean, %s::text)"
+    sql = select(
+        JudgedRule,
+        "from pgflow.try_policy(%s::text, %s::text, %s::jsonb, %s::boolean, %s::text)",
     )
     text = json.dumps(request or {})
     return once(

@@ -1,7 +1,7 @@
 """The progress of a run: the names of its calls, and the values that it emits.
 
-A run of a graph names its calls after the nodes, and emits a value at the end of each node. A
-drawing of the graph reads both here, without the payloads of the journal.
+A run of a graph names its calls after the nodes, and emits a value at the end of each node. The
+states of the nodes are read from both, without the payloads of the journal.
 """
 
 from __future__ import annotations
@@ -28,6 +28,30 @@ class Progress:
     begun: frozenset[str]
     asks: frozenset[str]
     told: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node of a graph that a run plays.
+
+    Attributes:
+        name: Its id.
+        mode: Kind of its work.
+        after: Ids of the nodes that it depends on.
+        depth: Number of groups around it.
+        standing: ``waiting``, ``running``, ``asks``, ``completed``, ``failed``, ``skipped`` or
+            ``cut off``.
+        round: Number of its round; None if it is in none.
+        why: Reason of its end; empty if the run gives none.
+    """
+
+    name: str
+    mode: str
+    after: tuple[str, ...]
+    depth: int
+    standing: str
+    round: int | None
+    why: str
 
 
 def read_progress(run_id: int, stream: str, *, limit: int = MOST_TOLD) -> Question[Progress]:

@@ -8,6 +8,7 @@ after the other, gets the answer of each, and returns its result. The two colour
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import fields
 from functools import partial, wraps
 from inspect import iscoroutinefunction
 from itertools import count
@@ -59,6 +60,21 @@ def statement(*parts: LiteralString) -> LiteralString:
     return " ".join(parts)
 
 
+def columns(row: type) -> LiteralString:
+    """Return the columns of a row: the names of its fields."""
+    return ", ".join(field.name for field in fields(row))
+
+
+def select(row: type, rest: LiteralString) -> LiteralString:
+    """Return the statement that selects the columns of a row.
+
+    Args:
+        row: A dataclass with a field for each column.
+        rest: The statement, from its ``from`` on.
+    """
+    return statement("select", columns(row), rest)
+
+
 def once(query: Query[T]) -> Question[T]:
     """Return a question of one statement."""
 
@@ -67,6 +83,12 @@ def once(query: Query[T]) -> Question[T]:
         return answer
 
     return Question(steps)
+
+
+def listed(row: Callable[..., T], rest: LiteralString, *values: object) -> Question[list[T]]:
+    """Return a question for all rows of a :func:`select` with these values."""
+    sql = select(row, rest)  # type: ignore[arg-type]
+    return once(Query(sql, values, lambda rows: [row(*found) for found in rows]))
 
 
 def question(reader: Callable[P, Steps[T]]) -> Callable[P, Question[T]]:

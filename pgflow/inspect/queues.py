@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, once, question
+from pgflow.inspect.question import Question, Steps, once, question, select
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,13 @@ def list_queue_changes(
         queue: Name of the only queue to ask for; None for all.
         limit: Most rows; None for all.
     """
-    sql = """
-      select changed_at, queue, what, said, why, changed_by from pgflow.queue_changes
-      where %s::text is null or queue = %s order by changed_at desc limit %s
-    """
+    sql = select(
+        QueueChangeRow,
+        (
+            "from pgflow.queue_changes where %s::text is null or queue = %s order by "
+            "changed_at desc limit %s"
+        ),
+    )
     params = (queue, queue, limit)
     return once(Query(sql, params, lambda rows: [QueueChangeRow(*row) for row in rows]))
 
@@ -154,17 +157,17 @@ def unknown_queues(names: Sequence[str]) -> Question[list[str]]:
     return once(Query(sql, (list(names),), lambda rows: [row[0] for row in rows]))
 
 
-_LANES: LiteralString = """
-select queue, workflow, version, queued, oldest_queued_at, why, why_code, lane_id
-from pgflow.lanes
-where %s::text is null or queue = %s order by queue, workflow, version
-"""
-_QUEUED_LANES: LiteralString = """
-select queue, workflow, version, queued, oldest_queued_at, why, why_code, lane_id
-from pgflow.lanes
-where (%s::text is null or queue = %s) and queued > 0
-order by oldest_queued_at, queue, workflow, version limit %s
-"""
+_LANES: LiteralString = select(
+    LaneRow,
+    ("from pgflow.lanes where %s::text is null or queue = %s order by queue, workflow, version"),
+)
+_QUEUED_LANES: LiteralString = select(
+    LaneRow,
+    (
+        "from pgflow.lanes where (%s::text is null or queue = %s) and queued > 0 order "
+        "by oldest_queued_at, queue, workflow, version limit %s"
+    ),
+)
 
 
 def list_lanes(queue: str | None = None) -> Question[list[LaneRow]]:

@@ -16,8 +16,8 @@ from pgflow._db.calls import result
 from pgflow._db.query import Query, Row
 from pgflow._model.kinds import Status
 from pgflow.errors import InvalidArgument, RunNotFound
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, Steps, once, question, statement
+from pgflow.inspect.listing import After, Listing, cut, one_more, page, parse_place
+from pgflow.inspect.question import Question, Steps, once, question, select, statement
 
 STATUSES: tuple[str, ...] = get_args(Status)
 """Each status that a run may have, in the order of its life."""
@@ -543,12 +543,11 @@ def list_children(
     place = parse_place(after, int)
     behind: LiteralString = "and run_id > %s" if place else ""
     sql = statement(
-        "select key, status, workflow, run_id from pgflow.runs where parent_run_id = %s",
+        select(ChildRow, "from pgflow.runs where parent_run_id = %s"),
         behind,
         "order by run_id limit %s",
     )
-    read = lambda rows: cut([ChildRow(*row) for row in rows], limit, lambda child: (child.run_id,))  # noqa: E731
-    return once(Query(sql, (run_id, *place, one_more(limit)), read))
+    return page(ChildRow, sql, (run_id, *place), limit, lambda child: (child.run_id,))
 
 
 def list_child_chains(parents: Sequence[int], *, only_open: bool = False) -> Question[list[int]]:

@@ -13,7 +13,7 @@ from pgflow._db.query import Query
 from pgflow._model.schedules import read_spec, slots_after
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.question import Question, once, select, statement
 
 
 @dataclass(frozen=True)
@@ -148,19 +148,14 @@ class ScheduleCount:
     late_seconds: float
 
 
-_SCHEDULES: LiteralString = """
-select name, workflow, queue, spec, state, overlap, catch_up, max_catch_up, jitter_seconds, due_at,
-  late_seconds, upcoming, buffered, open_runs, last_slot_at, last_fired_at, last_run_key, fired,
-  skipped, missed, error, error_at, paused_at, paused_by, why_paused, undeclared_at, is_declared,
-  created_at, changed_at, input, read_at
-from pgflow.schedules
-where (%s::text is null or name = %s)
-"""
+_SCHEDULES: LiteralString = select(
+    ScheduleRow, "from pgflow.schedules where (%s::text is null or name = %s)"
+)
 
-_CHANGES: LiteralString = """
-select change_id, at, schedule, what, said_by, why, detail from pgflow.schedule_changes
-where (%s::text is null or schedule = %s)
-"""
+_CHANGES: LiteralString = select(
+    ScheduleChangeRow,
+    "from pgflow.schedule_changes where (%s::text is null or schedule = %s)",
+)
 
 
 def list_schedules(

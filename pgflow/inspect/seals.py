@@ -13,7 +13,7 @@ from typing import Any, Literal, LiteralString, get_args
 
 from pgflow._db.calls import seals as calls
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, once, question
+from pgflow.inspect.question import Question, Steps, once, question, select
 
 FindingCode = Literal[
     "run_missing",
@@ -145,14 +145,8 @@ class Verification:
     findings: list[SealFinding]
 
 
-_SEALS: LiteralString = (
-    "select key, generation, run_id, round, upto_seq, has_ended, hash, sealed_at, day, dropped_at "
-    "from pgflow.seals where run_id = %s order by round"
-)
-_LAG: LiteralString = (
-    "select is_on, last_round, last_sealed_at, passed_run_id, runs_behind, behind_since, "
-    "cycle_began_at, runs_pending, last_day, said_by, said_at, is_late from pgflow.seal_lag"
-)
+_SEALS: LiteralString = select(SealRow, "from pgflow.seals where run_id = %s order by round")
+_LAG: LiteralString = select(SealLag, "from pgflow.seal_lag")
 
 
 def list_seals(run_id: int) -> Question[list[SealRow]]:

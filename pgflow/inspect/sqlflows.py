@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once
+from pgflow.inspect.question import Question, once, select
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,13 @@ class SqlFlowRow:
     created_at: datetime
 
 
-_FLOWS: LiteralString = """
-select workflow, version, is_current, open_runs, definer, signature, body, created_at
-from pgflow.workflows where %s::text is null and is_current or workflow = %s
-order by workflow, version
-"""
+_FLOWS: LiteralString = select(
+    SqlFlowRow,
+    (
+        "from pgflow.workflows where %s::text is null and is_current or workflow = %s "
+        "order by workflow, version"
+    ),
+)
 
 
 def list_sql_flows(workflow: str | None = None) -> Question[list[SqlFlowRow]]:

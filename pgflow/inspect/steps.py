@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
-from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.listing import After, Listing, page, parse_place
+from pgflow.inspect.question import Question, columns, statement
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,7 @@ class StepRow:
     is_inherited: bool
 
 
-_COLUMNS: LiteralString = (
-    "call, step, status, attempts, started_at, ended_at, idempotency_key, output, error, "
-    "is_inherited"
-)
+_COLUMNS: LiteralString = columns(StepRow)
 
 
 def list_steps(
@@ -68,5 +64,4 @@ def list_steps(
     sql = statement(
         "select", _COLUMNS, "from pgflow.steps where run_id = %s", behind, "order by call limit %s"
     )
-    read = lambda rows: cut([StepRow(*row) for row in rows], limit, lambda step: (step.call,))  # noqa: E731
-    return once(Query(sql, (run_id, *place, one_more(limit)), read))
+    return page(StepRow, sql, (run_id, *place), limit, lambda step: (step.call,))

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once
+from pgflow.inspect.question import Question, once, select
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,17 @@ class PatchRow:
     safe_to_remove: bool
 
 
-_VERSIONS: LiteralString = """
-select workflow, version, pinned, pinned_runs, begun_runs, workers, first_at, last_at,
-  safe_to_remove
-from pgflow.versions
-where %s or workflow = any(%s::text[]) order by workflow, first_at nulls first, version
-"""
-_PATCHES: LiteralString = """
-select workflow, patch, new_side, old_side, marked, workers, deprecated, safe_to_deprecate,
-  safe_to_remove
-from pgflow.patches
-where %s or workflow = any(%s::text[]) order by workflow, patch
-"""
+_VERSIONS: LiteralString = select(
+    VersionRow,
+    (
+        "from pgflow.versions where %s or workflow = any(%s::text[]) order by workflow, "
+        "first_at nulls first, version"
+    ),
+)
+_PATCHES: LiteralString = select(
+    PatchRow,
+    ("from pgflow.patches where %s or workflow = any(%s::text[]) order by workflow, patch"),
+)
 
 
 def list_versions(workflows: Sequence[str] = ()) -> Question[list[VersionRow]]:

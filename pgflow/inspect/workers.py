@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import LiteralString
 
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.question import Question, columns, once, statement
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,7 @@ class HeldRun:
     starts: list[str]
 
 
-_COLUMNS: LiteralString = (
-    "worker_id, host, pid, queues, concurrency, running, stopping, version, started_at, beat_at, "
-    "is_outdated, lost_threads"
-)
+_COLUMNS: LiteralString = columns(WorkerRow)
 
 
 def list_workers() -> Question[list[WorkerRow]]:

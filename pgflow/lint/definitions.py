@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from pgflow.lint.names import FUNCTIONS, HERE, Function, Names
+from pgflow.lint.vocabulary import PGFLOW
 
 Body: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -30,7 +31,12 @@ class Kind(StrEnum):
 
 
 DECORATORS: dict[str, Kind] = {
-    **{f"pgflow.{kind}": kind for kind in Kind},
+    **{
+        f"{module}.{kind}": kind
+        for module, names in PGFLOW.items()
+        for kind in Kind
+        if kind in names
+    },
     **{f"pgflow._flow.decorators.{kind}": kind for kind in Kind if kind is not Kind.WORKFLOW},
     "pgflow._flow.workflow.workflow": Kind.WORKFLOW,
     "pgflow.django.transaction": Kind.TRANSACTION,

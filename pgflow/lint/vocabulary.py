@@ -373,61 +373,28 @@ IDENTITY = frozenset(
 SCHEDULED = ("create_task", "ensure_future")
 """Functions that make a task of a coroutine."""
 
-PGFLOW = frozenset(
-    {
-        "App",
-        "AsyncApp",
-        "Signal",
-        "Retries",
-        "as_completed",
-        "because",
-        "call",
-        "charge",
-        "continue_as_new",
-        "decision",
-        "effect",
-    }
-    | {
-        "emit",
-        "gate",
-        "idempotency_key",
-        "in_workflow",
-        "inline",
-        "lock",
-        "entity",
-        "update",
-        "query",
-        "logger",
-        "map",
-        "now",
-        "owe",
-        "patched",
-        "random",
-        "read",
-        "run_child",
-    }
-    | {"run_info", "saga", "schedule", "serve", "start_child"}
-    | {
-        "set_labels",
-        "set_state",
-        "sleep",
-        "step",
-        "sync",
-        "transaction",
-        "uuid",
-        "workflow",
-        "Choice",
-    }
-    | {"Absent", "Accepted", "Confirmed", "Decision", "StillUnknown", "deprecate_patch", "upcaster"}
-    | {"Obligation", "discharge", "transfer", "waive"}
-)
+PGFLOW = {
+    module: frozenset(names.split())
+    for module, names in {
+        "pgflow": "App AsyncApp Signal Retries as_completed authority because call continue_as_new "
+        "decisions deprecate_patch effects emit entities idempotency_key in_workflow inline lock "
+        "logger map now patched random read run_child run_info schedule set_labels set_state sleep "
+        "start_child step sync transaction upcaster updates uuid workflow",
+        "pgflow.authority": "Obligation charge discharge gate owe transfer waive",
+        "pgflow.decisions": "Choice Decision decision",
+        "pgflow.effects": "Absent Accepted Confirmed StillUnknown effect saga",
+        "pgflow.entities": "entity query update",
+        "pgflow.updates": "serve",
+    }.items()
+}
+"""Names of pgflow, by the module that offers them."""
 
 WAITING = frozenset(
     {
         "pgflow.sleep",
         "pgflow.run_child",
         "pgflow.map",
-        "pgflow.gate",
+        "pgflow.authority.gate",
         "pgflow.Signal().wait",
         "pgflow.call",
         "pgflow._flow.dynamic.call",
@@ -438,9 +405,9 @@ WAITING = frozenset(
         "pgflow._flow.timers.sleep",
         "pgflow._flow.children.run_child",
         "pgflow._flow.authority.gate.gate",
-        "pgflow.query",
+        "pgflow.entities.query",
         "pgflow._flow.entities.query",
-        "pgflow.serve",
+        "pgflow.updates.serve",
         "pgflow._flow.updates.serve",
     }
     | {"pgflow._flow.signals.Signal().wait"}
@@ -449,10 +416,22 @@ WAITING = frozenset(
 """Coroutine functions that do nothing unless they are awaited."""
 
 OF_WORKFLOWS = frozenset(
-    f"{module}.{name}"
-    for module in ("pgflow", "pgflow.sync")
-    for name in ("gate", "sleep", "run_child", "start_child", "serve")
-) | frozenset({"pgflow.Signal().wait", "pgflow.Signal().sync.wait"})
+    f"pgflow.{name}"
+    for name in [
+        "authority.gate",
+        "sync.gate",
+        "sleep",
+        "sync.sleep",
+        "run_child",
+        "sync.run_child",
+        "start_child",
+        "sync.start_child",
+        "updates.serve",
+        "sync.serve",
+        "Signal().wait",
+        "Signal().sync.wait",
+    ]
+)
 """Functions that wait, or start what a run waits for: only code of a workflow can call them."""
 
 SYNC_TWINS = {
@@ -461,9 +440,9 @@ SYNC_TWINS = {
     "pgflow.call": "pgflow.sync.call",
     "pgflow.run_child": "pgflow.sync.run_child",
     "pgflow.map": "pgflow.sync.map",
-    "pgflow.gate": "pgflow.sync.gate",
-    "pgflow.query": "pgflow.sync.query",
-    "pgflow.serve": "pgflow.sync.serve",
+    "pgflow.authority.gate": "pgflow.sync.gate",
+    "pgflow.entities.query": "pgflow.sync.query",
+    "pgflow.updates.serve": "pgflow.sync.serve",
     "pgflow.Signal().wait": "pgflow.Signal().sync.wait",
 }
 """Functions that sync workflows call, by the path of the one that async workflows await."""
@@ -487,7 +466,7 @@ def _names_in(*vocabularies: Vocabulary) -> dict[str, frozenset[str]]:
 
 EXPORTED = {
     **_names_in(CLOCK, CHANCE, ENVIRONMENT, OUTSIDE, SLEEPING, THREADS, OUTPUT),
-    "pgflow": PGFLOW,
+    **PGFLOW,
     "datetime": frozenset({"datetime", "date", "timedelta", "timezone", "UTC"}),
     "pathlib": frozenset({"Path"}),
     "threading": frozenset({"Thread", "Timer", "get_ident", "current_thread"}),

@@ -29,9 +29,10 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 import pgflow
-from pgflow import AsyncEffect, AsyncStep, Retries, Risk
+from pgflow import AsyncStep, Retries
 from pgflow._flow.scope import StepScope, current
 from pgflow._flow.step import resolve_hints
+from pgflow.effects import AsyncEffect, Risk
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +59,7 @@ class ServerUnreachable(Exception):
     """No session could be opened, so nothing was called."""
 
 
-pgflow.register_errors(ToolFailed, ToolRefused, ServerUnreachable)
+pgflow.extensions.register_errors(ToolFailed, ToolRefused, ServerUnreachable)
 
 
 class RemoteTools:
@@ -135,13 +136,13 @@ class RemoteTools:
                 function. Without one, the effect is not keyed.
             raises: Errors that mean that nothing was done. Add :class:`ToolFailed` if an error of
                 this server means that.
-            **options: Others of :func:`pgflow.effect`.
+            **options: Others of :func:`pgflow.effects.effect`.
         """
         keyed = options.pop("keyed", key_argument is not None)
         refusals = (ToolRefused, ServerUnreachable, *raises)
         made: Callable[[Stub[P, R]], ToolEffect[P, R]]
         made = self._declared(
-            pgflow.effect, key_argument, risk=risk, raises=refusals, keyed=keyed, **options
+            pgflow.effects.effect, key_argument, risk=risk, raises=refusals, keyed=keyed, **options
         )
         return made
 
@@ -194,7 +195,7 @@ class RemoteTools:
         return mcp.Client(made, read_timeout_seconds=self._timeout)
 
     def _declared(self, decorate: Any, key_argument: str | None, **options: Any) -> Any:
-        if decorate is not pgflow.effect:
+        if decorate is not pgflow.effects.effect:
             options["raises"] = (ToolFailed, ToolRefused)
 
         def declare(stub: Stub[P, R]) -> Any:

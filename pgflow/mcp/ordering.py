@@ -12,8 +12,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pgflow import Approve, Reject, Signal
+from pgflow import Signal
 from pgflow.app import AsyncApp
+from pgflow.authority import Approve, Reject
 from pgflow.errors import InvalidArgument
 from pgflow.mcp.reading import Tool
 from pgflow.mcp.shown import shown

@@ -76,6 +76,9 @@ TURN_KEY = int.from_bytes(
     hashlib.sha256(b"pgflow-engine migrate, at work").digest()[:8], signed=True
 )
 
+# Each node of Citus has a schema of its own. Other servers know no such setting, and accept it.
+_PROPAGATE_NOTHING = "set local citus.enable_ddl_propagation = off;\n"
+
 # Roles belong to the cluster: another database's installer may make them at the same time.
 _CREATE_ROLES = """\
 do $$
@@ -251,13 +254,23 @@ def _install_once(
         _take_lock(cursor, lock_timeout_seconds)
         before = _look(cursor, assets)
         if _is_current(before, assets):
+            _join_citus(cursor, before)
             return _report(before, before, Pending((), ()))
         _apply(cursor, _turn_sql(lock_timeout_seconds))
         _apply(cursor, _prologue(before))
         pending = _find_pending(cursor, before, assets)
         for script in pending.scripts(assets, lock_timeout_seconds):
             _apply(cursor, script)
+        _join_citus(cursor, before)
         return _report(before, _look(cursor, assets), pending)
+
+
+def _join_citus(cursor: psycopg.Cursor[Any], found: Installed) -> None:
+    """Make the transactions of a node of Citus commit in two phases, also where Citus came later.
+    The connected role does it: only an administrator may make distributed tables.
+    """
+    if found.has_citus:
+        _apply(cursor, f"set local role none;\n{_PROPAGATE_NOTHING}select pgflow.join_citus()")
 
 
 def _will_pass(error: psycopg.Error) -> bool:
@@ -296,7 +309,9 @@ def migration_sql(conn: psycopg.Connection[Any] | None = None) -> str:
     assets = own_assets()
     if conn is None:
         return _script(
-            _CREATE_ROLES + _CREATE_SCHEMA, Pending(assets.migrations, assets.sources), assets
+            _PROPAGATE_NOTHING + _CREATE_ROLES + _CREATE_SCHEMA,
+            Pending(assets.migrations, assets.sources),
+            assets,
         )
     with conn.transaction(force_rollback=True):
         cursor = conn.cursor(row_factory=tuple_row)
@@ -379,9 +394,9 @@ def _prologue(found: Installed) -> str:
     """Return the statements before the files: roles, the schema, and becoming its owner."""
     if not found.has_schema:
         _check_may_create(found)
-        return _CREATE_ROLES + _CREATE_SCHEMA
+        return _PROPAGATE_NOTHING + _CREATE_ROLES + _CREATE_SCHEMA
     make_roles = _CREATE_ROLES if found.missing_grantees and found.may_create_roles else ""
-    return make_roles + _become(found).as_string()
+    return _PROPAGATE_NOTHING + make_roles + _become(found).as_string()
 
 
 def _check_may_create(found: Installed) -> None:

@@ -62,7 +62,8 @@ select
       select from pg_catalog.aclexplode(n.nspacl) g where g.grantee = a.oid
     )
   ),
-  pg_catalog.current_setting('server_encoding')
+  pg_catalog.current_setting('server_encoding'),
+  exists (select from pg_catalog.pg_extension e where e.extname = 'citus')
 from server
 join pg_catalog.pg_roles me on me.rolname = current_user
 left join pg_catalog.pg_namespace n on n.nspname = 'pgflow'
@@ -90,6 +91,7 @@ class Installed:
     missing_roles: list[str]
     lacks_privileges: bool
     encoding: str
+    has_citus: bool
 
     @property
     def stamp(self) -> Stamp | None:

@@ -15,13 +15,12 @@ Example::
     async def may_read(scope, run, stream):
         return await session_of(scope).owns(run)
 
-    web.mount("/streams", pgflow.streams.asgi(app, may_read=may_read))
+    web.mount("/streams", pgflow.streams.web.asgi(app, may_read=may_read))
 
     new EventSource("/streams/chat-7/answer?live=1")
 """
 
 from pgflow.streams.messages import MESSAGE_HEADERS, message
 from pgflow.streams.tails import Event, Tails
-from pgflow.streams.web import asgi
 
-__all__ = ["MESSAGE_HEADERS", "Event", "Tails", "asgi", "message"]
+__all__ = ["MESSAGE_HEADERS", "Event", "Tails", "message"]

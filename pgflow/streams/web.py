@@ -1,4 +1,7 @@
-"""Streams on the web: server-sent events, and the same over a WebSocket, as an ASGI application."""
+"""Streams on the web: server-sent events, and the same over a WebSocket, as an ASGI application.
+
+It needs ``pip install "pgflow-engine[web]"``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,12 @@ import asyncio
 import contextlib
 import json
 import urllib.parse
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from typing import Any, NamedTuple
+
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pgflow._asgi import Asgi, Receive, Scope, Send, live
 from pgflow._worker.supervision import cancel
@@ -24,11 +31,16 @@ dead.
 FIRST_EVENT_SECONDS = 0.3
 """So long an answer waits for its first event, which may be that there is nothing more to read."""
 RETRY_MS = 2_000
-NO_CONTENT, METHOD_NOT_ALLOWED = 204, 405
+NO_CONTENT = 204
 OVER, POLICY_VIOLATION, TRY_AGAIN_LATER, OUR_OWN = 1000, 1008, 1013, 4000
 """Codes with which a WebSocket is closed. Our own have the status of HTTP in them."""
 MAX_REASON_BYTES = 123
 """Longest reason that the close of a WebSocket has room for."""
+HEADERS = {
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",
+    "x-content-type-options": "nosniff",
+}
 
 
 def asgi(app: App | AsyncApp, *, may_read: MayRead, origins: Collection[str] = ()) -> Asgi:
@@ -67,114 +79,163 @@ def asgi(app: App | AsyncApp, *, may_read: MayRead, origins: Collection[str] = (
         loop = asyncio.get_running_loop()
         if loop not in tails:
             tails[loop] = Tails(app)
-        with contextlib.suppress(_Gone):
-            if scope["type"] == "http":
-                await _respond(tails[loop], may_read, scope, receive, _sender(send))
-            else:
-                await _converse(tails[loop], may_read, origins, scope, receive, _sender(send))
+        if scope["type"] == "http":
+            with contextlib.suppress(OSError, ClientDisconnect):  # the reader has hung up
+                await _respond(tails[loop], may_read, Request(scope, receive), send)
+        else:
+            with contextlib.suppress(WebSocketDisconnect):
+                await _converse(tails[loop], may_read, origins, WebSocket(scope, receive, send))
 
     return serve
 
 
-class _Gone(Exception):
-    """The reader has hung up."""
+class _Told(NamedTuple):
+    """A step of a stream: ``unit``, ``draft``, ``end``, ``stuck``, ``beat`` or ``refused``."""
 
-
-def _sender(send: Send) -> Send:
-    async def tell(message: MutableMapping[str, Any]) -> None:
-        try:
-            await send(message)
-        except OSError:
-            raise _Gone from None
-
-    return tell
-
-
-async def _respond(
-    tails: Tails, may_read: MayRead, scope: Scope, receive: Receive, send: Send
-) -> None:
-    if scope["method"] not in ("GET", "HEAD"):
-        await _refuse(send, 405, "streams are read")
-        return
-    run, stream = _names(scope)
-    if not run or not stream:
-        await _refuse(send, 404, "the path ends with the key of a run and the name of a stream")
-        return
-    if not await may_read(scope, run, stream):
-        await _refuse(send, 403, "not allowed")
-        return
-    headers = _headers(scope)
-    response = _Response(send, is_head=scope["method"] == "HEAD")
-    await _tell(tails, response, scope, receive, headers.get(b"last-event-id", ""))
-
-
-async def _converse(
-    tails: Tails,
-    may_read: MayRead,
-    origins: Collection[str],
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-) -> None:
-    await receive()  # websocket.connect
-    run, stream = _names(scope)
-    is_ours = _is_from(_headers(scope), origins)
-    if not (run and stream and is_ours and await may_read(scope, run, stream)):
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION})  # 403, by the server
-        return
-    await send({"type": "websocket.accept"})
-    await _tell(tails, _Socket(send), scope, receive, "")
-
-
-def _headers(scope: Scope) -> dict[bytes, str]:
-    return {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-
-
-def _is_from(headers: dict[bytes, str], origins: Collection[str]) -> bool:
-    """Return True if no web page asks, or one that may."""
-    origin = headers.get(b"origin")
-    if origin is None or origin in origins:
-        return True
-    return origin.lower().partition("://")[2] == headers.get(b"host", "").lower() != ""
+    kind: str
+    event: Event | None = None
+    why: str = ""
+    status: int = 0
 
 
 async def _tell(
-    tails: Tails, answer: _Response | _Socket, scope: Scope, receive: Receive, after: str
-) -> None:
-    """Send a reader the events of a stream, until it ends or the reader disconnects."""
-    query = urllib.parse.parse_qs(scope.get("query_string", b"").decode("latin-1"))
-    after = after or query.get("after", [""])[0]
-    live = query.get("live", ["0"])[0] == "1"
-    events = tails.read(*_names(scope), after=after or None, live=live)
-    gone = asyncio.create_task(_until_gone(receive), name="pgflow-stream-reader")
+    tails: Tails, request: HTTPConnection, after: str | None
+) -> AsyncGenerator[_Told, None]:
+    """Yield the events of a stream, a beat where none comes for long, and why it is over."""
+    is_live = request.query_params.get("live") == "1"
+    events = tails.read(*_names(request.scope), after=after, live=is_live)
     coming = asyncio.ensure_future(anext(events))
+    patience = FIRST_EVENT_SECONDS
     try:
-        while not gone.done():
-            patience = BEAT_SECONDS if answer.has_begun else FIRST_EVENT_SECONDS
-            both: list[asyncio.Future[Any]] = [gone, coming]
-            await asyncio.wait(both, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        while True:
+            await asyncio.wait([coming], timeout=patience)
+            patience = BEAT_SECONDS
             if not coming.done():
-                await answer.beat()
+                yield _Told("beat")
                 continue
-            try:
-                event = coming.result()
-            except StopAsyncIteration:
-                await answer.end(knew_all=bool(after))
-                return
-            except RunStuck as error:
-                await answer.stuck(str(error))
-                return
-            except (RunNotFound, InvalidArgument) as error:
-                await answer.refuse(400 if isinstance(error, InvalidArgument) else 404, str(error))
-                return
-            await answer.event(event)
-            if answer.is_head:
-                await answer.close()
-                return
+            event = coming.result()
+            yield _Told("unit" if event.is_durable else "draft", event)
             coming = asyncio.ensure_future(anext(events))
+    except StopAsyncIteration:
+        yield _Told("end")
+    except RunStuck as error:
+        yield _Told("stuck", why=str(error))
+    except RunNotFound as error:
+        yield _Told("refused", why=str(error), status=404)
+    except InvalidArgument as error:
+        yield _Told("refused", why=str(error), status=400)
     finally:
-        await cancel([task for task in (gone, coming) if isinstance(task, asyncio.Task)])
+        await cancel([coming])
         await events.aclose()
+
+
+async def _respond(tails: Tails, may_read: MayRead, request: Request, send: Send) -> None:
+    after = request.headers.get("last-event-id") or request.query_params.get("after")
+    async with contextlib.aclosing(_tell(tails, request, after)) as told:
+        response = await _refusal(may_read, request) or await _response(request, told, after)
+        await response(request.scope, request.receive, send)
+
+
+async def _refusal(may_read: MayRead, request: Request) -> Response | None:
+    run, stream = _names(request.scope)
+    if request.method not in ("GET", "HEAD"):
+        return _refuse(405, "streams are read", allow="GET, HEAD")
+    if not run or not stream:
+        return _refuse(404, "the path ends with the key of a run and the name of a stream")
+    if not await may_read(request.scope, run, stream):
+        return _refuse(403, "not allowed")
+    return None
+
+
+def _refuse(status: int, why: str, **headers: str) -> Response:
+    return PlainTextResponse(why, status, {"cache-control": "no-store", **headers})
+
+
+async def _response(
+    request: Request, told: AsyncGenerator[_Told, None], after: str | None
+) -> Response:
+    """Return the answer to a reader: its status depends on the first event."""
+    first = await anext(told)
+    if first.kind == "refused":
+        return _refuse(first.status, first.why)
+    if first.kind == "end" and after:
+        return Response(status_code=NO_CONTENT)  # to a browser that has all of it: stop
+    if request.method == "HEAD":
+        return Response(headers=HEADERS, media_type="text/event-stream")
+    return StreamingResponse(_lines(first, told), headers=HEADERS, media_type="text/event-stream")
+
+
+async def _lines(first: _Told, told: AsyncGenerator[_Told, None]) -> AsyncIterator[str]:
+    yield f"retry: {RETRY_MS}\n\n{_line(first)}"
+    async for step in told:
+        yield _line(step)
+
+
+def _line(step: _Told) -> str:
+    """Return a step as a server-sent event."""
+    if step.kind == "beat":
+        return ": still here\n\n"
+    if step.kind == "refused":
+        return ""
+    if step.event is None:
+        return f"event: {step.kind}\ndata: {json.dumps(step.why or None)}\n\n"
+    id_ = f"id: {step.event.id}\n" if step.event.is_durable else ""
+    said = {"value": step.event.value, "draft": step.event.draft}
+    return f"event: {step.kind}\n{id_}data: {json.dumps(said, ensure_ascii=False)}\n\n"
+
+
+async def _converse(
+    tails: Tails, may_read: MayRead, origins: Collection[str], socket: WebSocket
+) -> None:
+    run, stream = _names(socket.scope)
+    is_ours = _is_from(socket, origins)
+    if not (run and stream and is_ours and await may_read(socket.scope, run, stream)):
+        await socket.close(POLICY_VIOLATION)  # 403, by the server
+        return
+    await socket.accept()
+    sending = asyncio.create_task(_send_all(tails, socket), name="pgflow-stream-reader")
+    gone = asyncio.create_task(_until_gone(socket), name="pgflow-stream-reader")
+    try:
+        await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+    finally:
+        await cancel([sending, gone])
+
+
+async def _until_gone(socket: WebSocket) -> None:
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+async def _send_all(tails: Tails, socket: WebSocket) -> None:
+    """Send the events of a stream until it ends, then close."""
+    async with contextlib.aclosing(_tell(tails, socket, socket.query_params.get("after"))) as told:
+        async for kind, event, why, status in told:
+            if event is not None:
+                said = {"id": event.id, "value": event.value, "draft": event.draft}
+                await _say(socket, kind, **said)
+            elif kind == "end":
+                await _say(socket, kind)
+                await socket.close(OVER)
+            elif kind == "stuck":
+                await _say(socket, kind, value=why)
+                await socket.close(TRY_AGAIN_LATER)
+            elif kind == "refused":
+                reason = why.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+                await socket.close(OUR_OWN + status, reason)
+
+
+async def _say(socket: WebSocket, event: str, **said: Any) -> None:
+    await socket.send_text(json.dumps({"event": event, **said}, ensure_ascii=False))
+
+
+def _is_from(socket: WebSocket, origins: Collection[str]) -> bool:
+    """Return True if no web page asks, or one that may."""
+    origin = socket.headers.get("origin")
+    if origin is None or origin in origins:
+        return True
+    return origin.lower().partition("://")[2] == socket.headers.get("host", "").lower() != ""
 
 
 def _names(scope: Scope) -> tuple[str, str]:
@@ -186,124 +247,3 @@ def _names(scope: Scope) -> tuple[str, str]:
         return "", ""
     run, stream = (urllib.parse.unquote(part) for part in parts[-2:])
     return run, stream
-
-
-async def _until_gone(receive: Receive) -> None:
-    """Return once the reader has hung up."""
-    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
-        pass
-
-
-async def _refuse(send: Send, status: int, why: str) -> None:
-    body = why.encode()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        *([(b"allow", b"GET, HEAD")] if status == METHOD_NOT_ALLOWED else []),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-class _Response:
-    """An answer, which begins with what it is about: once there are events it has a status."""
-
-    def __init__(self, send: Send, *, is_head: bool) -> None:
-        self._send = send
-        self.is_head = is_head
-        self.has_begun = False
-
-    async def _write(self, text: str) -> None:
-        if not self.has_begun:
-            self.has_begun = True
-            headers = [
-                (b"content-type", b"text/event-stream; charset=utf-8"),
-                (b"cache-control", b"no-store"),
-                (b"x-accel-buffering", b"no"),
-                (b"x-content-type-options", b"nosniff"),
-            ]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-            text = f"retry: {RETRY_MS}\n\n{text}"
-        if not self.is_head:
-            await self._send(
-                {"type": "http.response.body", "body": text.encode(), "more_body": True}
-            )
-
-    async def event(self, event: Event) -> None:
-        """Send an event."""
-        said = json.dumps({"value": event.value, "draft": event.draft}, ensure_ascii=False)
-        if event.is_durable:
-            await self._write(f"event: unit\nid: {event.id}\ndata: {said}\n\n")
-        else:
-            await self._write(f"event: draft\ndata: {said}\n\n")
-
-    async def beat(self) -> None:
-        """Send a sign of life."""
-        await self._write(": still here\n\n")
-
-    async def stuck(self, why: str) -> None:
-        """Send that a person is needed. A later request may find that the run continues."""
-        await self._write(f"event: stuck\ndata: {json.dumps(why)}\n\n")
-        await self.close()
-
-    async def end(self, *, knew_all: bool) -> None:
-        """End the stream. A reader that already had all of it gets a status to stop a browser."""
-        if knew_all and not self.has_begun:
-            await self._send({"type": "http.response.start", "status": NO_CONTENT, "headers": []})
-        else:
-            await self._write("event: end\ndata: null\n\n")
-        await self.close()
-
-    async def refuse(self, status: int, why: str) -> None:
-        """Answer that there is nothing to read."""
-        if self.has_begun:
-            await self.close()
-        else:
-            await _refuse(self._send, status, why)
-
-    async def close(self) -> None:
-        """End the answer."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class _Socket:
-    """An answer over a WebSocket."""
-
-    is_head = False
-    has_begun = True
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def _write(self, event: str, **said: Any) -> None:
-        text = json.dumps({"event": event, **said}, ensure_ascii=False)
-        await self._send({"type": "websocket.send", "text": text})
-
-    async def event(self, event: Event) -> None:
-        """Send an event."""
-        kind = "unit" if event.is_durable else "draft"
-        await self._write(kind, id=event.id, value=event.value, draft=event.draft)
-
-    async def beat(self) -> None:
-        """Do nothing: the server checks the connection itself."""
-
-    async def stuck(self, why: str) -> None:
-        """Send that a person is needed. A later request may find that the run continues."""
-        await self._write("stuck", value=why)
-        await self.close(TRY_AGAIN_LATER)
-
-    async def end(self, *, knew_all: bool) -> None:
-        """End the stream."""
-        del knew_all
-        await self._write("end")
-        await self.close()
-
-    async def refuse(self, status: int, why: str) -> None:
-        """Answer that there is nothing to read."""
-        reason = why.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
-        await self.close(OUR_OWN + status, reason)
-
-    async def close(self, code: int = OVER, reason: str = "") -> None:
-        """End the answer."""
-        await self._send({"type": "websocket.close", "code": code, "reason": reason})

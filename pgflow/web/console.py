@@ -115,7 +115,7 @@ WRITES: tuple[tuple[str, Handler], ...] = (
     ("/relay/order", relays.give_order), ("/queue", queues.change_queue),
 )  # fmt: skip
 FILES = (
-    ("/static/console.css", "text/css"), ("/static/graph.css", "text/css"),
+    ("/static/console.css", "text/css"),
     ("/static/console.js", "text/javascript"),
     ("/static/icon.svg", "image/svg+xml"),
 )  # fmt: skip

@@ -51,7 +51,7 @@ HEADERS = {
 }
 
 OPEN_PATHS = (
-    "/login", "/login/go", "/login/back", "/static/console.css", "/static/graph.css",
+    "/login", "/login/go", "/login/back", "/static/console.css",
     "/static/console.js", "/static/icon.svg",
 )  # fmt: skip
 """Paths that are open without a login."""

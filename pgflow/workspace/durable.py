@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec
 
 import pgflow
-from pgflow import Absent, Confirmed, DefinitionError
 from pgflow._flow.step import resolve_hints
+from pgflow.effects import Absent, Confirmed
+from pgflow.errors import DefinitionError
 from pgflow.workspace.folder import Workspace
 from pgflow.workspace.places import WorkspaceError
 from pgflow.workspace.snapshots import Snapshot
@@ -19,7 +20,7 @@ from pgflow.workspace.snapshots import Snapshot
 P = ParamSpec("P")
 
 Edit = Callable[Concatenate[Workspace, P], None]
-SyncFileEffect = pgflow.SyncEffect[
+SyncFileEffect = pgflow.effects.SyncEffect[
     Concatenate[Workspace, P], Snapshot, Callable[Concatenate[Workspace, P], Snapshot]
 ]
 
@@ -100,7 +101,7 @@ def change(
 
         signature = inspect.signature(fn)
         _resign(act, signature.replace(return_annotation=Snapshot), hints)
-        effect = pgflow.effect(
+        effect = pgflow.effects.effect(
             risk="compensable",
             name=name,
             raises=(*raises, NotChanged),

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 import pgflow
-from pgflow import Absent, Confirmed, effect
+from pgflow.effects import Absent, Confirmed, effect
 from pgflow.workspace.folder import Workspace, quoted
 from pgflow.workspace.git import Git
 from pgflow.workspace.places import WorkspaceError

@@ -203,33 +203,6 @@ comment on function pgflow.resume_queue(text, text, text)
   is 'Lets claims from a paused queue go on; who says so, and why, is kept with it';
 --! grant resume_queue to pgflow_operator
 
-create or replace function pgflow.limit_queue(queue text, max_running int default null, max_deaths int default null)
-returns void
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  perform pgflow.check_name_(limit_queue.queue, 'the name of a queue');
-  if limit_queue.max_running <= 0 or limit_queue.max_deaths not between 1 and 1000 then
-    raise exception using errcode = 'PF003',
-      message = 'max_running must be at least 1 and max_deaths between 1 and 1000';
-  end if;
-  insert into pgflow.queue (queue, max_running, max_deaths)
-  values (limit_queue.queue, limit_queue.max_running, coalesce(limit_queue.max_deaths, 5))
-  on conflict (queue) do update
-  set max_running = excluded.max_running, max_deaths = coalesce(limit_queue.max_deaths, pgflow.queue.max_deaths);
-  perform pgflow.note_queue_(limit_queue.queue, 'set',
-    jsonb_strip_nulls(jsonb_build_object('max_deaths', limit_queue.max_deaths))
-      || jsonb_build_object('concurrency', limit_queue.max_running), null, null, pgflow.now_());
-end
-$$;
-comment on function pgflow.limit_queue(text, int, int)
-  is 'Sets how many runs of a queue may be leased at once (null = no limit) and how many deaths make a run stuck';
---! grant limit_queue to pgflow_operator
-
 comment on column pgflow.queue.queue is 'Name of the queue';
 comment on column pgflow.queue.declared is 'Rules that the code of an app declared last; null = it declares none';
 comment on column pgflow.queue.paused_at is 'Time since which nothing is claimed from it; null = not paused';

@@ -2,6 +2,47 @@
 -- rows. Each is made as a table of its own and then attached, which locks the parent only against
 -- other changes of its shape and never against readers or writers.
 
+create or replace function pgflow.add_partitions_(
+  parent text, newest bigint, ahead int, width bigint, indexed text default null
+)
+returns setof text
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  upper_bound bigint;
+  next_number int;
+  name text;
+begin
+  select coalesce(max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO [(]''([0-9]+)''[)]'))[1]::bigint), 0),
+         coalesce(max((regexp_match(c.relname, format('^%s_([0-9]+)$', parent)))[1]::int), -1) + 1
+  into upper_bound, next_number
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+  where i.inhparent = format('pgflow.%I', parent)::regclass;
+
+  while upper_bound <= newest + ahead * width loop
+    name := format('%s_%s', parent, next_number);
+    execute format('create table pgflow.%I (like pgflow.%I including defaults including constraints including '
+      'compression)', name, parent);
+    execute format('alter table pgflow.%I set (autovacuum_vacuum_insert_scale_factor = 0.1)', name);
+    if indexed is not null then
+      execute format('create index %I on pgflow.%I (%s)', format('%s_%s_idx', name, split_part(indexed, ',', 1)), name,
+        indexed);
+    end if;
+    -- This makes the key, of an empty table.
+    execute format('alter table pgflow.%I attach partition pgflow.%I for values from (%s) to (%s)', parent, name,
+      upper_bound, upper_bound + width);
+    return next name;
+    upper_bound := upper_bound + width;
+    next_number := next_number + 1;
+  end loop;
+end
+$$;
+comment on function pgflow.add_partitions_(text, bigint, int, bigint, text)
+  is 'Makes partitions of a table until so many are ahead of its newest number, each with an index on these columns '
+     'besides its key; answers their names';
+
 create or replace function pgflow.add_unit_partitions(ahead int default 3, width bigint default 5000000)
 returns int
 language plpgsql
@@ -11,30 +52,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   newest bigint;
-  upper_bound bigint;
-  next_number int;
-  added int := 0;
   name text;
+  added int := 0;
 begin
   perform pg_advisory_xact_lock(pgflow.latch_('add_unit_partitions'));
   select case when is_called then last_value else 0 end into newest from pgflow.run_id_seq;
-  select coalesce(max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO [(]''([0-9]+)''[)]'))[1]::bigint), 0),
-         coalesce(max((regexp_match(c.relname, '^unit_([0-9]+)$'))[1]::int), -1) + 1
-  into upper_bound, next_number
-  from pg_inherits i join pg_class c on c.oid = i.inhrelid
-  where i.inhparent = 'pgflow.unit'::regclass;
-
-  while upper_bound <= newest + ahead * width loop
-    name := format('unit_%s', next_number);
-    execute format('create table pgflow.%I (like pgflow.unit including defaults including constraints including '
-      'compression)', name);
-    execute format('alter table pgflow.%I add constraint %I primary key (run_id, seq)', name, name || '_pkey');
-    execute format('alter table pgflow.%I set (autovacuum_vacuum_insert_scale_factor = 0.1)', name);
+  for name in select pgflow.add_partitions_('unit', newest, ahead, width) loop
     perform pgflow.guard_table_(name);
-    execute format('alter table pgflow.unit attach partition pgflow.%I for values from (%s) to (%s)', name, upper_bound,
-      upper_bound + width);
-    upper_bound := upper_bound + width;
-    next_number := next_number + 1;
     added := added + 1;
   end loop;
   return added;

@@ -35,7 +35,7 @@ as $$
 begin
   if why ~* '://|passw|passp|secret|identified' then
     -- As pgflow/texts.py does it: of a URL up to the last @, of a value up to its closing quote or the next space.
-    why := regexp_replace(why, e'([A-Za-z][A-Za-z0-9.+-]*://[^\\s:/?#@]*):(?!\\d{1,5}[/?#])\\S*@', e'\\1:***@', 'g');
+    why := regexp_replace(why, e'([A-Za-z][A-Za-z0-9.+-]*://[^\\s:/?#@]*):\\S*@', e'\\1:***@', 'g');
     why := regexp_replace(why, e'([a-z_-]*(?:password|passwd|passphrase)["'']*|client_secret["'']*)(\\s*[=:]\\s*)'
       || e'(''(?:[^''\\\\]|\\\\.|'''')*''?|"(?:[^"\\\\]|\\\\.)*"?|[^\\s]+)', e'\\1\\2***', 'gi');
     why := regexp_replace(why, e'\\m(password|identified\\s+by)(\\s+)''(?:[^'']|'''')*''?', e'\\1\\2''***''', 'gi');

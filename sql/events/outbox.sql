@@ -21,33 +21,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   newest bigint;
-  upper_bound bigint;
-  next_number int;
-  added int := 0;
-  name text;
 begin
   perform pg_advisory_xact_lock(pgflow.latch_('add_event_partitions'));
   select case when is_called then last_value else 0 end into newest from pgflow.event_id_seq;
-  select coalesce(max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO [(]''([0-9]+)''[)]'))[1]::bigint), 0),
-         coalesce(max((regexp_match(c.relname, '^event_([0-9]+)$'))[1]::int), -1) + 1
-  into upper_bound, next_number
-  from pg_inherits i join pg_class c on c.oid = i.inhrelid
-  where i.inhparent = 'pgflow.event'::regclass;
-
-  while upper_bound <= newest + ahead * width loop
-    name := format('event_%s', next_number);
-    execute format('create table pgflow.%I (like pgflow.event including defaults including constraints including '
-      'compression)', name);
-    execute format('alter table pgflow.%I add constraint %I primary key (event_id)', name, name || '_pkey');
-    execute format('create index %I on pgflow.%I (topic, event_id)', name || '_topic_idx', name);
-    execute format('alter table pgflow.%I set (autovacuum_vacuum_insert_scale_factor = 0.1)', name);
-    execute format('alter table pgflow.event attach partition pgflow.%I for values from (%s) to (%s)', name,
-      upper_bound, upper_bound + width);
-    upper_bound := upper_bound + width;
-    next_number := next_number + 1;
-    added := added + 1;
-  end loop;
-  return added;
+  return (select count(*) from pgflow.add_partitions_('event', newest, ahead, width, 'topic, event_id'));
 end
 $$;
 comment on function pgflow.add_event_partitions(int, bigint)

@@ -186,6 +186,23 @@ comment on function pgflow.needs_(text, text, jsonb, bigint, text, boolean)
   is 'Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, '
      'and the terms of the gate where the rule says any';
 
+create or replace function pgflow.judge_plan(acts jsonb)
+returns jsonb
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(jsonb_agg(case when n.needs = 'gate' then jsonb_build_object('version', n.version, 'terms', n.terms)
+    end order by a.ordinal), '[]')
+  from jsonb_array_elements(acts) with ordinality as a (act, ordinal)
+  cross join lateral pgflow.needs_(a.act->>0, a.act->>1, a.act->2, is_planned => true) n
+$$;
+comment on function pgflow.judge_plan(jsonb)
+  is 'Judgement of the policy in force on acts [[name, risk, request], ...] that a model has planned: for each the '
+     'version that wants a gate, with its terms, or null';
+--! grant judge_plan to pgflow_worker
+
 create or replace function pgflow.try_policy(
   name text, risk text, request jsonb default '{}', by_model boolean default false, role text default null
 )

@@ -9,7 +9,7 @@ import pytest
 from records import SOON, steps
 
 import pgflow
-from pgflow import Approve, Reject
+from pgflow.authority import Approve, Reject
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 
@@ -188,7 +188,7 @@ async def test_tries_are_steps_and_a_rejection_ends_the_graph(
     await aflow.answer("before:last", Reject("no"), by="ada")
     with pytest.raises(pgflow.RunFailed) as failed:
         await run.result(SOON)
-    assert isinstance(failed.value.__cause__, pgflow.GateRejected)
+    assert isinstance(failed.value.__cause__, pgflow.errors.GateRejected)
     assert called == ["flaky"] * 3
     assert [name for name, _, _ in steps(conn, run.key)] == ["node:flaky"] * 3
 
@@ -260,7 +260,7 @@ async def calls_the_other_colour() -> list[str]:
     for call in (SMALL.invoke, SMALL.stream):
         try:
             call({"x": []})
-        except pgflow.WrongColourError as error:
+        except pgflow.errors.WrongColourError as error:
             said.append(str(error))
     return said
 

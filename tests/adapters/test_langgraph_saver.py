@@ -15,7 +15,8 @@ import pytest
 import sqlkit
 from records import in_a_loop
 
-from pgflow import App, AsyncApp, InvalidArgument, NotStorable
+from pgflow import App, AsyncApp, InvalidArgument
+from pgflow.errors import NotStorable
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 conformance = pytest.importorskip(

@@ -10,7 +10,8 @@ import pytest
 from records import SOON, in_a_loop, steps
 
 import pgflow
-from pgflow import Approve, AsyncApp, InvalidArgument, Reject
+from pgflow import AsyncApp, InvalidArgument
+from pgflow.authority import Approve, Reject
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install -e '.[adapters]'")
 

@@ -145,7 +145,7 @@ def forget(ctx: Any, model_id: str) -> Any:
     """Know an alias in the code of the workflow alone, as a worker of another release might."""
     try:
         in_body = pgflow.run_info().step is not None
-    except pgflow.NotInRunError:
+    except pgflow.errors.NotInRunError:
         in_body = False
     return None if in_body or model_id != "stale" else model("?", name="stale")
 

@@ -201,7 +201,7 @@ async def a_time_out_of_asyncio() -> list[str]:
 async def run_sync_in_an_async_workflow() -> str:
     try:
         return str(guarded["asks"].run_sync("hi").output)
-    except pgflow.NotInWorkflowError as error:
+    except pgflow.errors.NotInWorkflowError as error:
         return str(error)
 
 

@@ -11,8 +11,8 @@ from records import SOON, eventually
 from scripted import call, durable, echo, steps_of
 
 import pgflow
-from pgflow import Approve
 from pgflow.agent.pydantic_ai import Approvals, PgflowDurability
+from pgflow.authority import Approve
 
 pytest.importorskip("fastmcp.server", reason="pip install -e '.[adapters]'")
 

@@ -11,8 +11,9 @@ import pytest
 from scripted import asked, call, durable, echo, model, raising, rows_of, run_id_of, steps_of
 
 import pgflow
-from pgflow import Admit, BudgetExceeded, Pool
 from pgflow.agent.pydantic_ai import PgflowDurability
+from pgflow.authority import Admit, Pool
+from pgflow.errors import BudgetExceeded
 from pgflow.inspect import ask_async, list_budgets, list_charges, list_decisions
 
 from pydantic_ai import Agent, ModelRetry, RunContext, ToolOutput, UsageLimits  # isort: skip
@@ -165,7 +166,7 @@ seen: list[str] = []
 def in_step() -> bool:
     try:
         return pgflow.run_info().step is not None
-    except pgflow.NotInRunError:
+    except pgflow.errors.NotInRunError:
         return False
 
 

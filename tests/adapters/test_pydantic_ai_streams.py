@@ -39,7 +39,7 @@ looks = Looks()
 def in_step() -> bool:
     try:
         return pgflow.run_info().step is not None
-    except pgflow.NotInRunError:
+    except pgflow.errors.NotInRunError:
         return False
 
 

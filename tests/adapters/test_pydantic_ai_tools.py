@@ -11,8 +11,8 @@ import pytest
 from scripted import call, durable, echo, model, run_id_of, steps_of
 
 import pgflow
-from pgflow import Approve, Reject, TakeOver
 from pgflow.agent.pydantic_ai import Approvals, PgflowDurability, as_tool, read_token
+from pgflow.authority import Approve, Reject, TakeOver
 from pgflow.inspect import ask_async, list_effects
 
 from pydantic_ai import Agent, FunctionToolset, RunContext, Tool, ToolFailed  # isort: skip
@@ -41,7 +41,7 @@ def fail() -> str:
     raise ToolFailed("it is broken")
 
 
-@pgflow.effect(risk="irreversible", dedup_window=timedelta(days=1), raises=[ToolFailed])
+@pgflow.effects.effect(risk="irreversible", dedup_window=timedelta(days=1), raises=[ToolFailed])
 async def refund(order: str, cents: int) -> str:
     """Give money back.
 

@@ -38,22 +38,20 @@ from sqlkit import (
 
 import pgflow
 from pgflow import (
-    Choice,
-    HasActed,
     InvalidArgument,
     KeyConflict,
     RunFailed,
     RunNotFound,
     RunStuck,
     Signal,
-    WrongState,
-    decision,
-    effect,
     read,
     step,
     transaction,
     workflow,
 )
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
+from pgflow.errors import HasActed, WrongState
 from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import export_chain, import_lines, read_history
 

@@ -15,21 +15,9 @@ from servers import HANG_SECONDS
 from sqlkit import Actor, begin, child, claim_one, commit, finish, flush, one, rows
 
 import pgflow
-from pgflow import (
-    Absent,
-    Accepted,
-    Confirmed,
-    HasActed,
-    Retries,
-    RunFailed,
-    RunStuck,
-    Signal,
-    StillUnknown,
-    WrongState,
-    effect,
-    read,
-    workflow,
-)
+from pgflow import Retries, RunFailed, RunStuck, Signal, read, workflow
+from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
+from pgflow.errors import HasActed, WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -145,7 +133,7 @@ async def leasing() -> str:
 @workflow
 async def stages(n: int) -> str:
     """Two generations in one saga; it fails while prices are unknown."""
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await buy(f"stage {n}")
         if n == 0:
             pgflow.continue_as_new(1)
@@ -157,7 +145,7 @@ async def stages(n: int) -> str:
 
 @workflow
 async def doomed_lease() -> None:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await lease("car")
         await go.wait()
         raise ValueError("too dear")

@@ -16,20 +16,11 @@ from records import SOON, run_row
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    Approve,
-    Choice,
-    Reject,
-    RunFailed,
-    TakeOver,
-    agent,
-    decision,
-    effect,
-    read,
-    step,
-    workflow,
-)
+from pgflow import RunFailed, agent, read, step, workflow
 from pgflow.agent import Outcome
+from pgflow.authority import Approve, Reject, TakeOver
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -123,7 +114,7 @@ def fold(state: State, n: int, said: str) -> State:
     return replace(state, total=state.total + n, said=(*state.said, said))
 
 
-def decline(state: State, n: int, verdict: pgflow.Verdict[int]) -> State:
+def decline(state: State, n: int, verdict: pgflow.authority.Verdict[int]) -> State:
     return replace(state, declined=state.declined + 1, total=state.total + n)
 
 
@@ -136,8 +127,8 @@ async def adds(goal: Goal, state: State | None = None) -> Outcome[State]:
     async def oracle(goal: Goal, state: State) -> bool | None:
         return known(goal, state)
 
-    async def review(goal: Goal, state: State) -> pgflow.Verdict[Goal]:
-        return await pgflow.gate("review", goal, timeout=timedelta(hours=1))
+    async def review(goal: Goal, state: State) -> pgflow.authority.Verdict[Goal]:
+        return await pgflow.authority.gate("review", goal, timeout=timedelta(hours=1))
 
     return await agent.loop(
         goal,
@@ -158,7 +149,7 @@ async def adds(goal: Goal, state: State | None = None) -> Outcome[State]:
 
 @workflow
 def adds_sync(goal: Goal, state: State | None = None) -> Outcome[State]:
-    def review(goal: Goal, state: State) -> pgflow.Verdict[Goal]:
+    def review(goal: Goal, state: State) -> pgflow.authority.Verdict[Goal]:
         return pgflow.sync.gate("review", goal, timeout=timedelta(hours=1))
 
     return agent.sync.loop(
@@ -491,8 +482,8 @@ async def test_a_no_at_a_gate_of_the_policy_is_declined_as_one_at_its_own(
 
 @pytest.mark.full
 async def test_without_a_decline_a_no_ends_it(aflow: AsyncHarness) -> None:
-    async def gate(n: int) -> pgflow.Verdict[int]:
-        return await pgflow.gate("add", n)
+    async def gate(n: int) -> pgflow.authority.Verdict[int]:
+        return await pgflow.authority.gate("add", n)
 
     @workflow
     async def asks(goal: Goal, state: State) -> Outcome[State]:

@@ -19,17 +19,12 @@ from records import SOON, eventually
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    Approved,
-    Choice,
-    Signal,
-    UpdateRejected,
-    decision,
-    effect,
-    step,
-    workflow,
-)
+from pgflow import Signal, step, workflow
 from pgflow.agent import LogUnit, Remarks, read_log
+from pgflow.authority import Approved
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
+from pgflow.errors import UpdateRejected
 from pgflow.inspect import ask_async
 from pgflow.streams import Tails
 
@@ -63,9 +58,9 @@ async def send(text: str) -> str:
 
 
 @send.settle
-async def _(text: str) -> pgflow.Absent:
+async def _(text: str) -> pgflow.effects.Absent:
     del text
-    return pgflow.Absent()
+    return pgflow.effects.Absent()
 
 
 @step
@@ -263,7 +258,7 @@ async def test_d_another_process_approves_with_other_arguments(
 
     @workflow
     async def asks(text: str) -> str:
-        verdict = await pgflow.gate("send", text)
+        verdict = await pgflow.authority.gate("send", text)
         assert isinstance(verdict, Approved)
         return await send(verdict.value)
 
@@ -277,7 +272,7 @@ async def test_d_another_process_approves_with_other_arguments(
     program = """
 import sys, pgflow
 with pgflow.App(sys.argv[1]) as app:
-    app.answer(sys.argv[2], pgflow.Approve(edit="goodbye"), by="ann")
+    app.answer(sys.argv[2], pgflow.authority.Approve(edit="goodbye"), by="ann")
 """
     await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", program, dsn, await gate_of(dsn)], check=True
@@ -336,7 +331,7 @@ class Talk:
 @workflow
 async def talk() -> list[str]:
     state = Talk()
-    await pgflow.serve(state, until=lambda: len(state.said) == 2)
+    await pgflow.updates.serve(state, until=lambda: len(state.said) == 2)
     return state.said
 
 

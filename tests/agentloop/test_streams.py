@@ -19,6 +19,7 @@ from servers import HANG_SECONDS
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, RunStuck, Signal, step, streams, workflow
 from pgflow.streams import Event, Tails
+from pgflow.streams import web as endpoint
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
@@ -438,7 +439,7 @@ async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(
     aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aflow.include(hears)
-    web = streams.asgi(aflow.app, may_read=anybody)
+    web = endpoint.asgi(aflow.app, may_read=anybody)
     run = await aflow.start(hears.options(key="team/7"), 3)
     first = Browser(web, "/streams/team%2F7/heard")
     await eventually(lambda: first.status == 200, "it is answered before there is anything")
@@ -453,7 +454,7 @@ async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(
     await second.over()
     assert second.units() == [1, 2]
     assert second.events()[-1]["event"] == "end"
-    monkeypatch.setattr(streams.web, "FIRST_EVENT_SECONDS", 15.0)
+    monkeypatch.setattr(endpoint, "FIRST_EVENT_SECONDS", 15.0)
     third = await Browser(web, "/x/team%2F7/heard", last_event_id=second.events()[1]["id"]).over()
     assert (third.status, third.text) == (204, "")
     again = await Browser(web, "/x/team%2F7/heard", query=f"after={last}").over()
@@ -463,10 +464,10 @@ async def test_a_browser_reconnects_with_the_last_id_and_is_told_of_the_end(
 async def test_who_may_not_read_is_refused_and_so_is_what_is_not_there(
     aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams.web, "FIRST_EVENT_SECONDS", 15.0)
+    monkeypatch.setattr(endpoint, "FIRST_EVENT_SECONDS", 15.0)
     aflow.include(counts)
     await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
-    web = streams.asgi(aflow.app, may_read=anybody)
+    web = endpoint.asgi(aflow.app, may_read=anybody)
     asked = {
         ("/k/secret", "GET", ""): 403,
         ("/nobody/numbers", "GET", ""): 404,
@@ -498,7 +499,7 @@ async def test_drafts_are_events_without_an_id(aflow: AsyncHarness) -> None:
 
     aflow.include(chat)
     await aflow.start(chat.options(key="k"))
-    browser = Browser(streams.asgi(aflow.app, may_read=anybody), "/k/answer", query="live=1")
+    browser = Browser(endpoint.asgi(aflow.app, may_read=anybody), "/k/answer", query="live=1")
     await eventually(lambda: len(browser.events()) == 1, "the word is there")
     proceed.set()
     await browser.over()
@@ -528,13 +529,13 @@ class Socket(Browser):
 
 async def test_a_socket_gets_the_same_and_goes_on_where_it_was(aflow: AsyncHarness) -> None:
     aflow.include(hears)
-    web = streams.asgi(aflow.app, may_read=anybody)
+    web = endpoint.asgi(aflow.app, may_read=anybody)
     run = await aflow.start(hears.options(key="team/7"), 3)
     first = Socket(web, "/streams/team%2F7/heard")
     await run.send(go, 0)
     await run.send(go, 1)
     await eventually(lambda: first.units() == [0, 1], "both have come")
-    assert first.messages[0] == {"type": "websocket.accept"}
+    assert first.messages[0]["type"] == "websocket.accept"
     first.hang_up()
     await first.over()
     assert first.code is None, "who has hung up is told nothing more"
@@ -561,7 +562,7 @@ async def test_a_socket_has_drafts_that_are_flagged_and_is_told_why_it_is_closed
 
     aflow.include(chat)
     run = await aflow.start(chat.options(key="k"))
-    web = streams.asgi(aflow.app, may_read=anybody)
+    web = endpoint.asgi(aflow.app, may_read=anybody)
     browser = Socket(web, "/k/answer", query="live=1")
     await eventually(lambda: browser.units() == ["hello"], "it is said")
     assert [(e["event"], e["id"] is None) for e in browser.events()] == [
@@ -593,7 +594,7 @@ async def test_a_page_of_another_origin_opens_no_socket_with_the_cookies_of_its_
 ) -> None:
     aflow.include(counts)
     await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
-    web = streams.asgi(aflow.app, may_read=anybody, origins=["https://app.example"])
+    web = endpoint.asgi(aflow.app, may_read=anybody, origins=["https://app.example"])
     socket = await Socket(web, path, **headers).over()
     assert socket.code == (1000 if is_let_in else 1008)
     assert (socket.units() == [0]) == is_let_in
@@ -603,7 +604,7 @@ async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow: Asy
     """Servers raise OSError then."""
     aflow.include(counts)
     await (await aflow.start(counts.options(key="k"), 1)).result(SOON)
-    web = streams.asgi(aflow.app, may_read=anybody)
+    web = endpoint.asgi(aflow.app, may_read=anybody)
     for client in (Browser, Socket):
 
         class Gone(client):  # type: ignore[misc, valid-type]
@@ -619,10 +620,10 @@ async def test_a_reader_that_is_gone_when_something_comes_is_no_error(aflow: Asy
 async def test_a_silent_line_is_kept_alive(
     aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams.web, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(endpoint, "BEAT_SECONDS", 0.01)
     aflow.include(hears)
     await aflow.start(hears.options(key="k"), 1)
-    browser = Browser(streams.asgi(aflow.app, may_read=anybody), "/k/heard")
+    browser = Browser(endpoint.asgi(aflow.app, may_read=anybody), "/k/heard")
     await eventually(lambda: browser.text.count(": still here") > 2, "it is told")
     browser.hang_up()
     await browser.over()
@@ -633,7 +634,7 @@ def test_a_sync_app_serves_streams_too(flow: Any) -> None:
     flow.start(counts.options(key="k"), 3).result(SOON)
 
     async def read() -> list[Any]:
-        web = streams.asgi(flow.app, may_read=anybody)
+        web = endpoint.asgi(flow.app, may_read=anybody)
         browser = await Browser(web, "/k/numbers").over()
         told = iter(["lifespan.startup", "lifespan.shutdown"])
 

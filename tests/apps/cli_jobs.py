@@ -102,7 +102,7 @@ async def spared() -> tuple[int, int]:
 
 @step
 async def spend(usd: Decimal) -> None:
-    pgflow.charge(usd=usd)
+    pgflow.authority.charge(usd=usd)
 
 
 @workflow

@@ -21,8 +21,10 @@ from enginekit import Worker, divergence, saw
 from enginestore import Store, StoredRun
 
 import pgflow
-from pgflow import Admit, BudgetExceeded, Retries, Signal, read, step, transaction, workflow
+from pgflow import Retries, Signal, read, step, transaction, workflow
 from pgflow._model.units import Unit
+from pgflow.authority import Admit
+from pgflow.errors import BudgetExceeded
 
 # ---------------------------------------------------------------- steps
 
@@ -343,12 +345,12 @@ async def locking(n: int) -> list[Any]:
         async with pgflow.lock("short", ttl=0.2):
             await asyncio.sleep(1)
             saw(await add(1, 1))
-    except pgflow.LockLost as error:
+    except pgflow.errors.LockLost as error:
         saw(error)
     try:
         async with pgflow.lock("shelf"), pgflow.lock("shelf"):
             pass
-    except pgflow.LockRefused as error:
+    except pgflow.errors.LockRefused as error:
         saw(error)
     return sums
 
@@ -512,12 +514,12 @@ async def enduring(n: int) -> list[Any]:
 
 @workflow
 async def owing(n: int) -> str:
-    made = [pgflow.owe(f"thing {i}", to="ada", detail={"n": i}) for i in range(n)]
-    pgflow.discharge(made[0], evidence=[1, 2])
+    made = [pgflow.authority.owe(f"thing {i}", to="ada", detail={"n": i}) for i in range(n)]
+    pgflow.authority.discharge(made[0], evidence=[1, 2])
     said = await news.wait()
-    pgflow.transfer(made[1].key, "bob")
+    pgflow.authority.transfer(made[1].key, "bob")
     await add(1, 2)
-    pgflow.waive(made[2], by="ada", why=said)
+    pgflow.authority.waive(made[2], by="ada", why=said)
     return said
 
 
@@ -580,7 +582,7 @@ async def spending(n: int) -> list[Any]:
     for i in range(n):
         spent.append(await add.options(admit=admit)(i, 1))
         saw(spent[-1])
-        pgflow.charge(usd=Decimal("0.1"), model="m1")
+        pgflow.authority.charge(usd=Decimal("0.1"), model="m1")
     at_once = [look_up.options(admit=admit)(str(i)) for i in range(n)]
     for found in await asyncio.gather(*at_once, return_exceptions=True):
         spent.append(str(found.left) if isinstance(found, BudgetExceeded) else found["size"])

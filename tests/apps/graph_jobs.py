@@ -13,8 +13,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Send, interrupt
 
 import pgflow
-from pgflow import Approve
 from pgflow.agent.langgraph import durable
+from pgflow.authority import Approve
 from tests.kits import fates
 from tests.kits.fates import arrive, witness
 
@@ -50,7 +50,7 @@ class Inner(TypedDict):
 def act(kind: str, word: str) -> dict[str, list[str]]:
     """Do what a node does: leave a witness, and pay."""
     witness(kind)
-    pgflow.charge(usd=PRICE)
+    pgflow.authority.charge(usd=PRICE)
     return {"words": [word]}
 
 

@@ -13,22 +13,10 @@ from typing import Any
 from exampleflows import Example
 
 import pgflow
-from pgflow import (
-    Absent,
-    Accepted,
-    Choice,
-    Confirmed,
-    Obligation,
-    Ref,
-    Retries,
-    Signal,
-    StillUnknown,
-    decision,
-    effect,
-    read,
-    step,
-    workflow,
-)
+from pgflow import Retries, Signal, read, step, workflow
+from pgflow.authority import Obligation
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Accepted, Confirmed, Ref, StillUnknown, effect
 
 SLOWLY = Retries(
     max_attempts=3, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
@@ -123,7 +111,7 @@ async def ordering(n: int) -> list[Any]:
 async def undoing(n: int) -> list[str]:
     said: list[str] = []
     try:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             for i in range(n):
                 said.append(str(await order(f"leg {i}")))
             await order("refused")
@@ -182,13 +170,17 @@ async def asking_at_gates(cents: int) -> list[Any]:
     """Asks for leave: edited, given by two, not in time, taken over, given up."""
     tent = Offer("tent", cents)
     with pgflow.because(await choose_tent(cents)):
-        edited = await pgflow.gate("buy", tent, approvers=["ann", "bob"], timeout=timedelta(days=1))
-    both = await pgflow.gate("sell", cents, approvers=["ann", "bob"], quorum=2)
-    late = await pgflow.gate("send", cents, timeout=60, on_timeout="reject", escalate=["cto"])
-    done = await pgflow.gate("carry", tent)
+        edited = await pgflow.authority.gate(
+            "buy", tent, approvers=["ann", "bob"], timeout=timedelta(days=1)
+        )
+    both = await pgflow.authority.gate("sell", cents, approvers=["ann", "bob"], quorum=2)
+    late = await pgflow.authority.gate(
+        "send", cents, timeout=60, on_timeout="reject", escalate=["cto"]
+    )
+    done = await pgflow.authority.gate("carry", tent)
     try:
         async with asyncio.timeout(30):
-            await pgflow.gate("never", None)
+            await pgflow.authority.gate("never", None)
     except TimeoutError:
         return [repr(edited), repr(both), repr(late), repr(done)]
     return []
@@ -209,20 +201,22 @@ overdue = Signal("overdue", Obligation)
 @workflow
 async def falling_behind(hours: int) -> list[str]:
     """Does too late what it owes."""
-    made = pgflow.owe("call back", to="ada", due=timedelta(hours=hours), on_breach=overdue)
+    made = pgflow.authority.owe(
+        "call back", to="ada", due=timedelta(hours=hours), on_breach=overdue
+    )
     late = await overdue.wait()
-    pgflow.discharge(made, evidence="a call")
+    pgflow.authority.discharge(made, evidence="a call")
     return [late.what, late.to or ""]
 
 
-@pgflow.entity("stock")
+@pgflow.entities.entity("stock")
 @dataclass
 class Stock:
     """Places that are taken."""
 
     taken: int = 0
 
-    @pgflow.update
+    @pgflow.entities.update
     def take(self, places: int) -> bool:
         if self.taken + places > 5:
             return False
@@ -240,7 +234,7 @@ async def taking_places(n: int) -> list[bool]:
 async def serving(n: int) -> list[str]:
     """Takes what others add, and answers."""
     names: list[str] = []
-    await pgflow.serve(names, until=lambda: len(names) == n)
+    await pgflow.updates.serve(names, until=lambda: len(names) == n)
     return names
 
 

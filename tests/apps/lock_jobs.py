@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 
 import pgflow
-from pgflow import AsyncApp, LockLost, step, workflow
+from pgflow import AsyncApp, step, workflow
+from pgflow.errors import LockLost
 
 TTL_SECONDS = 2.0
 TIMES = 20
@@ -93,14 +94,14 @@ async def rewrite_patiently(key: str) -> int:
         return await raise_by_one(key, fence)
 
 
-@pgflow.entity("counter of lock_jobs")
+@pgflow.entities.entity("counter of lock_jobs")
 @dataclass
 class Counter:
     """A number that every run raises."""
 
     n: int = 0
 
-    @pgflow.update
+    @pgflow.entities.update
     def add(self, n: int) -> int:
         """Raises it."""
         self.n += n

@@ -11,17 +11,10 @@ from datetime import timedelta
 import psycopg
 
 import pgflow
-from pgflow import (
-    Absent,
-    AsyncApp,
-    Confirmed,
-    GateRejected,
-    GateRequest,
-    StillUnknown,
-    effect,
-    step,
-    workflow,
-)
+from pgflow import AsyncApp, step, workflow
+from pgflow.authority import GateRequest
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
+from pgflow.errors import GateRejected
 
 OUTBOX = """
 create schema app;
@@ -66,12 +59,12 @@ async def pay(cents: int) -> int:
 
 @workflow
 async def told_by_step() -> str:
-    return type(await pgflow.gate("g", 1, notify=mail_by_step)).__name__
+    return type(await pgflow.authority.gate("g", 1, notify=mail_by_step)).__name__
 
 
 @workflow
 async def told_by_effect() -> str:
-    return type(await pgflow.gate("g", 1, notify=mail_by_effect)).__name__
+    return type(await pgflow.authority.gate("g", 1, notify=mail_by_effect)).__name__
 
 
 @workflow

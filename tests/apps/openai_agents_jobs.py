@@ -29,10 +29,10 @@ from openai.types.responses import (
 )
 
 import pgflow
-from pgflow import Approve
 from pgflow._model.codecs import codec_for
 from pgflow.agent import openai_agents
 from pgflow.agent.openai_agents import PgflowSession
+from pgflow.authority import Approve
 from tests.kits import fates
 from tests.kits.fates import arrive, witness
 
@@ -77,7 +77,7 @@ class Scripted(Model):
     ) -> ModelResponse:
         arrive("asked")
         witness("model")
-        pgflow.charge(usd=PRICE)
+        pgflow.authority.charge(usd=PRICE)
         items = input if isinstance(input, list) else []
         results = sum(item.get("type") == "function_call_output" for item in items)
         turn = max(0, results - 1)  # the handoff has a result too

@@ -17,8 +17,8 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
 import pgflow
-from pgflow import Admit, Approve
 from pgflow.agent.pydantic_ai import Approvals, PgflowDurability, as_tool
+from pgflow.authority import Admit, Approve
 from tests.kits import fates
 from tests.kits.fates import arrive, witness
 
@@ -68,7 +68,7 @@ def look(n: int) -> int:
     return n
 
 
-@pgflow.effect(risk="irreversible", dedup_window=timedelta(days=1))
+@pgflow.effects.effect(risk="irreversible", dedup_window=timedelta(days=1))
 async def send(n: int) -> int:
     arrive("effect begins")
     witness("effect")

@@ -23,7 +23,8 @@ from typing_programs import (
     thumbnail,
 )
 from pgflow.testing import AsyncHarness
-from pgflow import Absent, Confirmed, StillUnknown, workflow
+from pgflow import workflow
+from pgflow.effects import Absent, Confirmed, StillUnknown
 
 
 async def wrong(aflow: AsyncHarness) -> None:
@@ -40,7 +41,7 @@ async def wrong(aflow: AsyncHarness) -> None:
 
     aflow.replace(post_to_slack, fake)  # E fake's signature
     await pgflow.map(thumbnail, [1, 2])  # E item type
-    await pgflow.gate("x", 1, notify=greet)  # E notify's parameter
+    await pgflow.authority.gate("x", 1, notify=greet)  # E notify's parameter
     await pgflow.start_child(hello, 1)  # E argument type
     pgflow.call("x", greet, "Ada")  # E forgotten await
     await pgflow.call("x", greet.fn, 1)  # E argument type

@@ -17,7 +17,8 @@ from typing import Any
 import psycopg
 
 import pgflow
-from pgflow import App, AsyncApp, Signal, effect, read, step, transaction, workflow
+from pgflow import App, AsyncApp, Signal, read, step, transaction, workflow
+from pgflow.effects import effect
 
 STEPS = 4
 

@@ -12,7 +12,8 @@ from records import SOON
 from sqlkit import Actor, Claim, begin, commit, flush
 
 import pgflow
-from pgflow import Admit, Pool, transaction, workflow
+from pgflow import transaction, workflow
+from pgflow.authority import Admit, Pool
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
@@ -81,7 +82,7 @@ async def test_a_transaction_whose_pool_has_changed_since_is_played_again(
 
     @transaction(isolation="repeatable read")
     async def book(tx: psycopg.AsyncConnection[Any]) -> str:
-        pgflow.charge(usd=Decimal("0.1"))
+        pgflow.authority.charge(usd=Decimal("0.1"))
         await tx.execute("select 1")
         tries.append(1)
         if len(tries) == 1:

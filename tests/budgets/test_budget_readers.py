@@ -12,7 +12,8 @@ import pytest
 from clikit import pgflow as cli
 
 import pgflow
-from pgflow import InvalidArgument, Pool, inspect, step, workflow
+from pgflow import InvalidArgument, inspect, step, workflow
+from pgflow.authority import Pool
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @step
 async def ask(question: str) -> str:
-    pgflow.charge(usd=Decimal("0.25"), tokens=10, model="m1")
+    pgflow.authority.charge(usd=Decimal("0.25"), tokens=10, model="m1")
     return question
 
 
@@ -28,7 +29,7 @@ async def ask(question: str) -> str:
 async def agent(times: int) -> str:
     for n in range(times):
         await ask(str(n))
-    pgflow.charge(usd=1)
+    pgflow.authority.charge(usd=1)
     return "done"
 
 

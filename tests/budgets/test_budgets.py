@@ -12,23 +12,11 @@ from records import SOON
 from sqlkit import Claim, claim_one, commit, flush
 
 import pgflow
-from pgflow import (
-    Admit,
-    BudgetExceeded,
-    Choice,
-    InvalidArgument,
-    Pool,
-    Ref,
-    Retries,
-    RunFailed,
-    Signal,
-    decision,
-    effect,
-    read,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import InvalidArgument, Retries, RunFailed, Signal, read, step, transaction, workflow
+from pgflow.authority import Admit, Pool
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Ref, effect
+from pgflow.errors import BudgetExceeded
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -52,7 +40,7 @@ def book() -> None:
 @step(retries=Retries(3, 0.001))
 async def ask(question: str, costs: str = "0.3") -> str:
     Book.asked.append(question)
-    pgflow.charge(usd=Decimal(costs), tokens=100, model="m1")
+    pgflow.authority.charge(usd=Decimal(costs), tokens=100, model="m1")
     if Book.fails:
         Book.fails -= 1
         raise ValueError("overloaded")
@@ -159,7 +147,7 @@ async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(
     @step
     async def once() -> str:
         Book.asked.append("once")
-        pgflow.charge(usd=CENT)
+        pgflow.authority.charge(usd=CENT)
         if len(Book.asked) == 1:
             begun.set()
             await asyncio.Event().wait()
@@ -182,32 +170,32 @@ async def test_a_try_after_a_crash_takes_up_the_reservation_of_the_one_before(
 
 @read
 async def look() -> str:
-    pgflow.charge(usd=CENT)
+    pgflow.authority.charge(usd=CENT)
     return "seen"
 
 
 @decision()
 async def decide() -> Choice[str]:
-    pgflow.charge(usd=CENT)
+    pgflow.authority.charge(usd=CENT)
     return Choice("act", why="because", model="m2")
 
 
 @effect(risk="reversible")
 async def act() -> str:
-    pgflow.charge(usd=CENT)
+    pgflow.authority.charge(usd=CENT)
     return "done"
 
 
 @transaction
 async def book_it(conn: psycopg.AsyncConnection[Any]) -> str:
-    pgflow.charge(usd=CENT)
+    pgflow.authority.charge(usd=CENT)
     await conn.execute("select 1")
     return "booked"
 
 
 @step
 def think() -> str:
-    pgflow.charge(usd=CENT)
+    pgflow.authority.charge(usd=CENT)
     return "thought"
 
 
@@ -221,7 +209,7 @@ async def everything() -> list[str]:
     done = await act.options(admit=PENNY).because(d)()
     booked = await book_it.options(admit=PENNY)()
     thought = await think.options(admit=PENNY).aio()
-    pgflow.charge(usd=CENT, gpu_hours=2)
+    pgflow.authority.charge(usd=CENT, gpu_hours=2)
     return [seen, done, booked, thought]
 
 
@@ -232,7 +220,7 @@ def everything_sync() -> list[str]:
     done = act.options(admit=PENNY).because(d).sync()
     booked = book_it.options(admit=PENNY).sync()
     thought = think.options(admit=PENNY)()
-    pgflow.charge(usd=CENT, gpu_hours=2)
+    pgflow.authority.charge(usd=CENT, gpu_hours=2)
     return [seen, done, booked, thought]
 
 
@@ -277,7 +265,7 @@ async def test_a_transaction_that_is_rolled_back_keeps_what_its_body_has_spent(
 ) -> None:
     @transaction
     async def flaky(conn: psycopg.AsyncConnection[Any]) -> str:
-        pgflow.charge(usd=CENT)
+        pgflow.authority.charge(usd=CENT)
         Book.asked.append("x")
         if len(Book.asked) == 1:
             raise ValueError("no")
@@ -306,7 +294,7 @@ async def test_a_commit_that_fails_keeps_what_the_body_has_spent(
 
     @transaction
     async def unlucky(conn: psycopg.AsyncConnection[Any]) -> str:
-        pgflow.charge(usd=CENT)
+        pgflow.authority.charge(usd=CENT)
         Book.asked.append("x")
         await conn.execute("insert into public.tries values (1)")
         return "booked"
@@ -430,7 +418,7 @@ async def test_a_call_that_is_given_up_returns_its_reservation_and_keeps_what_it
 
     @step
     async def slow() -> None:
-        pgflow.charge(usd=CENT)
+        pgflow.authority.charge(usd=CENT)
         begun.set()
         await asyncio.Event().wait()
 
@@ -485,13 +473,13 @@ async def test_a_body_may_charge_more_units_than_one_charge_has_room_for(
     @step
     async def odd() -> None:
         for n in range(100):
-            pgflow.charge(usd=1e-20, **{f"unit_{n:02}_{'x' * 50}": 0.1 + 0.2})
+            pgflow.authority.charge(usd=1e-20, **{f"unit_{n:02}_{'x' * 50}": 0.1 + 0.2})
 
     @workflow
     async def spend() -> None:
         await odd()
         with pytest.raises(InvalidArgument, match="at most 32 units"):
-            pgflow.charge(**{f"u{n}": 1 for n in range(40)})
+            pgflow.authority.charge(**{f"u{n}": 1 for n in range(40)})
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
     await (await aflow.start(spend.options(pool="user"))).result(SOON)
@@ -504,10 +492,10 @@ async def test_what_a_run_spent_is_not_charged_again_when_it_is_repeated(
 ) -> None:
     @workflow
     async def spend() -> str:
-        pgflow.charge(usd=CENT)
+        pgflow.authority.charge(usd=CENT)
         answer = await ask.options(admit=Admit(usd=Decimal("0.3")))("a")
         await pgflow.sleep(3600)
-        pgflow.charge(usd=CENT)
+        pgflow.authority.charge(usd=CENT)
         return answer
 
     aflow(pools=[Pool("user", usd=1)]).include(spend)
@@ -679,7 +667,7 @@ async def test_a_fork_asks_again_for_a_call_that_it_has_inherited(
     @step
     async def once() -> str:
         Book.asked.append("x")
-        pgflow.charge(usd=CENT)
+        pgflow.authority.charge(usd=CENT)
         if len(Book.asked) == 1:
             begun.set()
             await asyncio.Event().wait()
@@ -708,7 +696,7 @@ async def test_what_a_result_costs_that_is_made_anew_is_charged(
 ) -> None:
     @step
     async def render() -> Ref:
-        pgflow.charge(usd=CENT)
+        pgflow.authority.charge(usd=CENT)
         Book.asked.append("x")
         return Ref("store", str(len(Book.asked)))
 

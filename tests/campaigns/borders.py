@@ -15,7 +15,7 @@ import pgflow.sqlalchemy
 from pgflow import App, Signal, transaction, workflow
 from pgflow.errors import PgflowError
 from tests.campaigns import jobs
-from tests.campaigns.ground import audit, drain, eventually
+from tests.campaigns.ground import audit, drain, wait_until
 from tests.kits import clikit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
@@ -284,8 +284,10 @@ def _refused_by_sql(conn: psycopg.Connection[Any]) -> dict[str, Callable[[], obj
         "signal: no name": call(send, "", "1"),
         "signal: long name": call(send, "n" * 256, "1"),
         "signal: null name": call(send, None, "1"),
-        "limit": call("select pgflow.limit_queue('default', 0)"),
-        "deaths": call("select pgflow.limit_queue('default', 1, 0)"),
+        "limit": call("select pgflow.set_queue('default', jsonb_build_object('concurrency', 0))"),
+        "deaths": call(
+            "select pgflow.set_queue('default', jsonb_build_object('concurrency', 1, 'max_deaths', 0))"
+        ),
     }
     return cases
 
@@ -377,7 +379,7 @@ def hostile_names(ground: Ground) -> list[Evidence]:
             concurrency=100,
             queues=tuple({q for (q,) in conn.execute("select queue from pgflow.queue")}),
         ):
-            eventually(
+            wait_until(
                 lambda: (
                     one(
                         conn,

@@ -13,10 +13,10 @@ from tests.campaigns.ground import (
     audit,
     booked,
     drain,
-    eventually,
     not_completed,
     spread,
     start,
+    wait_until,
 )
 from tests.campaigns.nursery import Nursery
 from tests.kits import servers
@@ -132,7 +132,7 @@ def _work_on(dsn: str, bookings: int) -> None:
     """Waits until the workers have done so much more, or all."""
     with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
         wanted = one(conn, "select count(*) from app.booked") + bookings
-        eventually(lambda: one(conn, WORKED, wanted), "the workers work on")
+        wait_until(lambda: one(conn, WORKED, wanted), "the workers work on")
 
 
 # ---------------------------------------------------------------- G21

@@ -11,7 +11,7 @@ import psycopg
 
 from pgflow import App, RunCancelled
 from tests.campaigns import jobs
-from tests.campaigns.ground import at_once, audit, drain, eventually, start
+from tests.campaigns.ground import at_once, audit, drain, start, wait_until
 from tests.kits import servers, sqlkit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
@@ -188,7 +188,7 @@ def cancel_everywhere(ground: Ground) -> list[Evidence]:
             _bring_about(conn, key, kind)
         with ground.workers(dsn, 1, concurrency=100):
             statuses = "select key, status from pgflow.runs where key = any(%s)"
-            eventually(
+            wait_until(
                 lambda: all(STATES[keys[k]] == s for k, s in conn.execute(statuses, (list(keys),))),
                 "every run is in its state",
             )
@@ -200,7 +200,7 @@ def cancel_everywhere(ground: Ground) -> list[Evidence]:
             # Stuck counts as an end where runs drain: a cancelled one must have left that state,
             # too.
             left = "select count(*) from pgflow.runs where status <> 'cancelled'"
-            eventually(lambda: one(conn, left) == 0, "every run and child is cancelled")
+            wait_until(lambda: one(conn, left) == 0, "every run and child is cancelled")
         cleaned = one(conn, "select count(*) from app.booked where key = 'cleaning up'")
         if cleaned != rounds:
             wrong.append(f"{cleaned} of {rounds} runs that were cancelled gently have cleaned up")
@@ -287,7 +287,7 @@ def _cancel_soon(app: App, dsn: str, key: str, steps: int, after: int) -> str:
     """Starts a run and cancels it once it has booked so often, or has ended; what it came to."""
     run = app.start(jobs.booking.options(key=key), key, steps)
     with psycopg.connect(servers.witness(dsn), autocommit=True) as mine:
-        eventually(lambda: one(mine, BOOKED_OR_ENDED, key, after, key), "it has come so far")
+        wait_until(lambda: one(mine, BOOKED_OR_ENDED, key, after, key), "it has come so far")
     run.cancel()
     try:
         value = run.result()

@@ -12,10 +12,10 @@ from tests.campaigns.ground import (
     audit,
     booked,
     drain,
-    eventually,
     not_completed,
     start,
     start_bookings,
+    wait_until,
 )
 from tests.campaigns.scratch import MAX_CONNECTIONS
 from tests.kits import servers
@@ -106,7 +106,7 @@ def terminated_connections(ground: Ground) -> list[Evidence]:
             return kills >= wanted
 
         with ground.workers(dsn, 2, concurrency=16, dead_after=3.0):
-            eventually(terminate, "sessions are terminated")
+            wait_until(terminate, "sessions are terminated")
             drain(conn)
         lost, doubled = booked(conn, feed.keys, 10)
         wrong = (*not_completed(conn, feed.keys), *audit(conn))
@@ -133,7 +133,7 @@ def no_connections_left(ground: Ground) -> list[Evidence]:
         keys = start_bookings(conn, 12 * rounds, steps=10, ms=20)
         with ground.workers(dsn, 2, concurrency=16, dead_after=2.0):
             for n in range(rounds):
-                eventually(
+                wait_until(
                     lambda n=n: one(conn, "select count(*) from app.booked") > n * 60,
                     "the workers work",
                 )
@@ -176,4 +176,4 @@ def _take_all(conn: psycopg.Connection[Any], dsn: str, scratch: Scratch) -> None
             "select pg_terminate_backend(pid) from pg_stat_activity where "
             "starts_with(application_name, 'pgflow')"
         )
-        eventually(lambda: scratch.count_refusals() >= refused + 4, "the workers are refused")
+        wait_until(lambda: scratch.count_refusals() >= refused + 4, "the workers are refused")

@@ -15,10 +15,10 @@ from tests.campaigns.ground import (
     audit,
     booked,
     drain,
-    eventually,
     not_completed,
     start,
     start_bookings,
+    wait_until,
 )
 from tests.kits import servers
 from tests.kits.evidence import Evidence
@@ -59,7 +59,9 @@ def allow_deaths(conn: psycopg.Connection[Any], *queues: str) -> None:
     would, rightly, make one stuck.
     """
     for queue in queues:
-        conn.execute("select pgflow.limit_queue(%s, null, 1000)", (queue,))
+        conn.execute(
+            "select pgflow.set_queue(%s, jsonb_build_object('max_deaths', 1000))", (queue,)
+        )
 
 
 def is_taken(conn: psycopg.Connection[Any], runs: dict[int, int]) -> bool:
@@ -108,15 +110,15 @@ def _freeze(conn: psycopg.Connection[Any], fleet: Fleet, feeds: list[Feed]) -> i
     """Freezes two workers that are busy, until others have all their runs; how many those were."""
     for feed in feeds:
         feed.fill()
-    victims = eventually(lambda: busiest(conn, fleet, 2), "two workers have runs")
+    victims = wait_until(lambda: busiest(conn, fleet, 2), "two workers have runs")
     for victim in victims:
         victim.send(signal.SIGSTOP)
     try:
         held = {
             run: token for victim in victims for run, token in held_by(conn, victim.pid).items()
         }
-        eventually(lambda: is_taken(conn, held), "others take the runs of a frozen worker")
-        eventually(lambda: one(conn, BEGUN_AGAIN, list(held)), "others go on")
+        wait_until(lambda: is_taken(conn, held), "others take the runs of a frozen worker")
+        wait_until(lambda: one(conn, BEGUN_AGAIN, list(held)), "others go on")
     finally:
         for victim in victims:
             victim.send(signal.SIGCONT)
@@ -187,7 +189,7 @@ def _kill_and_watch(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
     """Kills one worker and starts another: beats of the others until each of its runs is held by
     somebody else or has moved on.
     """
-    (victim,) = eventually(lambda: busiest(conn, fleet, 1), "a worker has runs")
+    (victim,) = wait_until(lambda: busiest(conn, fleet, 1), "a worker has runs")
     victim.send(signal.SIGKILL)
     heart = Heart(conn, victim.pid)
     held = held_by(conn, victim.pid)
@@ -242,7 +244,7 @@ def watch(conn: psycopg.Connection[Any], held: dict[int, int], heart: Heart) -> 
         waiting.intersection_update(left)
         return not waiting
 
-    eventually(look, "the runs of a dead worker go on")
+    wait_until(look, "the runs of a dead worker go on")
     return found
 
 
@@ -253,7 +255,9 @@ def recoveries_at_limit_one(ground: Ground) -> list[Evidence]:
     rounds = ground.scaled(1, 60)
     found: list[int] = []
     with ground.database() as (dsn, conn):
-        conn.execute("select pgflow.limit_queue('single', 1, 1000)")
+        conn.execute(
+            "select pgflow.set_queue('single', jsonb_build_object('concurrency', 1, 'max_deaths', 1000))"
+        )
         keys = start_bookings(conn, rounds * 3 + 2, steps=10, ms=20, queue="single")
         with ground.workers(dsn, 2, queues=("single",), dead_after=1.0) as fleet:
             for _ in range(rounds):
@@ -276,7 +280,7 @@ def recoveries_at_limit_one(ground: Ground) -> list[Evidence]:
 
 
 def _kill_holder(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
-    holder = eventually(
+    holder = wait_until(
         lambda: next((m for m in fleet.members if held_by(conn, m.pid)), None),
         "one of the workers has the run",
     )
@@ -284,9 +288,9 @@ def _kill_holder(conn: psycopg.Connection[Any], fleet: Fleet) -> list[int]:
     heart = Heart(conn, holder.pid)
     held = held_by(conn, holder.pid)
     fleet.replace(holder)
-    eventually(lambda: is_taken(conn, held), "the dead worker's run is taken from it")
+    wait_until(lambda: is_taken(conn, held), "the dead worker's run is taken from it")
     other = "select count(*) from pgflow.lease"
-    eventually(
+    wait_until(
         lambda: one(conn, other) or one(conn, "select count(*) from pgflow.ready") == 0,
         "the queue goes on",
     )
@@ -305,7 +309,10 @@ def poison(ground: Ground) -> list[Evidence]:
     most_tries = count * (deaths_allowed + 1 + ceil(log2(20 + count)))
     ended = 0
     with ground.database() as (dsn, conn):
-        conn.execute("select pgflow.limit_queue('default', null, %s)", (deaths_allowed,))
+        conn.execute(
+            "select pgflow.set_queue('default', jsonb_build_object('max_deaths', %s::int))",
+            (deaths_allowed,),
+        )
         healthy = start_bookings(conn, 20, steps=10, ms=20)
         bad = [start(conn, "poison", f"bad-{n}", key=f"bad-{n}") for n in range(count)]
 
@@ -372,14 +379,14 @@ def stampede(ground: Ground) -> list[Evidence]:
             dsn, processes, count=each, poll_seconds=poll_seconds, dead_after=10
         ) as fleet:
             workers = processes * each
-            eventually(
+            wait_until(
                 lambda: one(conn, "select count(*) from pgflow.worker") == workers,
                 "all workers are there",
             )
             idle, _ = _claims_in(conn, watched_seconds)
             cut = one(conn, CUT, str(ground.rng.random()), workers)
             after, took_seconds = _claims_in(conn, watched_seconds)
-            eventually(
+            wait_until(
                 lambda: one(conn, "select count(*) from pgflow.worker") == workers,
                 "all workers are still there",
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from tests.campaigns import jobs
-from tests.kits import processes, servers
+from tests.kits import servers
 from tests.kits.processes import one
 
 if TYPE_CHECKING:
@@ -175,9 +175,9 @@ class Feed:
             self.keys += start_bookings(self._conn, missing, *self._options, first=len(self.keys))
 
 
-def eventually(condition: Callable[[], Any], what: str) -> Any:
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
     """Return the condition's first true value, however long that takes on this machine."""
-    return processes.eventually(condition, what, HANG_SECONDS)
+    return servers.wait_until(condition, what, HANG_SECONDS)
 
 
 def drain(conn: psycopg.Connection[Any], meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -187,7 +187,7 @@ def drain(conn: psycopg.Connection[Any], meanwhile: Callable[[], object] = lambd
         meanwhile()
         return one(conn, OPEN) == 0
 
-    eventually(drained, "every run comes to its end")
+    wait_until(drained, "every run comes to its end")
 
 
 def at_once(count: int, function: Callable[[int], Any]) -> list[Any]:
@@ -249,5 +249,5 @@ def prepare_template(server_dsn: str) -> str:
     servers.install_schema(dsn)
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(jobs.SCHEMA)
-        conn.execute("select pgflow.limit_queue('default', null, 1000)")
+        conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
     return name

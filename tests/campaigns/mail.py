@@ -15,10 +15,10 @@ from tests.campaigns.ground import (
     audit,
     booked,
     drain,
-    eventually,
     not_completed,
     spread,
     start,
+    wait_until,
 )
 from tests.kits import servers
 from tests.kits.evidence import Evidence
@@ -70,7 +70,7 @@ def signals_under_kills(ground: Ground) -> list[Evidence]:
 
         with ground.workers(dsn, 2, concurrency=10) as fleet:
             sending = at_once(
-                senders + 1, lambda n: send(n) if n < senders else eventually(harm, "all kills")
+                senders + 1, lambda n: send(n) if n < senders else wait_until(harm, "all kills")
             )
             taken_back = sum(sending[:senders])
             drain(conn)

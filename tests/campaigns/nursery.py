@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from tests.kits.processes import eventually
+from tests.kits.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ class Child:
 
     def wait(self) -> int:
         """Waits for its end; the exit code."""
-        eventually(lambda: self.code is not None, f"process {self.pid} ends")
+        wait_until(lambda: self.code is not None, f"process {self.pid} ends")
         assert self._code is not None
         return self._code
 

@@ -16,10 +16,10 @@ from tests.campaigns.ground import (
     audit,
     booked,
     drain,
-    eventually,
     not_completed,
     start,
     start_bookings,
+    wait_until,
 )
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
@@ -103,9 +103,9 @@ def second_sigterms(ground: Ground) -> list[Evidence]:
         keys = start_bookings(conn, count, steps=2, ms=1000)
         for _ in range(count):
             child = ground.nursery.start("command", dsn, concurrency=1, grace=60.0)
-            eventually(lambda pid=child.pid: one(conn, RESTING, pid), "it is in a step")
+            wait_until(lambda pid=child.pid: one(conn, RESTING, pid), "it is in a step")
             child.send(signal.SIGTERM)
-            eventually(
+            wait_until(
                 lambda pid=child.pid: one(
                     conn, "select bool_or(stopping) from pgflow.worker where pid = %s", pid
                 ),
@@ -154,14 +154,14 @@ def interrupts(ground: Ground) -> list[Evidence]:
             key = start(conn, "slow_booking", f"script-{n}", key=f"script-{n}", steps=20, ms=20)
             start(conn, "booking", f"{key}-main", key=f"{key}-main", steps=60, ms=10)
             child = ground.nursery.start("script", dsn, key=f"{key}-main")
-            eventually(
+            wait_until(
                 lambda key=key: one(conn, "select count(*) from app.booked where key = %s", key),
                 "it works",
             )
             threading.Event().wait(ground.rng.uniform(0, 0.1))  # the instant is what is tried
             child.send(signal.SIGINT)
             interrupted += child.wait() == 130
-            eventually(lambda: one(conn, f"select count(*) {OURS}") == 0, "its sessions have ended")
+            wait_until(lambda: one(conn, f"select count(*) {OURS}") == 0, "its sessions have ended")
             if leased := one(conn, "select count(*) from pgflow.lease"):
                 wrong.append(f"{leased} runs are leased after Ctrl-C")
         with ground.workers(dsn, 1, concurrency=50):

@@ -13,7 +13,7 @@ from pgflow._db.calls.claim import load_units
 from pgflow._db.query import run as ask
 from pgflow._model.codecs import Codec, codec_for
 from tests.campaigns import jobs
-from tests.campaigns.ground import audit, drain, eventually, not_completed, start
+from tests.campaigns.ground import audit, drain, not_completed, start, wait_until
 from tests.kits import sqlkit
 from tests.kits.evidence import Evidence
 from tests.kits.processes import one
@@ -122,17 +122,17 @@ def replays(ground: Ground) -> list[Evidence]:
         keys = [start(conn, "nothings", f"nothing-{n}", key=f"nothing-{n}") for n in range(count)]
         with ground.workers(dsn, 1, concurrency=50) as fleet:
             for value in ("null", "false"):
-                eventually(lambda: one(conn, WAITING) == count, "every run waits")
+                wait_until(lambda: one(conn, WAITING) == count, "every run waits")
                 # Nothing of the runs is left in memory: what follows is a replay, by another
                 # process.
                 fleet.replace(fleet.members[0])
                 for key in keys:
                     conn.execute("select pgflow.send_signal(%s, 'go', %s::json)", (key, value))
-                eventually(
+                wait_until(
                     lambda: one(conn, "select count(*) from pgflow.signal") == 0,
                     "the signals are taken",
                 )
-                eventually(lambda: one(conn, AT_WORK) == 0, "every run waits again, or is over")
+                wait_until(lambda: one(conn, AT_WORK) == 0, "every run waits again, or is over")
             drain(conn)
         expected = repr(list(jobs.NOTHINGS))
         first = [note for (note,) in conn.execute("select note from app.booked")]

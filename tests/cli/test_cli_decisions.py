@@ -17,7 +17,8 @@ import servers
 from clikit import pgflow
 from psycopg.conninfo import make_conninfo
 
-from pgflow import AsyncApp, Choice, decision, step, workflow
+from pgflow import AsyncApp, step, workflow
+from pgflow.decisions import Choice, decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,8 @@ from clikit import finish, pgflow, process
 from pgflow_cli.treasury.chaos import Kill
 from pgflow_cli.treasury.quarter import Options, Progress
 from pgflow_cli.treasury.stage import Stage
-from processes import eventually, one
+from processes import one
+from servers import wait_until
 
 
 def descendants(pid):
@@ -63,7 +64,7 @@ def unquoted(word):
 def test_ctrl_c_stops_whatever_was_started(dsn, tmp_path):
     started = process(dsn, "demo", "--days", "60", "--folder", str(tmp_path))
     with psycopg.connect(dsn, autocommit=True) as conn:
-        eventually(
+        wait_until(
             lambda: one(conn, "select count(*) from pgflow.worker") >= 2, "the workers are there"
         )
     children = descendants(started.pid)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clikit import finish, pgflow, process
-from processes import eventually
+from servers import wait_until
 from test_cli_watch import Watcher
 
 SLOW = """\
@@ -62,7 +62,7 @@ def test_ctrl_c_says_the_command_that_goes_on(dsn: str, tmp_path: Path) -> None:
     command = ("run", str(tmp_path / "slow.yaml"), "--cwd", str(tmp_path), "--table")
     started = process(dsn, *command)
     try:
-        eventually(
+        wait_until(
             lambda: [run["status"] for run in pgflow(dsn, "list", "--json").data] == ["running"],
             "the run is worked on",
         )

@@ -14,7 +14,9 @@ import psycopg
 import pytest
 from clikit import pgflow
 
-from pgflow import AsyncApp, Choice, Workflow, decision, effect, saga, workflow
+from pgflow import AsyncApp, Workflow, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect, saga
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,8 +27,7 @@ from pgflow_cli.ops.served.flows import Flows
 from pgflow_cli.ops.served.starts import Starts
 from pgflow_cli.ops.served.triggers import read_triggers
 from pgflow_cli.runs.declared import Wishes
-from processes import eventually
-from servers import HANG_SECONDS
+from servers import HANG_SECONDS, wait_until
 
 from pgflow.declare.durable import declared
 from pgflow.errors import NotStorable
@@ -93,7 +92,7 @@ class Server:
             told = re.search(r"webhook pushes: (\S+)", self.said())
             return told[1] if told else ""
 
-        return str(eventually(found, "it serves"))
+        return str(wait_until(found, "it serves"))
 
     def said(self) -> str:
         """Its log."""
@@ -149,20 +148,20 @@ def test_each_event_has_one_run_though_the_server_is_killed(
     second = None
     try:
         address = first.address()
-        eventually(lambda: conn.execute("select from pgflow.relays").fetchall(), "it listens")
+        wait_until(lambda: conn.execute("select from pgflow.relays").fetchall(), "it listens")
         push = {"commits": [{"author": "ada"}]}
         assert [post(address, "1", push), post(address, "1", push)] == [202, 202]
         assert post(address, "2", {"commits": []}) == 422
         conn.execute("select pgflow.publish('orders', '{\"n\": 1}')")
         (folder / "inbox" / "a.md").write_text("one")
         os.mkfifo(folder / "inbox" / "pipe.md")
-        eventually(lambda: "first pushed ada" in said(conn, "pushes"), "a push has its run")
-        eventually(lambda: 'first {"n": 1} nobody' in said(conn, "orders"), "an order has its run")
-        eventually(lambda: [text for text in said(conn, "inbox") if text], "a file has its run")
+        wait_until(lambda: "first pushed ada" in said(conn, "pushes"), "a push has its run")
+        wait_until(lambda: 'first {"n": 1} nobody' in said(conn, "orders"), "an order has its run")
+        wait_until(lambda: [text for text in said(conn, "inbox") if text], "a file has its run")
 
         (folder / "echo.yaml").write_text(ECHO.replace("first", "second"))
         assert post(address, "3", push) == 202
-        eventually(lambda: "second pushed ada" in said(conn, "pushes"), "the new text counts")
+        wait_until(lambda: "second pushed ada" in said(conn, "pushes"), "the new text counts")
         assert first.end(signal.SIGKILL) == -signal.SIGKILL
 
         conn.execute("update pgflow.relay set leased_until = now()")  # as if half a minute is over
@@ -171,11 +170,11 @@ def test_each_event_has_one_run_though_the_server_is_killed(
         second = Server(dsn, folder)
         address = second.address()
         assert post(address, "3", push) == 202
-        eventually(lambda: 'second {"n": 2} nobody' in said(conn, "orders"), "no order is lost")
-        eventually(lambda: len([one for one in said(conn, "inbox") if one]) == 2, "nor a file")
+        wait_until(lambda: 'second {"n": 2} nobody' in said(conn, "orders"), "no order is lost")
+        wait_until(lambda: len([one for one in said(conn, "inbox") if one]) == 2, "nor a file")
         (folder / "inbox" / "a.md").write_text("other")
-        eventually(lambda: len([one for one in said(conn, "inbox") if one]) == 3, "it has changed")
-        eventually(lambda: "second  nobody" in said(conn, "tick"), "a slot takes the new text")
+        wait_until(lambda: len([one for one in said(conn, "inbox") if one]) == 3, "it has changed")
+        wait_until(lambda: "second  nobody" in said(conn, "tick"), "a slot takes the new text")
         assert second.end(signal.SIGTERM) == 0
     finally:
         for server in filter(None, (first, second)):

@@ -23,8 +23,8 @@ import psycopg
 import pytest
 import servers
 from clikit import ANSI, APPS, statuses
-from processes import eventually, interruptible
-from servers import HANG_SECONDS
+from processes import interruptible
+from servers import HANG_SECONDS, wait_until
 
 PAGE = servers.REPOSITORY / "docs" / "session.md"
 WIDTH = 100
@@ -183,7 +183,7 @@ def wait_before(command: str, dsn: str) -> None:
     """A person looks when something has had the time to happen."""
     if command == "kill -9 %1":
         with psycopg.connect(dsn, autocommit=True) as conn:
-            eventually(
+            wait_until(
                 lambda: (
                     conn.execute("select from pgflow.steps where step = 'pack'").fetchone()
                     is not None
@@ -198,7 +198,7 @@ def wait_before(command: str, dsn: str) -> None:
         return
     with psycopg.connect(dsn, autocommit=True) as conn:
         if "cancelled" not in statuses(conn).values():
-            eventually(
+            wait_until(
                 lambda: statuses(conn) == wanted[command], f"{command} shows {wanted[command]}"
             )
 

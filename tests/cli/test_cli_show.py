@@ -20,7 +20,9 @@ from pgflow_cli.runs import waiting
 from servers import HANG_SECONDS
 
 import pgflow as flow
-from pgflow import AsyncApp, Choice, decision, effect, step, workflow
+from pgflow import AsyncApp, step, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
 
 ITEMS = 40
 

@@ -10,7 +10,8 @@ import sys
 import clikit
 import pytest
 from clikit import APPS, pgflow, statuses
-from processes import eventually, one
+from processes import one
+from servers import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +227,7 @@ def test_a_module_that_cannot_be_imported_says_where(dsn, tmp_path):
 def test_sigterm_hands_the_run_back(dsn, conn):
     started = clikit.process(dsn, "run", "cli_jobs:napping", "seconds:=3600", "-k", "nap-1")
     try:
-        eventually(lambda: statuses(conn).get("nap-1") == "waiting", "the run waits")
+        wait_until(lambda: statuses(conn).get("nap-1") == "waiting", "the run waits")
         started.send_signal(signal.SIGTERM)
         answer = clikit.finish(started)
     finally:

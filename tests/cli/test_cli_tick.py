@@ -13,7 +13,8 @@ import pytest
 from clikit import finish, pgflow, process, statuses
 from pgflow_cli.look.github import annotate, markdown
 from pgflow_cli.ops.serving import GARBAGE_THRESHOLD
-from processes import eventually, one
+from processes import one
+from servers import wait_until
 
 FAST = ("--dead-after", "1s", "--grace", "2s")
 
@@ -51,7 +52,7 @@ def test_what_is_ready_is_worked_on_and_what_sleeps_is_left(dsn, conn):
 def test_the_collector_is_spared_what_is_loaded(dsn, conn, command):
     start(conn, "spared", "a-1")
     working = process(dsn, command, "cli_jobs")
-    eventually(lambda: one(conn, "select count(*) from pgflow.outcome") == 1, "the run has ended")
+    wait_until(lambda: one(conn, "select count(*) from pgflow.outcome") == 1, "the run has ended")
     if command == "workers":
         working.send_signal(signal.SIGTERM)
     assert finish(working).code == 0
@@ -103,7 +104,7 @@ def test_a_limit_with_work_left_is_exit_code_three(dsn, conn):
 def test_sigterm_hands_back_and_exits_zero(dsn, conn):
     start(conn, "resting", "long-1", count=1000, seconds=0.05)
     ticking = process(dsn, "tick", "cli_jobs", *FAST)
-    eventually(lambda: statuses(conn)["long-1"] == "running", "the run is taken")
+    wait_until(lambda: statuses(conn)["long-1"] == "running", "the run is taken")
     ticking.send_signal(signal.SIGTERM)
     answer = finish(ticking)
     assert (answer.code, answer.data["outcome"]) == (0, "stopped")
@@ -115,7 +116,7 @@ def test_sigterm_hands_back_and_exits_zero(dsn, conn):
 def test_what_a_killed_runner_has_left_is_taken_up_by_the_next(dsn, conn):
     start(conn, "resting", "long-1", count=4, seconds=0.3)
     killed = process(dsn, "tick", "cli_jobs", *FAST)
-    eventually(lambda: one(conn, "select count(*) from pgflow.unit") > 0, "it has begun")
+    wait_until(lambda: one(conn, "select count(*) from pgflow.unit") > 0, "it has begun")
     killed.kill()
     finish(killed)
     assert statuses(conn)["long-1"] == "running"
@@ -128,7 +129,7 @@ def test_a_busy_fleet_elsewhere_does_not_keep_it_alive(dsn, conn):
     start(conn, "resting", "long-1", count=1000, seconds=0.05)
     fleet = process(dsn, "workers", "cli_jobs", "--dead-after", "1s")
     try:
-        eventually(lambda: statuses(conn)["long-1"] == "running", "the fleet is at work")
+        wait_until(lambda: statuses(conn)["long-1"] == "running", "the fleet is at work")
         answer = tick(dsn, "--dead-after", "60s")
         assert (answer.code, answer.data["outcome"], answer.data["taken"]) == (0, "idle", 0)
         assert statuses(conn)["long-1"] == "running"
@@ -151,7 +152,7 @@ def test_a_run_that_becomes_stuck_is_exit_code_four(dsn, conn, tmp_path):
         "import cli_jobs, pgflow\napp = pgflow.AsyncApp(include=[cli_jobs.poisoned])\n"
     )
     conn.execute("select pgflow.start_run('poisoned', '{}', 'stuck-1', 'fragile')")
-    conn.execute("select pgflow.limit_queue('fragile', null, 1)")
+    conn.execute("select pgflow.set_queue('fragile', jsonb_build_object('max_deaths', 1))")
     worker = one(conn, "select pgflow.register_worker('gone', 1, '{fragile}', 1, '0')")
     lanes = one(
         conn, "select array_agg(lane_id) from pgflow.serve_lanes('{fragile}', '{poisoned}')"

@@ -33,7 +33,8 @@ from pgflow_cli.treasury.processes import BankProcess
 from pgflow_cli.treasury.proof import Proof, bank_book_of, prove
 from pgflow_cli.treasury.rates import RatesMissing, business_days, in_euro_cents, rates_on
 from pgflow_cli.treasury.workflow import cfo_ack, key_of, opening, sweep, treasury_day
-from processes import eventually, interruptible
+from processes import interruptible
+from servers import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -672,7 +673,7 @@ def test_nothing_outlives_the_program(dsn: str, number: signal.Signals, tmp_path
     more, errors = program.communicate()
     pids = {int(pid) for pid in re.findall(r"\bpid (\d+)", printed + more)}
     assert len(pids) >= 4, "a bank, two workers, and one in the place of the killed"
-    eventually(lambda: not any(map(is_alive, pids)), "all processes have ended")
+    wait_until(lambda: not any(map(is_alive, pids)), "all processes have ended")
     assert program.returncode == (-signal.SIGKILL if number is signal.SIGKILL else 130)
     assert "Traceback" not in errors
 

@@ -15,22 +15,11 @@ import pytest
 from clikit import pgflow as cli
 from psycopg.conninfo import make_conninfo
 
-from pgflow import (
-    App,
-    AsyncApp,
-    InvalidArgument,
-    MissingGrant,
-    Pool,
-    PoolNotFound,
-    Queue,
-    Relay,
-    RelayNotFound,
-    ScheduleNotFound,
-    Signal,
-    schedule,
-    step,
-    workflow,
-)
+from pgflow import App, AsyncApp, InvalidArgument, Signal, schedule, step, workflow
+from pgflow.authority import Pool
+from pgflow.errors import MissingGrant, PoolNotFound, RelayNotFound, ScheduleNotFound
+from pgflow.events import Relay
+from pgflow.queues import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ from records import HOUR, SOON, count, events, eventually, run_row, steps, wait_
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, WrongState, read, step, workflow
+from pgflow import KeyConflict, RunCancelled, RunNotFound, Signal, read, step, workflow
+from pgflow.errors import WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

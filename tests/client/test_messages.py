@@ -15,7 +15,8 @@ from records import SOON
 from sqlkit import begin, finish, one, rows, send, wake
 
 import pgflow
-from pgflow import RunNotFound, Signal, WrongState, step, workflow
+from pgflow import RunNotFound, Signal, step, workflow
+from pgflow.errors import WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

@@ -12,7 +12,8 @@ import pytest
 from records import HOUR, SOON, events, eventually, run_row, steps
 
 import pgflow
-from pgflow import RunCancelled, Signal, WrongState, step, workflow
+from pgflow import RunCancelled, Signal, step, workflow
+from pgflow.errors import WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

@@ -17,16 +17,13 @@ import pgflow
 from pgflow import (
     App,
     AsyncApp,
-    DefinitionError,
     InvalidArgument,
     KeyConflict,
-    NotStorable,
     RunCancelled,
     RunFailed,
     RunNotFound,
     Signal,
     StepFailed,
-    WrongColourError,
     read,
     step,
     workflow,
@@ -34,6 +31,7 @@ from pgflow import (
 from pgflow._client.starts import RUNS_A_STATEMENT
 from pgflow._engine.execution import Execution
 from pgflow._worker.poller import Poller
+from pgflow.errors import DefinitionError, NotStorable, WrongColourError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,7 +171,7 @@ def test_an_app_connects_for_its_connection_string_and_an_async_one_must_be_open
         assert app.dsn == dsn
     finally:
         app.close()
-    with pytest.raises(pgflow.WrongState, match="async with app"):
+    with pytest.raises(pgflow.errors.WrongState, match="async with app"):
         AsyncApp(dsn).dsn  # noqa: B018
 
 

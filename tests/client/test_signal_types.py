@@ -23,8 +23,9 @@ from records import SOON
 from sqlkit import one, rows
 from typing_extensions import TypedDict
 
-from pgflow import DefinitionError, InvalidArgument, NotStorable, Signal, upcaster, workflow
+from pgflow import InvalidArgument, Signal, upcaster, workflow
 from pgflow._model.codecs import codec_for
+from pgflow.errors import DefinitionError, NotStorable
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

@@ -16,14 +16,17 @@ import psycopg
 import pytest
 from clikit import pgflow as cli
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import DiagnosticField
 from records import SOON, count, run_row, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import App, Retries, RunFailed, RunStuck, decision, read, step, transaction, workflow
+from pgflow import App, Retries, RunFailed, RunStuck, read, step, transaction, workflow
 from pgflow._db._async_pool import make_pool_async
 from pgflow._db._sync_pool import make_pool
 from pgflow._db.connect import ConnectOptions
+from pgflow._db.failures import is_infrastructure, is_passing
+from pgflow.decisions import decision
 from pgflow.meter import Meter
 
 if TYPE_CHECKING:
@@ -50,6 +53,23 @@ def working(
         app.worker(poll_seconds=0.05, meter=meter, grace_seconds=1, **options),
     ):
         yield app, meter
+
+
+@pytest.mark.parametrize(
+    ("context", "is_trouble"),
+    [
+        ("while executing command on 10.0.0.7:5432", True),
+        ("PL/pgSQL function f() line 1\nwhile executing command on db-2.example:5432", True),
+        ("PL/pgSQL function f() line 1 at RAISE", False),
+        (None, False),
+    ],
+)
+def test_an_internal_error_of_another_node_of_citus_is_trouble_and_of_this_one_a_failure(
+    context: str | None, is_trouble: bool
+) -> None:
+    told = {DiagnosticField.CONTEXT: context and context.encode()}
+    error = psycopg.errors.InternalError_("SSL SYSCALL error: EOF detected", info=told)
+    assert is_infrastructure(error) is is_passing(error) is is_trouble
 
 
 def rename(conn: psycopg.Connection, functions: tuple[str, ...], *, back: bool = False) -> None:

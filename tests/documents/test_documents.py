@@ -11,8 +11,9 @@ import sqlkit
 from records import SOON, in_a_loop
 
 import pgflow
-from pgflow import App, AsyncApp, InvalidArgument, NotStorable
+from pgflow import App, AsyncApp, InvalidArgument
 from pgflow.documents import AsyncDocuments, Documents, Put
+from pgflow.errors import NotStorable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,9 @@ import anyio.to_thread
 import pytest
 from test_loop import Bench, bench  # noqa: F401 - the fixture
 
-from pgflow import NotInWorkflowError, RunStuck, step, workflow
+from pgflow import RunStuck, step, workflow
 from pgflow._engine.loop import _ADVICE, MAX_REPEATS, WorkflowLoop
+from pgflow.errors import NotInWorkflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

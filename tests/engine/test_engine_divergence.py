@@ -764,5 +764,5 @@ def test_a_changed_input_is_an_error_of_the_run_and_not_a_divergence():
     run.input = json.dumps({"n": "x"})
     Worker(store).finish()
     assert run.status == "failed"
-    with pytest.raises(pgflow.NotStorable, match="the input of workflow narrow"):
+    with pytest.raises(pgflow.errors.NotStorable, match="the input of workflow narrow"):
         run.result()

@@ -690,7 +690,7 @@ async def annotated(value: Any) -> int:
 async def misfit(value: Any) -> str:
     try:
         await annotated(value)
-    except pgflow.NotStorable as error:
+    except pgflow.errors.NotStorable as error:
         saw(error)
         return str(error)
     return "never"
@@ -713,7 +713,7 @@ def test_a_result_of_a_workflow_that_cannot_be_stored_fails_the_run():
     worker, run = start(returning_what_cannot_be_stored)
     worker.finish()
     with pytest.raises(
-        pgflow.NotStorable, match="the result of workflow returning_what_cannot_be_stored"
+        pgflow.errors.NotStorable, match="the result of workflow returning_what_cannot_be_stored"
     ):
         run.result()
 

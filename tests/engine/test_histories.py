@@ -23,7 +23,8 @@ from exampleflows import EXAMPLES, Example, charged_child, each_example
 from ledgerflows import LEDGERS
 from records import SOON
 
-from pgflow import InvalidArgument, NonDeterminismError, step, workflow
+from pgflow import InvalidArgument, step, workflow
+from pgflow.errors import NonDeterminismError
 from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import read_database, read_history
 from pgflow.testing import AsyncHarness, ReplayHistories

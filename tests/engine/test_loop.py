@@ -24,9 +24,10 @@ from exampleflows import look_up
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import NotInWorkflowError, step, workflow
+from pgflow import step, workflow
 from pgflow._engine.drivers import Race, ThreadDriver
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind, WorkflowLoop
+from pgflow.errors import NotInWorkflowError
 
 # ---------------------------------------------------------------- a loop without an execution
 

@@ -15,7 +15,8 @@ import pytest
 from records import HOUR, SOON, count, events, run_row, steps, wait_until
 
 import pgflow
-from pgflow import App, RunStuck, Signal, WrongState, step, workflow
+from pgflow import App, RunStuck, Signal, step, workflow
+from pgflow.errors import WrongState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -419,7 +420,7 @@ async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_i
     async def harmless() -> int:
         return 1
 
-    conn.execute("select pgflow.limit_queue('default', max_deaths => 2)")
+    conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 2))")
     aflow.include(killer, harmless)
     run = await aflow.start(killer)
     for _ in range(2):
@@ -446,7 +447,7 @@ async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_i
 async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    conn.execute("select pgflow.limit_queue('default', max_deaths => 1)")
+    conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
     aflow.include(changing)
     run = await aflow.start(changing)
     await aflow.until_idle()

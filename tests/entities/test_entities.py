@@ -14,17 +14,8 @@ import sqlkit
 from records import SOON, count, events, eventually, in_a_loop
 
 import pgflow
-from pgflow import (
-    App,
-    AsyncApp,
-    DefinitionError,
-    InvalidArgument,
-    NotStorable,
-    Signal,
-    VersionConflict,
-    WrongColourError,
-    workflow,
-)
+from pgflow import App, AsyncApp, InvalidArgument, Signal, workflow
+from pgflow.errors import DefinitionError, NotStorable, VersionConflict, WrongColourError
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -32,21 +23,21 @@ if TYPE_CHECKING:
 go = Signal("go", str)
 
 
-@pgflow.entity("test incident")
+@pgflow.entities.entity("test incident")
 @dataclass
 class Incident:
     holder: str = ""
     until: datetime | None = None
     log: list[str] = field(default_factory=list)
 
-    @pgflow.update
+    @pgflow.entities.update
     def claim(self, agent: str, minutes: int = 10) -> bool:
         """Takes the incident, if nobody has it."""
         if self.until is None or self.until <= pgflow.now():
             self.holder, self.until = agent, pgflow.now() + timedelta(minutes=minutes)
         return self.holder == agent
 
-    @pgflow.update
+    @pgflow.entities.update
     def record(self, agent: str, action: str) -> int:
         self.log.append(f"{agent} {action}")
         return len(self.log)
@@ -60,7 +51,7 @@ class Incident:
 @workflow
 async def act(key: str, agent: str) -> list[Any]:
     won = await Incident.claim(key, agent)
-    seen = await pgflow.query(Incident, key)
+    seen = await pgflow.entities.query(Incident, key)
     return [won, seen.version, seen.state.holder]
 
 
@@ -153,7 +144,7 @@ async def test_the_verdict_is_repeated_and_not_the_update_after_a_crash(
 async def test_an_expected_version_is_compared_before_the_change(aflow: AsyncHarness) -> None:
     @workflow
     async def careful() -> str:
-        seen = await pgflow.query(Incident, "a")
+        seen = await pgflow.entities.query(Incident, "a")
         await Incident.claim.options(expect=seen.version)("a", "ann")
         try:
             await Incident.claim.options(expect=seen.version)("a", "bob")
@@ -341,7 +332,7 @@ async def test_a_rewind_past_an_update_is_refused_until_it_is_said_what_becomes_
     aflow.include(act)
     run = await aflow.start(act.options(key="first"), "a", "ann")
     await run.result(SOON)
-    with pytest.raises(pgflow.HasActed, match=r"test incident\.claim"):
+    with pytest.raises(pgflow.errors.HasActed, match=r"test incident\.claim"):
         await aflow.app.rewind("first", 0)
     await aflow.app.rewind("first", 0, effects="reuse")
     assert await aflow.app.get("first", act).result(SOON) == [True, 1, "ann"]
@@ -393,33 +384,33 @@ async def test_mistakes_are_told_where_they_are_made(aflow: AsyncHarness) -> Non
         await aflow.app.update(Incident.claim, "a", 7)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="class of an entity"):
         await aflow.app.query(int, "a")
-    with pytest.raises(pgflow.NotInRunError):
+    with pytest.raises(pgflow.errors.NotInRunError):
         await Incident.claim("a", "ann")
     with pytest.raises(DefinitionError, match="without arguments"):
 
-        @pgflow.entity("test needy")
+        @pgflow.entities.entity("test needy")
         @dataclass
         class Needy:
             name: str
 
     with pytest.raises(DefinitionError, match="longer together"):
 
-        @pgflow.entity("n" * 250)
+        @pgflow.entities.entity("n" * 250)
         @dataclass
         class Long:
-            @pgflow.update
+            @pgflow.entities.update
             def rename(self) -> None: ...
 
     with pytest.raises(DefinitionError, match="declared twice"):
 
-        @pgflow.entity("test incident")
+        @pgflow.entities.entity("test incident")
         @dataclass
         class Again:
             name: str = ""
 
     with pytest.raises(DefinitionError, match="plain def"):
 
-        @pgflow.update
+        @pgflow.entities.update
         async def wrong(self: Any) -> None: ...
 
     @workflow

@@ -18,7 +18,8 @@ from spankit import Spans
 from webkit import Browser
 
 import pgflow
-from pgflow import AsyncApp, Retries, RunFailed, RunStuck, effect, step, workflow
+from pgflow import AsyncApp, Retries, RunFailed, RunStuck, step, workflow
+from pgflow.effects import effect
 from pgflow.logs import JsonFormatter
 from pgflow.otel import Tracing
 from pgflow.web import Principal

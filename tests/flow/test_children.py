@@ -13,18 +13,8 @@ import pytest
 from records import HOUR, SOON, count, events, eventually, run_row
 
 import pgflow
-from pgflow import (
-    App,
-    DefinitionError,
-    KeyConflict,
-    NotStorable,
-    RunCancelled,
-    RunFailed,
-    Signal,
-    StepFailed,
-    step,
-    workflow,
-)
+from pgflow import App, KeyConflict, RunCancelled, RunFailed, Signal, StepFailed, step, workflow
+from pgflow.errors import DefinitionError, NotStorable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

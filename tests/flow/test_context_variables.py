@@ -14,18 +14,10 @@ import pytest
 from records import SOON
 
 import pgflow
-from pgflow import (
-    AsyncApp,
-    Choice,
-    Interceptor,
-    Signal,
-    decision,
-    effect,
-    read,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import AsyncApp, Signal, read, step, transaction, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
+from pgflow.extensions import Interceptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,8 @@ import pytest
 from records import HOUR, SOON, count, events, eventually, run_row
 
 import pgflow
-from pgflow import KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, step, workflow
+from pgflow import KeyConflict, RunCancelled, RunFailed, Signal, step, workflow
+from pgflow.errors import NotStorable
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

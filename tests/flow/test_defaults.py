@@ -174,7 +174,7 @@ class Cart:
 @workflow
 async def shop() -> list[int]:
     cart = Cart()
-    await pgflow.serve(cart, until=lambda: len(cart.sizes) == 2)
+    await pgflow.updates.serve(cart, until=lambda: len(cart.sizes) == 2)
     return cart.sizes
 
 

@@ -17,17 +17,8 @@ import servers
 from records import SOON, events, eventually, steps
 
 import pgflow
-from pgflow import (
-    App,
-    InvalidArgument,
-    NotStorable,
-    Retries,
-    RunFailed,
-    Signal,
-    WrongColourError,
-    step,
-    workflow,
-)
+from pgflow import App, InvalidArgument, Retries, RunFailed, Signal, step, workflow
+from pgflow.errors import NotStorable, WrongColourError
 
 if TYPE_CHECKING:
     import psycopg
@@ -426,7 +417,7 @@ async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(
                     said.append(type(error).__name__)
         try:
             await asyncio.to_thread(helper, 4)
-        except pgflow.NotInWorkflowError:
+        except pgflow.errors.NotInWorkflowError:
             said.append("refused")
         await go.wait()
         return said

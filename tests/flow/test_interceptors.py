@@ -12,18 +12,9 @@ import pytest
 from records import SOON, run_row, wait_until
 
 import pgflow
-from pgflow import (
-    App,
-    Interceptor,
-    Retries,
-    RunFailed,
-    Signal,
-    replaying,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import App, Retries, RunFailed, Signal, step, transaction, workflow
 from pgflow._flow.interceptor import outcome_of
+from pgflow.extensions import Interceptor, replaying
 from pgflow.testing import replay_all
 
 if TYPE_CHECKING:

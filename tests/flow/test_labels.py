@@ -11,7 +11,8 @@ import pytest
 from records import SOON, events
 
 import pgflow
-from pgflow import InvalidArgument, NotInRunError, Signal, step, transaction, workflow
+from pgflow import InvalidArgument, Signal, step, transaction, workflow
+from pgflow.errors import NotInRunError
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness

@@ -13,7 +13,8 @@ from records import HOUR, SOON, eventually, steps
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import InvalidArgument, RunFailed, Signal, TooManyFailures, step, workflow
+from pgflow import InvalidArgument, RunFailed, Signal, step, workflow
+from pgflow.errors import TooManyFailures
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -303,7 +304,7 @@ def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow: Harness) 
         try:
             for done in asyncio.as_completed(coroutines):
                 await done
-        except pgflow.NotInWorkflowError as error:
+        except pgflow.errors.NotInWorkflowError as error:
             return str(error)
         finally:
             for coroutine in coroutines:

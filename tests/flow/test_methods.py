@@ -12,7 +12,10 @@ import pytest
 from records import SOON, steps
 
 import pgflow
-from pgflow import Choice, DefinitionError, decision, effect, read, step, transaction, workflow
+from pgflow import read, step, transaction, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
+from pgflow.errors import DefinitionError
 
 if TYPE_CHECKING:
     import psycopg

@@ -18,18 +18,10 @@ from servers import HANG_SECONDS
 
 import pgflow
 import pgflow._worker.ref_checks
-from pgflow import (
-    Choice,
-    DefinitionError,
-    Ref,
-    Signal,
-    decision,
-    effect,
-    read,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import Signal, read, step, transaction, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Ref, effect
+from pgflow.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

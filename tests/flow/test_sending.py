@@ -12,17 +12,8 @@ import pytest
 from records import SOON, steps
 
 import pgflow
-from pgflow import (
-    InvalidArgument,
-    NotInRunError,
-    NotStorable,
-    RunFailed,
-    RunNotFound,
-    Signal,
-    WrongColourError,
-    transaction,
-    workflow,
-)
+from pgflow import InvalidArgument, RunFailed, RunNotFound, Signal, transaction, workflow
+from pgflow.errors import NotInRunError, NotStorable, WrongColourError
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

@@ -12,7 +12,8 @@ import pytest
 from records import HOUR, SOON, count, events, eventually, run_row
 
 import pgflow
-from pgflow import InvalidArgument, NotStorable, RunNotFound, Signal, read, step, workflow
+from pgflow import InvalidArgument, RunNotFound, Signal, read, step, workflow
+from pgflow.errors import NotStorable
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

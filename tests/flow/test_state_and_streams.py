@@ -12,17 +12,8 @@ from records import SOON, count, eventually
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    App,
-    InvalidArgument,
-    NotStorable,
-    RunNotFound,
-    RunStuck,
-    Signal,
-    WrongState,
-    step,
-    workflow,
-)
+from pgflow import App, InvalidArgument, RunNotFound, RunStuck, Signal, step, workflow
+from pgflow.errors import NotStorable, WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -661,15 +652,15 @@ async def test_transactions_effects_and_decisions_emit_what_counts_with_their_ou
         if len(tries) == 1:
             await conn.execute("do $$ begin raise exception using errcode = '40001'; end $$")
 
-    @pgflow.effect(risk="reversible")
+    @pgflow.effects.effect(risk="reversible")
     async def charge() -> str:
         pgflow.emit("log", "charge")
         return "ch_1"
 
-    @pgflow.decision()
-    async def decide() -> pgflow.Choice[int]:
+    @pgflow.decisions.decision()
+    async def decide() -> pgflow.decisions.Choice[int]:
         pgflow.emit("log", "decide")
-        return pgflow.Choice(1, why="one")
+        return pgflow.decisions.Choice(1, why="one")
 
     @workflow
     async def talks() -> None:

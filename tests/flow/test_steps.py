@@ -25,20 +25,22 @@ from servers import HANG_SECONDS
 import pgflow
 from pgflow import (
     App,
-    DefinitionError,
     InvalidArgument,
-    NotInRunError,
-    NotInWorkflowError,
-    NotStorable,
     Retries,
     RunFailed,
     Signal,
     StepFailed,
-    WrongColourError,
     read,
     step,
     transaction,
     workflow,
+)
+from pgflow.errors import (
+    DefinitionError,
+    NotInRunError,
+    NotInWorkflowError,
+    NotStorable,
+    WrongColourError,
 )
 
 if TYPE_CHECKING:
@@ -853,7 +855,14 @@ UNSTORABLE: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "declare",
-    [pgflow.step, pgflow.read, pgflow.decision, pgflow.transaction, pgflow.effect, workflow],
+    [
+        pgflow.step,
+        pgflow.read,
+        pgflow.decisions.decision,
+        pgflow.transaction,
+        pgflow.effects.effect,
+        workflow,
+    ],
 )
 def test_an_option_that_a_decorator_has_not_is_refused_where_it_is_written(declare: Any) -> None:
     with pytest.raises(TypeError, match=rf"{declare.__name__}\(\) .*'retires'"):
@@ -1312,7 +1321,7 @@ async def call_by_long_names(aflow: AsyncHarness) -> tuple[str, list[str]]:
 
     once = step(name=LONGEST_NAME, retries=Retries(2, first_delay=AT_ONCE))(body)
 
-    @pgflow.effect(risk="reversible", name=LONG_NAMES[0])
+    @pgflow.effects.effect(risk="reversible", name=LONG_NAMES[0])
     async def act() -> None:
         keys.append(pgflow.idempotency_key())
 
@@ -1371,7 +1380,7 @@ def test_what_a_decorator_makes_looks_like_its_function_to_other_libraries() -> 
     async def book(conn: psycopg.AsyncConnection[Any], order: str) -> Decimal:
         return Decimal(1)
 
-    made = [step(refund), pgflow.effect(risk="irreversible")(refund), workflow(refund)]
+    made = [step(refund), pgflow.effects.effect(risk="irreversible")(refund), workflow(refund)]
     for one in (*made, step(refund).options(retries=3)):
         looks: Any = one
         assert (looks.__name__, looks.__module__) == ("refund", __name__)

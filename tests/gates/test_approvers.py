@@ -16,7 +16,9 @@ from psycopg.conninfo import make_conninfo
 from records import SOON
 
 import pgflow
-from pgflow import App, Approve, NotAllowed, workflow
+from pgflow import App, workflow
+from pgflow.authority import Approve
+from pgflow.errors import NotAllowed
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness

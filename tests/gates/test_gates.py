@@ -13,25 +13,19 @@ import pytest
 from records import SOON, count, events, eventually, run_row
 
 import pgflow
-from pgflow import (
+from pgflow import InvalidArgument, RunNotFound, step, workflow
+from pgflow.authority import (
     Approve,
     Approved,
     Escalate,
     Escalated,
     Expired,
-    GateClosed,
-    InvalidArgument,
-    NotAllowed,
-    PayloadChanged,
     Reject,
     Rejected,
-    RunNotFound,
     TakenOver,
     TakeOver,
-    WrongState,
-    step,
-    workflow,
 )
+from pgflow.errors import GateClosed, NotAllowed, PayloadChanged, WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -57,7 +51,7 @@ def told(verdict: Any) -> str:
 
 @workflow
 async def ship(order: Order) -> str:
-    return told(await pgflow.gate("approve-order", order))
+    return told(await pgflow.authority.gate("approve-order", order))
 
 
 @workflow
@@ -69,7 +63,7 @@ async def ship_by(
     on_timeout: str = "expire",
     timeout: float | None = None,
 ) -> str:
-    verdict = await pgflow.gate(
+    verdict = await pgflow.authority.gate(
         "approve-order",
         order,
         approvers=approvers,
@@ -88,7 +82,7 @@ def ship_sync(order: Order) -> str:
 
 @workflow
 async def price(order: Order) -> str:
-    return told(await pgflow.gate("price", order, answer=Price))
+    return told(await pgflow.authority.gate("price", order, answer=Price))
 
 
 def gates(conn: psycopg.Connection, columns: str = "gate") -> list[Any]:
@@ -246,7 +240,7 @@ async def test_long_requests_and_answers_are_kept_whole(
 ) -> None:
     @workflow
     async def long(text: str) -> bool:
-        verdict = await pgflow.gate("g", text)
+        verdict = await pgflow.authority.gate("g", text)
         return verdict in (
             Approved(BIG, ("ann",), False),
             Approved(BIG + "y", ("ann",), True),
@@ -263,7 +257,9 @@ async def test_long_requests_and_answers_are_kept_whole(
 
 @workflow
 async def ask_twice(order: Order) -> list[str]:
-    both = await asyncio.gather(pgflow.gate("a", order), pgflow.gate("a", order.qty))
+    both = await asyncio.gather(
+        pgflow.authority.gate("a", order), pgflow.authority.gate("a", order.qty)
+    )
     return [told(verdict) for verdict in both]
 
 
@@ -338,7 +334,7 @@ async def test_the_app_says_which_roles_somebody_has(
     asked: list[tuple[str, Any]] = []
 
     @aflow.app.approvers
-    def roles_of(gate: pgflow.OpenGate, by: str) -> Any:
+    def roles_of(gate: pgflow.authority.OpenGate, by: str) -> Any:
         asked.append((gate.name, gate.request))
         return {"ann": ["ops", "staff"], "bob": False, "carl": True}.get(by, ["staff"])
 
@@ -451,7 +447,7 @@ class Even:
 
 @workflow
 async def even(value: int) -> str:
-    return told(await pgflow.gate("even", Even(value)))
+    return told(await pgflow.authority.gate("even", Even(value)))
 
 
 @pytest.mark.full
@@ -594,9 +590,9 @@ async def test_whoever_is_answering_as_the_time_ends_was_in_time(
 async def impatient(order: Order) -> str:
     try:
         async with asyncio.timeout(60):
-            return told(await pgflow.gate("g", order))
+            return told(await pgflow.authority.gate("g", order))
     except TimeoutError:
-        return told(await pgflow.gate("h", order))
+        return told(await pgflow.authority.gate("h", order))
 
 
 async def test_a_gate_that_the_code_gives_up_is_closed(
@@ -617,8 +613,8 @@ async def test_a_gate_that_the_code_gives_up_is_closed(
 
 @workflow
 async def leaves_open(order: Order) -> str:
-    task = asyncio.ensure_future(pgflow.gate("g", order))
-    await pgflow.gate("h", order)
+    task = asyncio.ensure_future(pgflow.authority.gate("g", order))
+    await pgflow.authority.gate("h", order)
     del task
     return "done"
 
@@ -627,8 +623,8 @@ async def leaves_open(order: Order) -> str:
 async def goes_on(n: int) -> str:
     if n:
         return "done"
-    task = asyncio.ensure_future(pgflow.gate("g", n))
-    await pgflow.gate("h", n)
+    task = asyncio.ensure_future(pgflow.authority.gate("g", n))
+    await pgflow.authority.gate("h", n)
     del task
     return pgflow.continue_as_new(1)
 
@@ -669,8 +665,8 @@ async def test_a_cancel_closes_it(
 @workflow
 async def counted(order: Order) -> str:
     await look(order.sku)
-    first = await pgflow.gate("first", order)
-    second = await pgflow.gate("second", order)
+    first = await pgflow.authority.gate("first", order)
+    second = await pgflow.authority.gate("second", order)
     return told((first, second))
 
 
@@ -749,16 +745,16 @@ async def test_the_gate_of_a_child_shows_its_path(
 # ---------------------------------------------------------------- decisions, notices, looking again
 
 
-@pgflow.decision(retries=1)
-async def decide() -> pgflow.Choice[str]:
-    return pgflow.Choice("boots", why="they are cheap", evidence=["price list"])
+@pgflow.decisions.decision(retries=1)
+async def decide() -> pgflow.decisions.Choice[str]:
+    return pgflow.decisions.Choice("boots", why="they are cheap", evidence=["price list"])
 
 
 @workflow
 async def decided(order: Order) -> str:
     choice = await decide()
     with pgflow.because(choice):
-        return told(await pgflow.gate("g", order))
+        return told(await pgflow.authority.gate("g", order))
 
 
 async def test_the_inbox_says_why(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
@@ -771,17 +767,17 @@ async def test_the_inbox_says_why(aflow: AsyncHarness, conn: psycopg.Connection)
     await run.result(SOON)
 
 
-mails: list[pgflow.GateRequest] = []
+mails: list[pgflow.authority.GateRequest] = []
 
 
 @step
-async def mail(request: pgflow.GateRequest) -> None:
+async def mail(request: pgflow.authority.GateRequest) -> None:
     mails.append(request)
 
 
 @workflow
 async def told_of(order: Order) -> str:
-    return told(await pgflow.gate("g", order, notify=mail))
+    return told(await pgflow.authority.gate("g", order, notify=mail))
 
 
 @pytest.mark.full
@@ -796,13 +792,13 @@ async def test_who_is_asked_is_told_once(aflow: AsyncHarness, conn: psycopg.Conn
     await aflow.until_idle()
     await run.result(SOON)
     shown = mails[0].payload_hash
-    assert mails == [pgflow.GateRequest(gate, "g", run.key, BOOTS, shown)]
+    assert mails == [pgflow.authority.GateRequest(gate, "g", run.key, BOOTS, shown)]
     assert conn.execute("select payload_hash from pgflow.gate_answers").fetchall() == [(shown,)]
 
 
 @workflow
 async def checked(order: Order) -> str:
-    return told(await pgflow.gate("g", order, verify=in_stock))
+    return told(await pgflow.authority.gate("g", order, verify=in_stock))
 
 
 @step
@@ -848,7 +844,9 @@ async def test_a_gate_that_can_never_be_asked_is_refused(
     @workflow
     async def wrong() -> str:
         try:
-            await pgflow.gate(**{"name": "g", "request": 1, **json.loads(json.dumps(options))})
+            await pgflow.authority.gate(
+                **{"name": "g", "request": 1, **json.loads(json.dumps(options))}
+            )
         except InvalidArgument as error:
             return str(error)
         return "asked"

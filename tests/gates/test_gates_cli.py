@@ -12,8 +12,9 @@ from clikit import pgflow
 from records import SOON
 from test_gates import BOOTS, Order, gate_of, ship, ship_by, told
 
-from pgflow import Approved, Rejected, TakenOver, gate, run_child
+from pgflow import run_child
 from pgflow import workflow as pgflow_workflow
+from pgflow.authority import Approved, Rejected, TakenOver, gate
 from pgflow.inspect import ask, find_gate, list_gates, list_gates_below
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ async def asking(n: int) -> list[str]:
     """Several gates at once, steps beside them, one that is given up."""
 
     async def one(name: str, on_timeout: Any) -> str:
-        verdict = await pgflow.gate(name, n, timeout=60, on_timeout=on_timeout)
+        verdict = await pgflow.authority.gate(name, n, timeout=60, on_timeout=on_timeout)
         return await note(f"{name}: {type(verdict).__name__}")
 
     said = await asyncio.gather(one("a", "expire"), one("b", "reject"), one("c", "approve"))
     try:
         async with asyncio.timeout(30):
-            await pgflow.gate("d", n, timeout=3600)
+            await pgflow.authority.gate("d", n, timeout=3600)
         said.append("d")
     except TimeoutError:
         said.append(await note("given up"))
@@ -77,7 +77,7 @@ def test_a_run_at_gates_ends_in_any_order_of_answers_time_and_deaths(seed: int) 
 def test_a_gate_is_asked_by_the_commit_with_which_the_run_parks() -> None:
     @workflow
     async def alone(n: int) -> str:
-        return repr(await pgflow.gate("a", n))
+        return repr(await pgflow.authority.gate("a", n))
 
     store = Store(alone)
     run = store.start(alone, 1)
@@ -93,15 +93,15 @@ def test_a_gate_is_asked_by_the_commit_with_which_the_run_parks() -> None:
 def test_other_code_at_the_gate_is_a_divergence() -> None:
     @workflow
     async def timed(n: int) -> str:
-        return repr(await pgflow.gate("a", n, timeout=60))
+        return repr(await pgflow.authority.gate("a", n, timeout=60))
 
     @workflow(name="timed")
     async def other_request(n: int) -> str:
-        return repr(await pgflow.gate("a", n + 1, timeout=60))
+        return repr(await pgflow.authority.gate("a", n + 1, timeout=60))
 
     @workflow(name="timed")
     async def other_name(n: int) -> str:
-        return repr(await pgflow.gate("b", n, timeout=60))
+        return repr(await pgflow.authority.gate("b", n, timeout=60))
 
     store, run = run_to_end(timed, 1)
     assert run.kinds() == "gG"

@@ -13,7 +13,9 @@ import pytest
 from records import SOON, count
 from test_gates import BOOTS, gate_of, ship, ship_by, told
 
-from pgflow import Approve, Approved, InvalidArgument, InvalidLink, Rejected
+from pgflow import InvalidArgument
+from pgflow.authority import Approve, Approved, Rejected
+from pgflow.errors import InvalidLink
 from pgflow.links import LinkKeys, asgi
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from records import SOON, count
 from test_gates import BOOTS, told
 from test_links import KEYS, ask, at_gate, later
 
-from pgflow import Approved, InvalidLink
+from pgflow.authority import Approved
+from pgflow.errors import InvalidLink
 from pgflow.links import LinkKeys, asgi
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import notify_jobs
 import psycopg
 import pytest
 import servers
-from processes import eventually, one, worker
-from servers import HANG_SECONDS
+from processes import one, worker
+from servers import HANG_SECONDS, wait_until
 
 from pgflow.testing import set_clock
 
@@ -40,10 +40,10 @@ def test_a_worker_that_dies_behind_the_mail_sends_no_second_one(
               select exists (select from pgflow.steps where step = 'mail_by_step' and status = 'completed')
                 or exists (select from pgflow.effects where name = 'mail_by_effect' and status = 'confirmed')
             """
-            eventually(lambda: one(look, told), "it is known what became of the mail")
+            wait_until(lambda: one(look, told), "it is known what became of the mail")
             look.execute("select pgflow.answer_gate(%s, 'reject', by => 'ann')", (gate,))
             done = "select key from pgflow.runs where key = 'k' and status = 'completed'"
-            eventually(lambda: look.execute(done).fetchall(), "the run ends")
+            wait_until(lambda: look.execute(done).fetchall(), "the run ends")
         assert look.execute("select count(*), count(distinct key) from app.mail").fetchall() == [
             (sendings, 1)
         ]

@@ -14,19 +14,10 @@ import pytest
 from records import SOON, count, events
 
 import pgflow
-from pgflow import (
-    Admit,
-    Approve,
-    Escalate,
-    GateRejected,
-    InvalidArgument,
-    NeedsGate,
-    Pool,
-    Reject,
-    TakeOver,
-    effect,
-    workflow,
-)
+from pgflow import InvalidArgument, workflow
+from pgflow.authority import Admit, Approve, Escalate, Pool, Reject, TakeOver
+from pgflow.effects import effect
+from pgflow.errors import GateRejected, NeedsGate
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

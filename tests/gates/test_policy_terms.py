@@ -13,18 +13,11 @@ from clikit import pgflow as pgflow_cli
 from records import SOON, count, eventually
 
 import pgflow
-from pgflow import (
-    Approve,
-    Choice,
-    GateRejected,
-    GateRequest,
-    NotAllowed,
-    Reject,
-    decision,
-    effect,
-    step,
-    workflow,
-)
+from pgflow import step, workflow
+from pgflow.authority import Approve, GateRequest, Reject
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
+from pgflow.errors import GateRejected, NotAllowed
 from pgflow.inspect import ask, judge_act
 
 if TYPE_CHECKING:

@@ -190,13 +190,18 @@ def pairs() -> dict[str, list[Any]]:
             found[concept] = [
                 getattr(importlib.import_module(module), name) for module, name in both
             ]
+    offered = {
+        name: vars(module)[name]
+        for module in (pgflow, pgflow.authority, pgflow.effects, pgflow.entities, pgflow.events)
+        for name in module.__all__
+    } | {"serve": pgflow.updates.serve}
     for name, twin in vars(pgflow.sync).items():
         if (
             inspect.isfunction(twin)
             and twin.__module__ == pgflow.sync.__name__
             and not name.startswith("_")
         ):
-            found[f"sync.{name}"] = [getattr(pgflow, name), twin]
+            found[f"sync.{name}"] = [offered[name], twin]
     return found
 
 

@@ -60,3 +60,47 @@ def test_a_probe_needs_the_driver_and_little_of_pgflow(dsn):
     )
     assert len(ours(there)) <= OF_PROBES, sorted(ours(there))
     assert not tops(there) & (HEAVY - OF_TYPER)
+
+
+WITHOUT_FILES = """
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("ruamel", "markdown_it"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from pgflow_cli.commands import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def without_files(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    """Run a command where the extra `files` is not installed."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\n{WITHOUT_FILES}", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_workflows_in_code_need_no_parser_of_files(dsn, tmp_path):
+    (tmp_path / "flows.py").write_text(
+        "import pgflow\n\n\n@pgflow.step\ndef double(n: int) -> int:\n    return 2 * n\n\n\n"
+        "@pgflow.workflow\ndef hello(n: int) -> int:\n    return double(n)\n"
+    )
+    for target in ("flows.py:hello", "flows:hello", "flows"):
+        done = without_files(
+            "--dsn", dsn, "run", target, "n:=21", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}
+        )
+        assert (done.returncode, done.stdout.strip()[-2:]) == (0, "42"), done.stderr
+
+
+def test_a_missing_extra_is_a_line_with_the_command_that_installs_it(tmp_path):
+    (tmp_path / "review.yaml").write_text("name: review\nnodes: []\n")
+    (tmp_path / "plan.sop.md").write_text("# Plan\n\n## Steps\n\n### 1. Look\n")
+    for file in ("review.yaml", "plan.sop.md"):
+        done = without_files("validate", file, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.strip().endswith('pip install "pgflow-engine[files]"')
+        assert len(done.stderr.splitlines()) == 1

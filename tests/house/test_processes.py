@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import clikit
 import psycopg
 import pytest
-from processes import eventually, one
+from processes import one
+from servers import wait_until
 
 from tests.campaigns.nursery import Nursery
 
@@ -41,7 +42,7 @@ def test_a_command_can_be_interrupted(dsn: str) -> None:
 def test_a_child_of_the_nursery_can_be_interrupted(dsn: str, conn: psycopg.Connection) -> None:
     with Nursery() as nursery:
         child = nursery.start("worker", dsn)
-        eventually(
+        wait_until(
             lambda: one(conn, "select count(*) from pgflow.worker where pid = %s", child.pid),
             "it is at work",
         )

@@ -24,16 +24,8 @@ from records import HOUR, SOON, count
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    AsyncRun,
-    NonDeterminismError,
-    Signal,
-    WrongState,
-    read,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import AsyncRun, Signal, read, step, transaction, workflow
+from pgflow.errors import NonDeterminismError, WrongState
 from pgflow.testing import replay_all
 
 if TYPE_CHECKING:
@@ -575,7 +567,7 @@ class NotFoundThere(Exception):
     """An error that no step declares."""
 
 
-class Labels(pgflow.Interceptor):
+class Labels(pgflow.extensions.Interceptor):
     def start(self, workflow: str, options: pgflow.StartOptions) -> pgflow.StartOptions:
         return replace(options, labels={**options.labels, "by": workflow})
 
@@ -604,7 +596,7 @@ async def test_aflow_is_given_errors_and_interceptors(
     run = await aflow.start(searches)
     assert await run.result(SOON) == "NotFoundThere: nothing"
     assert conn.execute("select labels from pgflow.runs").fetchall() == [({"by": "searches"},)]
-    with pytest.raises(pgflow.WrongState, match="before the first start"):
+    with pytest.raises(pgflow.errors.WrongState, match="before the first start"):
         aflow(errors=[ValueError])
 
 

@@ -21,21 +21,13 @@ import servers
 from psycopg.rows import dict_row
 
 import pgflow
-from pgflow import (
-    App,
-    AsyncApp,
-    Choice,
-    InvalidArgument,
-    RunNotFound,
-    WrongColourError,
-    decision,
-    effect,
-    inspect,
-    workflow,
-)
+from pgflow import App, AsyncApp, InvalidArgument, RunNotFound, inspect, workflow
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._db.query import run
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
+from pgflow.errors import WrongColourError
 from pgflow.inspect import RunFilter
 
 if TYPE_CHECKING:

@@ -9,17 +9,10 @@ import pytest
 from records import SOON
 
 import pgflow
-from pgflow import (
-    Approve,
-    Choice,
-    InvalidArgument,
-    Usage,
-    decision,
-    effect,
-    inspect,
-    step,
-    workflow,
-)
+from pgflow import InvalidArgument, inspect, step, workflow
+from pgflow.authority import Approve
+from pgflow.decisions import Choice, Usage, decision
+from pgflow.effects import effect
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,7 +39,7 @@ async def pick(what: str) -> Choice[str]:
 
 @step(retries=1)
 async def look(what: str) -> str:
-    pgflow.charge(usd=Decimal("0.01"), model="m-2")
+    pgflow.authority.charge(usd=Decimal("0.01"), model="m-2")
     return what
 
 
@@ -62,11 +55,11 @@ async def cancel(found: str, what: str) -> None:
 
 @workflow
 async def trip() -> None:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         car = await pick("car")
         await look.because(car)(car.value)
         with pgflow.because(car):
-            await pgflow.gate("sure", car.value)
+            await pgflow.authority.gate("sure", car.value)
         await book.because(car)(car.value)
         bed = await pick.because(car)("bed")
         await look.because(bed)(bed.value)

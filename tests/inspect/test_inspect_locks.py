@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pgflow.entity("inspected")
+@pgflow.entities.entity("inspected")
 @dataclass
 class Inspected:
     """A number."""
 
     n: int = 0
 
-    @pgflow.update
+    @pgflow.entities.update
     def add(self, n: int) -> int:
         """Raises it."""
         self.n += n

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from gitkit import git, make_repository
-from processes import eventually, worker
+from processes import worker
 from records import SOON
-from servers import HANG_SECONDS
+from servers import HANG_SECONDS, wait_until
 from sqlkit import one, rows
 
 from examples.agents import browser, coding, research, sales, sre, world
 from examples.agents.counterparty import LOSSES, Loss
-from pgflow import App, Approve, Pool, Reject, RunFailed
+from pgflow import App, RunFailed
+from pgflow.authority import Approve, Pool, Reject
 from pgflow.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -282,4 +283,4 @@ def approve(app: App, conn: Conn, by: str | None) -> None:
 
 def wait_for(conn: Conn, query: str) -> None:
     """Waits until a query says true."""
-    eventually(lambda: one(conn, query), query)
+    wait_until(lambda: one(conn, query), query)

@@ -21,7 +21,7 @@ from sqlkit import one, rows
 from examples.agents import loop, offline, world
 from examples.agents.counterparty import LOSSES, Loss
 from examples.agents.loop import Goal, Order, State, buying
-from pgflow import Approve, Reject, TakeOver
+from pgflow.authority import Approve, Reject, TakeOver
 
 if TYPE_CHECKING:
     from pgflow import AsyncRun

@@ -31,7 +31,7 @@ async def wait(text: str) -> int:
 
 @workflow
 async def ask(cents: int) -> str:
-    verdict = await pgflow.gate("pay", {"cents": cents}, approvers=["ann"])
+    verdict = await pgflow.authority.gate("pay", {"cents": cents}, approvers=["ann"])
     return type(verdict).__name__
 
 

@@ -13,7 +13,9 @@ import pytest
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import Absent, Approve, Confirmed, InvalidArgument, workflow
+from pgflow import InvalidArgument, workflow
+from pgflow.authority import Approve
+from pgflow.effects import Absent, Confirmed
 
 mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
 
@@ -48,7 +50,7 @@ async def greet(name: str, times: int = 1) -> list[str]:
 
 @workflow
 async def refund(cents: int) -> str:
-    verdict = await pgflow.gate("refund", {"cents": cents}, approvers=["ann"])
+    verdict = await pgflow.authority.gate("refund", {"cents": cents}, approvers=["ann"])
     return type(verdict).__name__
 
 

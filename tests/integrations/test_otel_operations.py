@@ -13,7 +13,10 @@ from records import SOON
 from spankit import Spans, said
 
 import pgflow
-from pgflow import Approve, Choice, Retries, Usage, agent, decision, effect, step, workflow
+from pgflow import Retries, agent, step, workflow
+from pgflow.authority import Approve
+from pgflow.decisions import Choice, Usage, decision
+from pgflow.effects import effect
 from pgflow.otel import Tracing
 
 if TYPE_CHECKING:
@@ -55,11 +58,11 @@ def look_sync(item: str, state: int) -> str:
     return SECRET
 
 
-async def leave_for(what: str) -> pgflow.Verdict[str]:
-    return await pgflow.gate("order", what)
+async def leave_for(what: str) -> pgflow.authority.Verdict[str]:
+    return await pgflow.authority.gate("order", what)
 
 
-def leave_for_sync(what: str) -> pgflow.Verdict[str]:
+def leave_for_sync(what: str) -> pgflow.authority.Verdict[str]:
     return pgflow.sync.gate("order", what)
 
 
@@ -134,10 +137,10 @@ async def test_the_loop_has_spans_of_its_models_and_acts_each_once_over_all_acti
 
 @step(retries=Retries(max_attempts=2))
 def ask_twice() -> int:
-    with pgflow.operation("chat", "big-1", provider="google-vertex") as asked:
+    with pgflow.extensions.operation("chat", "big-1", provider="google-vertex") as asked:
         asked.model, asked.id, asked.finish_reasons = "big-1-0926", "r1", ["stop"]
         asked.input_tokens, asked.output_tokens, asked.cached_tokens = 20, 3, 8
-    with pgflow.operation("chat") as asked:
+    with pgflow.extensions.operation("chat") as asked:
         if pgflow.run_info().step_attempt == 1:
             raise ConnectionError(SECRET)
     return 1
@@ -145,7 +148,7 @@ def ask_twice() -> int:
 
 @decision()
 async def says_itself() -> Choice[int]:
-    with pgflow.operation("chat", "big-1"):
+    with pgflow.extensions.operation("chat", "big-1"):
         return Choice(1, why="so", model="big-1")
 
 
@@ -184,6 +187,6 @@ async def test_a_body_tells_of_each_model_that_it_asks(aflow: AsyncHarness, span
 
 
 def test_outside_of_runs_an_operation_is_told_to_nobody() -> None:
-    with pgflow.operation("chat", "big-1") as asked:
+    with pgflow.extensions.operation("chat", "big-1") as asked:
         asked.input_tokens = 1
     assert asked.kind == "chat"

@@ -21,8 +21,8 @@ import cli_jobs
 import forked
 import psycopg
 from pgflow_cli.commands import app, ours, run
-from processes import eventually, interruptible
-from servers import HANG_SECONDS
+from processes import interruptible
+from servers import HANG_SECONDS, wait_until
 from typer.main import get_command
 
 from pgflow import AsyncApp, RunFailed
@@ -189,13 +189,13 @@ async def _work(dsn: str) -> None:
 
 def _until_waiting(dsn: str, *keys: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        eventually(lambda: all(statuses(conn)[key] == "waiting" for key in keys), f"{keys} wait")
+        wait_until(lambda: all(statuses(conn)[key] == "waiting" for key in keys), f"{keys} wait")
 
 
 def make_stuck(conn: psycopg.Connection[Any], key: str) -> None:
     """A run over which more workers have died than may."""
     conn.execute("select pgflow.start_run('poisoned', '{}', %s, 'fragile')", (key,))
-    conn.execute("select pgflow.limit_queue('fragile', null, 1)")
+    conn.execute("select pgflow.set_queue('fragile', jsonb_build_object('max_deaths', 1))")
     worker_id = ask(conn, worker_calls.register_worker("elsewhere", 1, ["fragile"], 1, "0"))
     lanes = ask(conn, claim_calls.serve_lanes(["fragile"], ["poisoned"]))
     claimed = ask(

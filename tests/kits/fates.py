@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pgflow
-from pgflow import AsyncApp, Pool
+from pgflow import AsyncApp
 from pgflow._db.calls import commit as commit_calls
 from pgflow._engine.flush import Flush
 from pgflow._worker.committer import Committer
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.options import WorkerOptions
+from pgflow.authority import Pool
 
 RHYTHM = Rhythm(beat=1.0, look=0.3, dead_after=5.0)
 """Patience of workers among themselves; the dead are buried at once by the one who plays."""

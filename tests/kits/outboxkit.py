@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import psycopg
-from processes import eventually
+from servers import wait_until
 from sqlkit import one
 
 ME, OTHER = 11, 22
@@ -42,4 +42,4 @@ def take(conn: psycopg.Connection[Any], name: str = "r", token: int = ME, most: 
         )
         return Taken(state, wait, events or []) if is_ours else None
 
-    return eventually(taken, "other databases let the relay read")  # type: ignore[no-any-return]
+    return wait_until(taken, "other databases let the relay read")  # type: ignore[no-any-return]

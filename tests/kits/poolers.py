@@ -11,9 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from processes import eventually
 from psycopg.conninfo import conninfo_to_dict
-from servers import HANG_SECONDS, find_program
+from servers import HANG_SECONDS, find_program, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +34,7 @@ def bouncer(dsn: str, mode: str) -> Iterator[str]:
         ]
         pooler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            eventually(lambda: _answers(port), "pgbouncer listens")
+            wait_until(lambda: _answers(port), "pgbouncer listens")
             yield f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
         finally:
             pooler.send_signal(signal.SIGINT)

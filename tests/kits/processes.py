@@ -1,4 +1,4 @@
-"""Worker processes for tests, and waiting for a condition without guessing how long it takes."""
+"""Worker processes for tests."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,12 @@ from typing import Any
 import forked
 import psycopg
 import servers
+from servers import wait_until
 
 APPS = Path(__file__).parents[1] / "apps"
 KITS = Path(__file__).parent
 FOLDERS = (APPS, KITS, KITS.parent)
 """Those in which a worker finds the modules of tests: the programs of the proof stand beside rooms."""
-
-
-def eventually(
-    condition: Callable[[], Any], what: str, timeout_seconds: float = servers.HANG_SECONDS
-) -> Any:
-    """Returns the condition's first true value."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"it hangs: {what}"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -88,7 +75,7 @@ class WorkerProcess:
                 ).fetchone()
                 return row and row[0]
 
-            return int(eventually(number, "a worker registers"))
+            return int(wait_until(number, "a worker registers"))
 
     def send(self, number: int) -> None:
         """Sends a signal."""

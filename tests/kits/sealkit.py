@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlkit import one, rows
 
-from pgflow import Choice, decision, effect, step, workflow
+from pgflow import step, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
 
 if TYPE_CHECKING:
     import psycopg

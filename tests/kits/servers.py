@@ -77,13 +77,14 @@ def find_memory(gibibytes: int) -> Path | None:
 
 
 def wait_until(
-    condition: Callable[[], object], what: str, patience_seconds: float = HANG_SECONDS
-) -> None:
-    """Return as soon as the condition holds; fail when it never does."""
+    condition: Callable[[], Any], what: str, patience_seconds: float = HANG_SECONDS
+) -> Any:
+    """Return the condition's first true value; fail when it never has one."""
     deadline = time.monotonic() + patience_seconds
-    while not condition():
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"it hangs: {what}"
-        time.sleep(0.02)
+        time.sleep(0.01)
+    return value
 
 
 MIDWAY = "select pg_advisory_{}lock(pgflow.latch_('add_unit_partitions'))"

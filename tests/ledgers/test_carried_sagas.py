@@ -18,21 +18,11 @@ from records import SOON, run_row
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    Accepted,
-    App,
-    Choice,
-    Interceptor,
-    NotStorable,
-    Retries,
-    RunCancelled,
-    RunFailed,
-    RunInfo,
-    Signal,
-    decision,
-    effect,
-    workflow,
-)
+from pgflow import App, Retries, RunCancelled, RunFailed, RunInfo, Signal, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Accepted, effect
+from pgflow.errors import NotStorable
+from pgflow.extensions import Interceptor
 from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import export_chain, read_history
 
@@ -99,7 +89,7 @@ async def burn(name: str) -> str:
 @workflow(raises=[Trouble])
 async def tour(n: int, stops: int, fails: bool) -> str:
     """A stop a generation, all of them in one saga."""
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await book(f"stop {n}", nights=n + 1)
         await book(f"bed {n}")
         if n < stops:
@@ -231,7 +221,7 @@ async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too
     @workflow
     async def arson(n: int) -> None:
         if n == 0:
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await book("flight")
                 await burn("papers")
                 pgflow.continue_as_new(1)
@@ -253,7 +243,7 @@ async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow: AsyncHarness)
     @workflow
     async def careless(n: int) -> None:
         async def aside() -> None:
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await book("hotel")
                 await pgflow.sleep(1000)
 
@@ -277,7 +267,7 @@ async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(
     @workflow
     async def careless() -> None:
         async def aside() -> None:
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await book("hotel")
                 await pgflow.sleep(1000)
 
@@ -477,7 +467,7 @@ def call_back_sync(ref: Accepted, name: str) -> None:
 
 @workflow
 async def buying(n: int) -> None:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await order("tea")
         await book("table")
         raise Trouble(str(n))
@@ -528,7 +518,7 @@ async def test_what_was_accepted_and_rejected_is_not_carried(
     @workflow
     async def buying_on(n: int) -> None:
         if n == 0:
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await order("tea")
                 await order("milk")
                 pgflow.continue_as_new(1)
@@ -695,7 +685,7 @@ async def walk(leave_at: int, begin: int, most: int) -> None:
     """Three units an act, a letter among them now and then, whose answer comes when somebody asks
     what is owed.
     """
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         for n in range(begin, most):
             if n == leave_at:
                 pgflow.continue_as_new(-1, n, most)

@@ -14,17 +14,9 @@ import pytest
 from records import SOON, count
 
 import pgflow
-from pgflow import (
-    Absent,
-    Accepted,
-    Confirmed,
-    RunNotFound,
-    Signal,
-    StillUnknown,
-    WrongState,
-    effect,
-    workflow,
-)
+from pgflow import RunNotFound, Signal, workflow
+from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
+from pgflow.errors import WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

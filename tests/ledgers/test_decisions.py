@@ -12,18 +12,9 @@ import pytest
 from records import SOON
 
 import pgflow
-from pgflow import (
-    Choice,
-    Decision,
-    InvalidArgument,
-    Retries,
-    RunFailed,
-    Usage,
-    decision,
-    effect,
-    step,
-    workflow,
-)
+from pgflow import InvalidArgument, Retries, RunFailed, step, workflow
+from pgflow.decisions import Choice, Decision, Usage, decision
+from pgflow.effects import effect
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -230,7 +221,7 @@ async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
 
     aflow.include(attempts)
     assert await (await aflow.start(attempts)).result(SOON) == [
-        "decision odd must return a pgflow.Choice, not int",
+        "decision odd must return a pgflow.decisions.Choice, not int",
         *["no such item"] * 5,
         "because() takes the value that a @decision returned, not 'p-91'",
         "buy has already been called",

@@ -16,22 +16,9 @@ from records import HOUR, SOON, eventually, run_row
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    Absent,
-    Accepted,
-    Confirmed,
-    DefinitionError,
-    EffectFailed,
-    InvalidArgument,
-    NeedsGate,
-    Retries,
-    RunNotFound,
-    Stale,
-    StillUnknown,
-    WrongState,
-    effect,
-    workflow,
-)
+from pgflow import InvalidArgument, Retries, RunNotFound, workflow
+from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
+from pgflow.errors import DefinitionError, EffectFailed, NeedsGate, Stale, WrongState
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
@@ -781,8 +768,8 @@ async def test_the_policy_says_what_needs_a_gate(
     aflow.include(both)
     refused = "effect {} was not approved: ann rejected it: too much; it did not run"
     first, second = await aflow.start(both, 600), await aflow.start(both, 9)
-    await aflow.answer("policy/charge", pgflow.Reject("too much"), by="ann")
-    await aflow.answer("policy/wire", pgflow.Reject("too much"), by="ann")
+    await aflow.answer("policy/charge", pgflow.authority.Reject("too much"), by="ann")
+    await aflow.answer("policy/wire", pgflow.authority.Reject("too much"), by="ann")
     assert await first.result(SOON) == [refused.format("charge"), "charge of 600"]
     assert await second.result(SOON) == ["charge of 9", refused.format("wire")]
     assert sorted(bank.booked.values()) == [9, 600]

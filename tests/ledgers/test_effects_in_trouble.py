@@ -28,19 +28,11 @@ from test_effects import (
 )
 
 import pgflow
-from pgflow import (
-    Absent,
-    Confirmed,
-    DefinitionError,
-    NotStorable,
-    Signal,
-    Stale,
-    StillUnknown,
-    effect,
-    workflow,
-)
+from pgflow import Signal, workflow
 from pgflow._model.reasons import WORDS
 from pgflow._worker.effect_bodies import Acts
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
+from pgflow.errors import DefinitionError, NotStorable, Stale
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:

@@ -13,20 +13,9 @@ import pytest
 from records import HOUR, SOON
 
 import pgflow
-from pgflow import (
-    Absent,
-    Confirmed,
-    DefinitionError,
-    Diverged,
-    InvalidArgument,
-    NotStorable,
-    Retries,
-    StillUnknown,
-    effect,
-    fingerprint,
-    read,
-    workflow,
-)
+from pgflow import InvalidArgument, Retries, read, workflow
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect, fingerprint
+from pgflow.errors import DefinitionError, Diverged, NotStorable
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

@@ -12,7 +12,8 @@ import pytest
 from records import SOON, run_row
 
 import pgflow
-from pgflow import Accepted, RunCancelled, RunFailed, Signal, effect, workflow
+from pgflow import RunCancelled, RunFailed, Signal, workflow
+from pgflow.effects import Accepted, effect
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -74,7 +75,7 @@ async def legs(name: str) -> str:
 
 @workflow
 async def journey(fails: bool) -> str:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await reserve("first")
         await pgflow.run_child(leg, "middle")
         await reserve("last")
@@ -132,7 +133,7 @@ async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
 ) -> None:
     @workflow
     async def parent() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await reserve("first")
             try:
                 await pgflow.run_child(leg, "middle", True)
@@ -159,7 +160,7 @@ async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_
 ) -> None:
     @workflow
     async def parent() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await pgflow.run_child(legs, "a")
             raise Trouble
 
@@ -192,7 +193,7 @@ async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one
 
     @workflow
     async def parent() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await pgflow.run_child(legs, "a")
             await pgflow.run_child(child)
             raise Trouble
@@ -216,7 +217,7 @@ async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_paren
 ) -> None:
     @workflow
     async def parent(n: int) -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await pgflow.run_child(leg, f"leg {n}")
             if n < 2:
                 pgflow.continue_as_new(n + 1)
@@ -262,7 +263,7 @@ async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
 
     @workflow
     async def parent() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await pgflow.run_child(sending)
             raise Trouble
 
@@ -280,7 +281,7 @@ async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
 async def test_a_child_that_may_outlive_its_parent_answers_for_itself(aflow: AsyncHarness) -> None:
     @workflow
     async def parent() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await pgflow.run_child(leg.options(when_parent_ends="abandon"), "own")
             raise Trouble
 
@@ -324,7 +325,7 @@ go = Signal("go", str)
 @workflow
 async def waiting_leg(name: str, stubborn: bool) -> str:
     """Waits after it has reserved; a stubborn one completes though it is cancelled."""
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await reserve(name)
         try:
             await go.wait()
@@ -337,7 +338,7 @@ async def waiting_leg(name: str, stubborn: bool) -> str:
 
 @workflow
 async def impatient(stubborn: bool) -> None:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await reserve("first")
         async with asyncio.timeout(60):
             await pgflow.run_child(waiting_leg.options(key="child"), "middle", stubborn)
@@ -473,7 +474,7 @@ async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do
 ) -> None:
     @workflow
     async def filing() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await pgflow.run_child(reports, 5, 100_000)
             raise Trouble
 
@@ -503,7 +504,7 @@ async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_th
     @workflow
     async def parent() -> None:
         async def aside() -> None:
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await pgflow.run_child(leg, "aside")
                 await reserve("after it")
                 await pgflow.sleep(3600)

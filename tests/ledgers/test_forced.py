@@ -13,7 +13,9 @@ from clikit import pgflow as cli
 from sqlkit import one, rows
 
 import pgflow
-from pgflow import Accepted, NotAllowed, RunNotFound, Signal, WrongState, effect, workflow
+from pgflow import RunNotFound, Signal, workflow
+from pgflow.effects import Accepted, effect
+from pgflow.errors import NotAllowed, WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -64,7 +66,7 @@ async def mail(name: str) -> str:
 
 @workflow
 async def order(names: str) -> str:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         for name in names:
             await charge(name)
         return await go.wait()
@@ -99,7 +101,7 @@ async def slow_leg(name: str) -> str:
 
 @workflow
 async def journey(child: str) -> str:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await pgflow.run_child({"leg": leg, "slow_leg": slow_leg}[child].options(key="leg"), "leg")
         return await go.wait()
 

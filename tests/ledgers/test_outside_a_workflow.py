@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pgflow import Choice, NotInRunError, decision, effect
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
+from pgflow.errors import NotInRunError
 
 
 @effect(risk="reversible")

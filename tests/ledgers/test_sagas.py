@@ -14,19 +14,10 @@ from records import SOON, eventually, run_row
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    Absent,
-    Choice,
-    Confirmed,
-    DefinitionError,
-    Retries,
-    RunCancelled,
-    RunFailed,
-    StillUnknown,
-    decision,
-    effect,
-    workflow,
-)
+from pgflow import Retries, RunCancelled, RunFailed, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Confirmed, StillUnknown, effect
+from pgflow.errors import DefinitionError
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
@@ -99,7 +90,7 @@ def ledger(conn: psycopg.Connection[Any]) -> list[tuple[str, str]]:
 
 @workflow(raises=[Trouble])
 async def trip(fails: bool) -> str:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await book("flight")
         await book("hotel")
         await book("car")
@@ -144,10 +135,10 @@ async def test_what_went_well_stays(aflow: AsyncHarness) -> None:
 async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow: AsyncHarness) -> None:
     @workflow
     async def nested() -> str:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await book("flight")
             try:
-                async with pgflow.saga():
+                async with pgflow.effects.saga():
                     await book("hotel")
                     raise Trouble
             except Trouble:
@@ -169,9 +160,9 @@ async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(
 ) -> None:
     @workflow
     async def nested() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await book("flight")
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await book("hotel")
             raise Trouble
 
@@ -207,7 +198,7 @@ async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
 
     @workflow
     async def waiting() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await book("flight")
             await go.wait()
 
@@ -253,7 +244,7 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(
 
     @workflow
     async def together() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await book("flight")
             async with asyncio.TaskGroup() as group:
                 group.create_task(book("hotel"))
@@ -328,7 +319,7 @@ async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
 ) -> None:
     @workflow
     async def arson() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await book("flight")
             await burn("papers")
             raise Trouble
@@ -364,7 +355,7 @@ async def test_from_fact_to_decision_to_effect_to_compensation(
 
     @workflow
     async def regret() -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             chosen = await where()
             await book.because(chosen)(chosen.value)
             raise Trouble
@@ -397,7 +388,7 @@ async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(
             await book("flight")
             await book("hotel")
 
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             task = asyncio.create_task(two())
             await asyncio.sleep(0)
             raise Trouble(task.get_name())
@@ -415,7 +406,7 @@ async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow: AsyncH
             await pgflow.sleep(0.01)
             await book("flight")
 
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             task = asyncio.create_task(late())
         await task
         raise Trouble
@@ -431,7 +422,7 @@ async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(
 ) -> None:
     @workflow
     async def odd() -> None:
-        block = pgflow.saga()
+        block = pgflow.effects.saga()
 
         async def enter() -> None:
             await block.__aenter__()
@@ -454,7 +445,7 @@ async def test_a_generator_that_is_closed_hands_its_effects_on(aflow: AsyncHarne
     @workflow
     async def lazy() -> None:
         async def bookings() -> Any:
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 yield await book("flight")
 
         generator = bookings()
@@ -478,7 +469,7 @@ async def test_compensations_have_keys_of_their_own_under_any_decision(aflow: As
     async def decided() -> None:
         it = await chosen()
         with pgflow.because(it, "trip"):
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await book.because(it, 1)("flight")
                 await book.because(it, 2)("hotel")
                 raise Trouble
@@ -513,7 +504,7 @@ async def test_cancelled_twice_it_is_taken_back_once(aflow: AsyncHarness) -> Non
     @workflow
     async def timed() -> None:
         async with asyncio.timeout(60):
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 await book("flight")
                 await book("hotel")
                 await pgflow.sleep(100)

@@ -14,21 +14,9 @@ import pytest
 from records import SOON, count, events, eventually, run_row
 
 import pgflow
-from pgflow import (
-    Absent,
-    Accepted,
-    Confirmed,
-    InvalidArgument,
-    Page,
-    Retries,
-    RunFailed,
-    RunNotFound,
-    Signal,
-    StillUnknown,
-    WrongState,
-    effect,
-    workflow,
-)
+from pgflow import InvalidArgument, Page, Retries, RunFailed, RunNotFound, Signal, workflow
+from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
+from pgflow.errors import WrongState
 from pgflow.testing import set_clock
 
 if TYPE_CHECKING:
@@ -149,7 +137,7 @@ async def training_and_waiting(name: str) -> str:
 
 @workflow
 async def failing(name: str) -> str:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await train(name)
         raise RuntimeError("out of memory")
 

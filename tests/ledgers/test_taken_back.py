@@ -12,19 +12,9 @@ from records import SOON, run_row
 from sqlkit import Actor, one, rows
 
 import pgflow
-from pgflow import (
-    Accepted,
-    HasActed,
-    InvalidArgument,
-    RunCancelled,
-    RunFailed,
-    Signal,
-    WrongState,
-    effect,
-    read,
-    step,
-    workflow,
-)
+from pgflow import InvalidArgument, RunCancelled, RunFailed, Signal, read, step, workflow
+from pgflow.effects import Accepted, effect
+from pgflow.errors import HasActed, WrongState
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -74,7 +64,7 @@ async def is_cheap() -> bool:
 
 @workflow
 async def trip(first: str, second: str) -> str:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await book_stay(first)
         await book_stay(second)
         await pay()
@@ -88,7 +78,7 @@ async def leg(name: str) -> str:
 
 @workflow
 async def journey() -> str:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         await pgflow.run_child(leg.options(key="leg"), "middle")
         await pay()
     return "done"
@@ -96,7 +86,7 @@ async def journey() -> str:
 
 @workflow
 async def two_stages(n: int) -> str:
-    async with pgflow.saga():
+    async with pgflow.effects.saga():
         if n == 0:
             await pgflow.run_child(leg.options(key="leg"), "middle")
             pgflow.continue_as_new(1)
@@ -275,7 +265,7 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
 ) -> None:
     @workflow
     async def patient() -> str:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await pgflow.run_child(leg, "middle")
             if await go.wait() == "fail":
                 raise ValueError

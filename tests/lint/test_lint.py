@@ -34,7 +34,9 @@ from pgflow.lint.vocabulary import CHANCE, CLOCK, ENVIRONMENT, OUTPUT, OUTSIDE, 
 HEAD = """
 import asyncio
 import pgflow
-from pgflow import decision, effect, read, step, transaction, workflow
+from pgflow import read, step, transaction, workflow
+from pgflow.decisions import decision
+from pgflow.effects import effect
 
 @step
 async def act(x: int = 0) -> int:
@@ -679,13 +681,15 @@ CASES: dict[str, str] = {
             await act(1)
     """,
     "bodies that wait": """
-        from pgflow import Signal, effect, gate, sync
+        from pgflow import Signal, sync
+        from pgflow.authority import gate
+        from pgflow.effects import effect
 
         go = Signal("go", str)
 
         @step
         async def publish(text: str) -> None:
-            await pgflow.gate("publish", text)  # <- PF206
+            await pgflow.authority.gate("publish", text)  # <- PF206
             await go.wait()  # <- PF206
 
         @step
@@ -771,7 +775,7 @@ CASES: dict[str, str] = {
         async def refund(charged: int): ...
     """,
     "effects that a planner takes back": """
-        from pgflow import UndoRequest, saga
+        from pgflow.effects import UndoRequest, saga
 
         @effect(risk="compensable")
         async def wish(text: str) -> str: ...
@@ -784,7 +788,8 @@ CASES: dict[str, str] = {
     """,
     "blocks of sagas and of decisions are workflow code": """
         import time
-        from pgflow import Accepted, Choice, Confirmed, Absent, StillUnknown
+        from pgflow.decisions import Choice
+        from pgflow.effects import Accepted, Confirmed, Absent, StillUnknown
 
         @decision()
         async def choose(offers: list[int]) -> Choice[int]: ...
@@ -799,7 +804,7 @@ CASES: dict[str, str] = {
         async def buy(offers: list[int]) -> None:
             chosen = await choose(offers)
             choose(offers)  # <- PF203
-            async with pgflow.saga():
+            async with pgflow.effects.saga():
                 with pgflow.because(chosen):
                     time.time()  # <- PF101
                     hold(3)  # <- PF203
@@ -841,7 +846,8 @@ CASES: dict[str, str] = {
             return made
     """,
     "schedules name slots": """
-        from pgflow import schedule as at, gate, owe, Admit
+        from pgflow import schedule as at
+        from pgflow.authority import gate, owe, Admit
 
         @pgflow.schedule("* 24 * * *")  # <- PF306
         @workflow
@@ -857,12 +863,12 @@ CASES: dict[str, str] = {
 
         @step
         async def costs() -> None:
-            pgflow.charge(tokens=3)
+            pgflow.authority.charge(tokens=3)
 
         @workflow
         async def flow() -> None:
             await gate("a", 1)
-            pgflow.discharge(owe("a refund"))
+            pgflow.authority.discharge(owe("a refund"))
             await act.options(admit=Admit(tokens=3))()
             await act.options(retries=3)()
 

@@ -11,7 +11,8 @@ import pytest
 from records import HOUR, SOON, count, events
 
 import pgflow
-from pgflow import LockLost, LockRefused, Signal, step, transaction, workflow
+from pgflow import Signal, step, transaction, workflow
+from pgflow.errors import LockLost, LockRefused
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -518,10 +519,10 @@ async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_
         try:
             async with pgflow.lock("a"):
                 await break_it()
-                costly = note.options(admit=pgflow.Admit(usd=1))
+                costly = note.options(admit=pgflow.authority.Admit(usd=1))
                 beside = [
                     asyncio.create_task(costly("beside")),
-                    asyncio.create_task(pgflow.gate("ask", "beside")),
+                    asyncio.create_task(pgflow.authority.gate("ask", "beside")),
                 ]
                 await costly("inside")
         except LockLost:
@@ -535,7 +536,7 @@ async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_
     await aflow.until_idle()
     assert count(conn, "pgflow.gate") == 1
     gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
-    await aflow.app.answer(gate, pgflow.Approve(), by="ann")
+    await aflow.app.answer(gate, pgflow.authority.Approve(), by="ann")
     assert await run.result(SOON) == ["beside", "beside"]
     assert [k for k, _ in events(conn, run.key)].count("budget_admitted") == 1
     assert count(conn, "pgflow.reservation") == 0
@@ -549,7 +550,7 @@ async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its
 
     @transaction
     async def book(on: psycopg.AsyncConnection[Any], how: str) -> str:
-        pgflow.charge(usd=1)
+        pgflow.authority.charge(usd=1)
         tries.append(how)
         if how == "lose":
             conn.execute("select pgflow.break_lock('a', 'it hangs')")
@@ -560,7 +561,7 @@ async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its
     async def books(how: str) -> str:
         try:
             async with pgflow.lock("a"):
-                return await book.options(admit=pgflow.Admit(usd=2))(how)
+                return await book.options(admit=pgflow.authority.Admit(usd=2))(how)
         except LockLost:
             return "lost"
 
@@ -582,7 +583,7 @@ async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
     @workflow
     async def asks(by_hand: bool) -> Any:
         async with pgflow.lock("a"):
-            return (await pgflow.gate("ask", 1)).value if by_hand else 2
+            return (await pgflow.authority.gate("ask", 1)).value if by_hand else 2
 
     aflow.include(asks)
     first = await aflow.start(asks.options(key="first"), True)
@@ -592,7 +593,7 @@ async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
     await aflow.crash()
     assert holders(conn) == [("a", "first")]
     gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
-    await aflow.app.answer(gate, pgflow.Approve(), by="ann")
+    await aflow.app.answer(gate, pgflow.authority.Approve(), by="ann")
     await aflow.until_idle()
     assert await first.result(SOON) == 1
     assert await second.result(SOON) == 2
@@ -849,7 +850,7 @@ async def test_the_wrong_colour_is_told_of_the_twin(aflow: AsyncHarness) -> None
     async def wrong() -> str:
         try:
             pgflow.sync.lock("a")
-        except pgflow.WrongColourError as error:
+        except pgflow.errors.WrongColourError as error:
             return str(error)
         return ""
 

@@ -14,7 +14,8 @@ from records import SOON, count
 from servers import wait_until
 
 import pgflow
-from pgflow import App, AsyncApp, LockLost, Signal, transaction, workflow
+from pgflow import App, AsyncApp, Signal, transaction, workflow
+from pgflow.errors import LockLost
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

@@ -24,30 +24,21 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import (
-    Absent,
-    Accepted,
     App,
     AsyncApp,
-    Choice,
-    CodecError,
-    Confirmed,
-    DefinitionError,
     KeyConflict,
-    NeedsGate,
-    NonDeterminismError,
-    NotStorable,
     RunFailed,
     RunStuck,
     Signal,
-    StillUnknown,
-    decision,
-    effect,
     step,
     transaction,
     workflow,
 )
 from pgflow._model.codecs import hash_arguments
 from pgflow._model.envelopes import envelopes_of
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Absent, Accepted, Confirmed, StillUnknown, effect
+from pgflow.errors import CodecError, DefinitionError, NeedsGate, NonDeterminismError, NotStorable
 from pgflow.replay.check import find_divergence
 from pgflow.replay.histories import read_database
 
@@ -241,7 +232,7 @@ async def everything(word: str) -> list[Any]:
     ]
     seen[2] = [seen[2].value, seen[2].why, list(seen[2].evidence), seen[2].policy]
     try:
-        async with pgflow.saga(goal=f"sell {word}"):
+        async with pgflow.effects.saga(goal=f"sell {word}"):
             await charge(f"again {word}", 9)
             raise LostError(word)
     except LostError as lost:
@@ -433,13 +424,15 @@ async def test_what_a_planner_proposes_is_not_readable(
         raise LostError(word)
 
     @decision()
-    async def plan(request: pgflow.UndoRequest) -> Choice[list[pgflow.PlannedCall]]:
+    async def plan(request: pgflow.effects.UndoRequest) -> Choice[list[pgflow.effects.PlannedCall]]:
         assert request.request == {"word": CANARY}
-        return Choice([pgflow.PlannedCall("unbook", {"word": CANARY})], why=CANARY)
+        return Choice([pgflow.effects.PlannedCall("unbook", {"word": CANARY})], why=CANARY)
 
     @workflow
     async def trip(word: str) -> None:
-        async with pgflow.saga(goal="a trip", planner=plan, steps=[unbook.options(retries=1)]):
+        async with pgflow.effects.saga(
+            goal="a trip", planner=plan, steps=[unbook.options(retries=1)]
+        ):
             await book(word)
             raise LostError(word)
 
@@ -681,7 +674,7 @@ async def test_the_policy_sees_what_an_effect_lets_it_see_and_nothing_passes_uns
         """Return the result of a run if whoever is asked says no."""
         await aflow.until_idle()
         while gates := await aflow.gates(run):
-            await aflow.answer(gates[0], pgflow.Reject("no"))
+            await aflow.answer(gates[0], pgflow.authority.Reject("no"))
         return await run.result(SOON)
 
     aflow(codec=Cipher()).include(pay)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -92,6 +93,21 @@ def test_a_number_of_many_digits_is_read_as_it_is_written(
     annotation: Any, text: str, value: Any
 ) -> None:
     assert codec_for(annotation).decode(text, "it") == value
+
+
+class Scanned(pydantic.BaseModel, strict=True):
+    """Holds what JSON has as a text, and takes nothing else for it."""
+
+    cents: Decimal
+    image: bytes
+    due: date
+
+
+def test_what_is_beside_an_exact_amount_is_read_as_json_has_it() -> None:
+    codec = codec_for(Scanned, "a value")
+    scanned = Scanned(cents=Decimal("12345678901234567.89"), image=b"\xff\0", due=date(2026, 1, 2))
+    text = codec.encode(scanned, "it").replace('"12345678901234567.89"', "12345678901234567.89")
+    assert codec.decode(text, "it") == scanned
 
 
 def test_a_union_says_where_a_text_does_not_fit() -> None:

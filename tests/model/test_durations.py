@@ -20,24 +20,15 @@ from records import SOON
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import (
-    App,
-    AsyncApp,
-    InvalidArgument,
-    Retries,
-    Signal,
-    decision,
-    effect,
-    read,
-    step,
-    workflow,
-)
+from pgflow import App, AsyncApp, InvalidArgument, Retries, Signal, read, step, workflow
 from pgflow._client._async.handles import AsyncRun
 from pgflow._client._sync.handles import Run
 from pgflow._model.durations import duration, in_short
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.options import WorkerOptions
 from pgflow.app import AppBase
+from pgflow.decisions import decision
+from pgflow.effects import effect
 from pgflow.testing import AsyncHarness, Harness
 
 
@@ -59,13 +50,13 @@ def flow_of() -> int:
     return 1
 
 
-async def taken(event: pgflow.Event) -> None: ...
+async def taken(event: pgflow.events.Event) -> None: ...
 
 
 EFFECT = effect(risk="irreversible")(abody)
 
 GIVEN: dict[str, Callable[[Any], Any]] = {
-    "Accepted.heartbeat_timeout": lambda value: pgflow.Accepted("ref", heartbeat_timeout=value),
+    "Accepted.heartbeat_timeout": lambda value: pgflow.effects.Accepted("ref", heartbeat_timeout=value),
     "step.timeout": lambda value: step(timeout=value)(body), "read.timeout": lambda value: read(timeout=value)(body),
     "read.max_age": lambda value: read(max_age=value)(body),
     "call.timeout": lambda value: asyncio.run(pgflow.call("named", abody, timeout=value)),
@@ -83,8 +74,8 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "schedule.every": lambda value: pgflow.schedule(every=value),
     "schedule.offset": lambda value: pgflow.schedule(every=60, offset=value),
     "schedule.jitter": lambda value: pgflow.schedule("@daily", jitter=value),
-    "Relay.timeout": lambda value: pgflow.Relay("r", ["t"], to=taken, timeout=value),
-    "Relay.cooldown": lambda value: pgflow.Relay("r", ["t"], to=taken, cooldown=value),
+    "Relay.timeout": lambda value: pgflow.events.Relay("r", ["t"], to=taken, timeout=value),
+    "Relay.cooldown": lambda value: pgflow.events.Relay("r", ["t"], to=taken, cooldown=value),
     "AppBase.ref_checker.timeout": lambda value: App().ref_checker("s3", timeout=value)(body),
     "AppBase.pager.timeout": lambda value: App().pager(timeout=value)(body),
     "AppBase.pager.again_after": lambda value: App().pager(again_after=value)(body),
@@ -138,6 +129,8 @@ def durations_of(name: str, thing: Any) -> Iterator[str]:
 def public_durations() -> set[str]:
     """Every parameter of the public surface that is annotated as a duration."""
     things = {name: getattr(pgflow, name) for name in pgflow.__all__}
+    for module in [module for module in things.values() if inspect.ismodule(module)]:
+        things |= {name: vars(module)[name] for name in getattr(module, "__all__", ())}
     things |= {
         f"sync.{name}": value
         for name, value in vars(pgflow.sync).items()
@@ -194,7 +187,7 @@ NO_DURATIONS = ("30", True, math.nan, math.inf, -1, timedelta(seconds=-1), timed
 def test_what_is_no_duration_is_refused_where_it_is_declared(where):
     for value in NO_DURATIONS:
         with pytest.raises(
-            (InvalidArgument, pgflow.DefinitionError),
+            (InvalidArgument, pgflow.errors.DefinitionError),
             match=r"timeout|key_for|debounce|max_wait|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|cooldown|every|offset|jitter|time",
         ):
             GIVEN[where](value)
@@ -253,7 +246,7 @@ async def in_seconds() -> list[Any]:
     except TimeoutError:
         async with pgflow.lock("it", ttl=600, timeout=60.5):
             with contextlib.suppress(TimeoutError):
-                await pgflow.serve(None, timeout=0.01)
+                await pgflow.updates.serve(None, timeout=0.01)
             return ["late", await timed(), await timed.options(timeout=5)()]
     return []
 

@@ -570,7 +570,7 @@ def test_what_an_integration_has_registered_is_rebuilt_in_every_app(
     monkeypatch.setattr("pgflow._model.exceptions._registered", {})
     data = through_json(OfAnIntegration("no"))
     assert type(rebuild_error(data, NOBODY)) is StepFailed
-    pgflow.register_errors(OfAnIntegration, Declined)
+    pgflow.extensions.register_errors(OfAnIntegration, Declined)
     error = rebuild_error(data, NOBODY)
     assert type(error) is OfAnIntegration
     assert error.args == ("no",)
@@ -582,4 +582,4 @@ def test_what_an_integration_has_registered_is_rebuilt_in_every_app(
 )
 def test_only_classes_of_exceptions_are_registered(wrong: Any) -> None:
     with pytest.raises(pgflow_errors.DefinitionError, match="register_errors"):
-        pgflow.register_errors(wrong)
+        pgflow.extensions.register_errors(wrong)

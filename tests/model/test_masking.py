@@ -22,6 +22,8 @@ QUOTING = [
     f"amqps://a.b:{PW}%40x@mq/%2f, and https://bot:{PW}@example.org/a?b=c",
     f"postgresql+psycopg://app:{PW}/with@signs@db/x",
     f"postgresql://app:{PW}'quoted\"{PW}@db/x",
+    f"postgresql://app:0<{PW}@db/x",
+    f"postgresql://app:5432/{PW}@db/x, postgresql://app:1'{PW}@db",
     f"postgresql://db/x?user=a&password={PW}",
     f"host=db password={PW} dbname=x",
     f"host=db PASSWORD = '{PW} with spaces' dbname=x",

@@ -12,8 +12,9 @@ from records import SOON
 from typing_extensions import TypedDict
 
 import pgflow
-from pgflow import DefinitionError, NotStorable, Signal, step, upcaster, workflow
+from pgflow import Signal, step, upcaster, workflow
 from pgflow._model.codecs import codec_for
+from pgflow.errors import DefinitionError, NotStorable
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
@@ -251,19 +252,25 @@ async def test_choices_and_results_of_effects_of_an_older_form(aflow: AsyncHarne
     async def order(item: str) -> dict[str, str]:
         return {"item": item}
 
-    async def pick(item: str) -> pgflow.Choice[dict[str, str]]:
-        return pgflow.Choice({"item": item}, why="asked")
+    async def pick(item: str) -> pgflow.decisions.Choice[dict[str, str]]:
+        return pgflow.decisions.Choice({"item": item}, why="asked")
 
-    old = pgflow.effect(risk="reversible", name="order")(order), pgflow.decision()(pick)
+    old = (
+        pgflow.effects.effect(risk="reversible", name="order")(order),
+        pgflow.decisions.decision()(pick),
+    )
 
     async def order_now(item: str) -> Order:
         return LAMP
 
-    async def pick_now(item: str) -> pgflow.Choice[Order]:
-        return pgflow.Choice(LAMP, why="asked")
+    async def pick_now(item: str) -> pgflow.decisions.Choice[Order]:
+        return pgflow.decisions.Choice(LAMP, why="asked")
 
     pick_now.__name__ = "pick"
-    new = pgflow.effect(risk="reversible", name="order")(order_now), pgflow.decision()(pick_now)
+    new = (
+        pgflow.effects.effect(risk="reversible", name="order")(order_now),
+        pgflow.decisions.decision()(pick_now),
+    )
 
     @workflow
     async def shop() -> list[Any]:

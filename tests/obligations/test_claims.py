@@ -78,5 +78,5 @@ async def test_a_promise_that_nobody_keeps_pages_a_person(aflow: AsyncHarness, c
     assert rows(conn, "select name, state from pgflow.obligations") == [("call", "breached")]
     assert rows(conn, "select kind from pgflow.needs_person_()") == ["obligation"]
     ((key,),) = conn.execute("select effect from pgflow.obligations").fetchall()
-    await aflow.app.discharge(pgflow.Obligation(key, "call"), "called at noon", by="bob")
+    await aflow.app.discharge(pgflow.authority.Obligation(key, "call"), "called at noon", by="bob")
     assert rows(conn, "select name from pgflow.obligations") == []

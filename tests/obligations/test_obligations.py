@@ -13,24 +13,9 @@ from records import HOUR, SOON, eventually, run_row
 from sqlkit import one, rows
 
 import pgflow
-from pgflow import (
-    Admit,
-    Approve,
-    Approved,
-    InvalidArgument,
-    NotAllowed,
-    NotInRunError,
-    NotStorable,
-    Obligation,
-    Pool,
-    RunCancelled,
-    RunFailed,
-    RunNotFound,
-    Signal,
-    Workflow,
-    WrongState,
-    workflow,
-)
+from pgflow import InvalidArgument, RunCancelled, RunFailed, RunNotFound, Signal, Workflow, workflow
+from pgflow.authority import Admit, Approve, Approved, Obligation, Pool
+from pgflow.errors import NotAllowed, NotInRunError, NotStorable, WrongState
 
 if TYPE_CHECKING:
     from pgflow import AsyncRun
@@ -65,27 +50,29 @@ async def escalate(obligation: Obligation) -> str:
 
 @workflow
 async def promises(due: float | None = None, outlives: bool = False) -> str:
-    refund = pgflow.owe("refund", to="ada", due=due, outlives=outlives, detail={"eur": 30})
+    refund = pgflow.authority.owe(
+        "refund", to="ada", due=due, outlives=outlives, detail={"eur": 30}
+    )
     return refund.key
 
 
 @workflow
 def promises_in_sync() -> str:
-    return pgflow.owe("refund", to="ada").key
+    return pgflow.authority.owe("refund", to="ada").key
 
 
 @workflow
 async def keeps() -> str:
-    refund = pgflow.owe("refund", to="ada")
+    refund = pgflow.authority.owe("refund", to="ada")
     said = await go.wait()
     if said == "waive":
-        pgflow.waive(refund, by="ada", why="she does not want it")
+        pgflow.authority.waive(refund, by="ada", why="she does not want it")
     elif said == "transfer":
-        pgflow.transfer(refund, "support", why="it takes weeks")
+        pgflow.authority.transfer(refund, "support", why="it takes weeks")
     elif said == "fail":
         raise ValueError("no money")
     else:
-        pgflow.discharge(refund.key, evidence={"receipt": said})
+        pgflow.authority.discharge(refund.key, evidence={"receipt": said})
     return said
 
 
@@ -179,7 +166,7 @@ async def test_each_use_of_a_name_is_an_obligation_of_its_own(
 ) -> None:
     @workflow
     async def twice() -> list[str]:
-        return [pgflow.owe(what, outlives=True).key for what in ("a", "b", "a")]
+        return [pgflow.authority.owe(what, outlives=True).key for what in ("a", "b", "a")]
 
     run = await begin(aflow, twice)
     root = one(conn, "select root::text from pgflow.run")
@@ -278,7 +265,7 @@ async def test_a_word_that_crosses_the_end_of_its_run_counts(
 @workflow
 async def hands_on(key: str | None = None) -> str:
     if key is None:
-        key = pgflow.owe("refund").key
+        key = pgflow.authority.owe("refund").key
         await go.wait()
         pgflow.continue_as_new(key)
     return key
@@ -391,7 +378,7 @@ def test_verbs_work_at_every_isolation_level(flow: Harness, conn: Conn, level: s
 
 
 async def test_discharge_closes_the_debt_of_an_effect_too(aflow: AsyncHarness, conn: Conn) -> None:
-    @pgflow.effect(risk="compensable")
+    @pgflow.effects.effect(risk="compensable")
     async def charge() -> str:
         return "paper"
 
@@ -418,7 +405,7 @@ async def test_discharge_closes_the_debt_of_an_effect_too(aflow: AsyncHarness, c
 async def test_only_who_may_settle_effects_discharges_the_debt_of_one(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
-    @pgflow.effect(risk="compensable")
+    @pgflow.effects.effect(risk="compensable")
     async def charge() -> str:
         return "paper"
 
@@ -454,9 +441,9 @@ async def test_only_who_may_settle_effects_discharges_the_debt_of_one(
 async def test_an_effect_that_is_not_settled_is_not_discharged(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
-    @pgflow.effect(risk="irreversible")
-    async def wire() -> pgflow.Accepted:
-        return pgflow.Accepted("r-1")
+    @pgflow.effects.effect(risk="irreversible")
+    async def wire() -> pgflow.effects.Accepted:
+        return pgflow.effects.Accepted("r-1")
 
     @workflow
     async def pay() -> None:
@@ -473,13 +460,13 @@ async def test_an_effect_that_is_not_settled_is_not_discharged(
 async def test_a_run_with_an_effect_and_an_obligation_waits_for_both(
     aflow: AsyncHarness, conn: Conn
 ) -> None:
-    @pgflow.effect(risk="irreversible")
-    async def wire() -> pgflow.Accepted:
-        return pgflow.Accepted("r-2")
+    @pgflow.effects.effect(risk="irreversible")
+    async def wire() -> pgflow.effects.Accepted:
+        return pgflow.effects.Accepted("r-2")
 
     @workflow
     async def pay() -> str:
-        pgflow.owe("receipt")
+        pgflow.authority.owe("receipt")
         await wire()
         return "done"
 
@@ -518,10 +505,10 @@ async def test_a_breach_is_recorded_by_the_database_clock_and_it_stays_owed(
 async def test_a_breach_sends_the_run_a_signal(aflow: AsyncHarness, conn: Conn) -> None:
     @workflow
     async def attentive() -> tuple[str, Any]:
-        made = pgflow.owe("refund", to="ada", due=HOUR, on_breach=overdue, detail=[1, 2])
+        made = pgflow.authority.owe("refund", to="ada", due=HOUR, on_breach=overdue, detail=[1, 2])
         told = await overdue.wait()
         assert told == made
-        pgflow.discharge(told)
+        pgflow.authority.discharge(told)
         return told.key, told.detail
 
     run = await begin(aflow, attentive)
@@ -537,7 +524,9 @@ async def test_a_breach_starts_a_workflow_once_under_a_key_of_its_own(
 ) -> None:
     @workflow
     async def careless() -> str:
-        return pgflow.owe("refund", to="ada", due=HOUR, on_breach=escalate, outlives=True).key
+        return pgflow.authority.owe(
+            "refund", to="ada", due=HOUR, on_breach=escalate, outlives=True
+        ).key
 
     aflow.include(escalate)
     run = await begin(aflow, careless)
@@ -559,7 +548,7 @@ async def test_two_sweeps_at_once_breach_an_obligation_once(
 ) -> None:
     @workflow
     async def careless() -> str:
-        return pgflow.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
+        return pgflow.authority.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
 
     aflow.include(escalate)
     run = await begin(aflow, careless)
@@ -581,7 +570,7 @@ async def test_a_breach_that_cannot_start_its_workflow_pages_a_person(
 ) -> None:
     @workflow
     async def careless() -> str:
-        return pgflow.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
+        return pgflow.authority.owe("refund", due=HOUR, on_breach=escalate, outlives=True).key
 
     aflow.include(escalate)
     await (await begin(aflow, careless)).result(SOON)
@@ -608,7 +597,7 @@ async def test_what_a_breach_starts_draws_on_the_pool_of_its_run_unless_it_names
 
     @workflow
     async def careless() -> str:
-        return pgflow.owe("refund", due=HOUR, on_breach=breached, outlives=True).key
+        return pgflow.authority.owe("refund", due=HOUR, on_breach=breached, outlives=True).key
 
     aflow(pools=[Pool("user", usd=1), Pool("others", usd=1)]).include(escalate, careless)
     key = await (await aflow.start(careless.options(pool="user"))).result(SOON)
@@ -640,7 +629,7 @@ async def test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the
     @workflow
     async def careless() -> str:
         other = asyncio.ensure_future(slow.options(admit=Admit(usd=Decimal("0.5")))())
-        refund = pgflow.owe("refund")
+        refund = pgflow.authority.owe("refund")
         await go.wait()
         del other
         return refund.key
@@ -666,9 +655,9 @@ async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_po
 
     @workflow
     async def fails() -> None:
-        pgflow.owe("refund", due=HOUR)
+        pgflow.authority.owe("refund", due=HOUR)
         await go.wait()
-        pgflow.charge(usd=Decimal("0.1"))
+        pgflow.authority.charge(usd=Decimal("0.1"))
         raise ValueError("no money")
 
     aflow(pools=[Pool("user", usd=1)]).include(fails)
@@ -701,7 +690,9 @@ async def test_a_breach_pages_a_person_once(aflow: AsyncHarness, conn: Conn) -> 
 
     @workflow
     async def careless() -> str:
-        return pgflow.owe("refund", to="ada", due=HOUR, on_breach="page", outlives=True).key
+        return pgflow.authority.owe(
+            "refund", to="ada", due=HOUR, on_breach="page", outlives=True
+        ).key
 
     @aflow.app.pager
     async def tell(page: pgflow.Page) -> None:
@@ -753,7 +744,7 @@ async def test_a_breach_does_what_was_agreed_on_when_it_was_promised(
 
     @workflow
     async def changing() -> str:
-        key = pgflow.owe("refund", to="ada", due=HOUR, on_breach=terms[0]).key
+        key = pgflow.authority.owe("refund", to="ada", due=HOUR, on_breach=terms[0]).key
         return key + await go.wait()
 
     aflow.include(escalate)
@@ -775,7 +766,7 @@ async def test_a_due_time_may_be_a_point_in_time(aflow: AsyncHarness, conn: Conn
 
     @workflow
     async def dated() -> None:
-        pgflow.owe("refund", due=at, outlives=True)
+        pgflow.authority.owe("refund", due=at, outlives=True)
 
     await (await begin(aflow, dated)).result(SOON)
     assert owed(conn, "due_at") == [at]
@@ -811,13 +802,13 @@ async def test_words_and_signals_of_one_look_are_replayed_as_they_came(
 ) -> None:
     @workflow
     async def busy() -> list[str]:
-        made = [pgflow.owe("a"), pgflow.owe("b")]
+        made = [pgflow.authority.owe("a"), pgflow.authority.owe("b")]
         said = []
         for _ in range(3):
             said.append(await go.wait())
             pgflow.set_state(said=len(said))
         for each in made:
-            pgflow.discharge(each)
+            pgflow.authority.discharge(each)
         return said
 
     run = await begin(aflow, busy)
@@ -837,10 +828,10 @@ async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
 ) -> None:
     @workflow
     async def asks() -> str:
-        refund = pgflow.owe("refund", to="ada")
-        verdict = await pgflow.gate("pay", refund.key)
+        refund = pgflow.authority.owe("refund", to="ada")
+        verdict = await pgflow.authority.gate("pay", refund.key)
         if isinstance(verdict, Approved):
-            pgflow.discharge(refund)
+            pgflow.authority.discharge(refund)
         await go.wait()
         return type(verdict).__name__
 
@@ -872,9 +863,9 @@ async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own
     async def busy(n: int = 0) -> str:
         if n:
             return "again"
-        pgflow.owe("refund", to="ada")
+        pgflow.authority.owe("refund", to="ada")
         async with pgflow.lock("till"):
-            asked = asyncio.ensure_future(pgflow.gate("pay", 30))
+            asked = asyncio.ensure_future(pgflow.authority.gate("pay", 30))
             other = asyncio.ensure_future(slow.options(admit=Admit(usd=Decimal("0.5")))())
             said = await go.wait()
             del asked, other
@@ -918,11 +909,11 @@ async def test_code_that_closes_another_way_on_a_replay_diverges(
 
     @workflow
     async def fickle() -> str:
-        made = pgflow.owe("refund")
+        made = pgflow.authority.owe("refund")
         if verdicts.pop(0) == "discharge":
-            pgflow.discharge(made)
+            pgflow.authority.discharge(made)
         else:
-            pgflow.waive(made, by="x", why="y")
+            pgflow.authority.waive(made, by="x", why="y")
         return await go.wait()
 
     await begin(aflow, fickle.options(key="k"))
@@ -943,14 +934,14 @@ async def test_code_that_closes_another_way_on_a_replay_diverges(
 @workflow
 async def goes_on(keys: list[str]) -> list[str]:
     if len(keys) < 2:
-        keys.append(pgflow.owe("refund", to="ada", detail=len(keys)).key)
+        keys.append(pgflow.authority.owe("refund", to="ada", detail=len(keys)).key)
         if len(keys) == 1:
-            pgflow.owe("letter", outlives=True)
+            pgflow.authority.owe("letter", outlives=True)
         pgflow.continue_as_new(keys)
     said = await go.wait()
     if said == "discharge":
         for key in keys:
-            pgflow.discharge(key, evidence=said)
+            pgflow.authority.discharge(key, evidence=said)
     return keys
 
 
@@ -1033,7 +1024,7 @@ async def test_a_promise_that_the_new_generation_does_not_make_stays_owed(
 ) -> None:
     @workflow
     async def changing(what: str) -> str:
-        return pgflow.owe(what, to="ada").key
+        return pgflow.authority.owe(what, to="ada").key
 
     await begin(aflow, changing.options(key="k"), "refund")
     await aflow.until_idle()
@@ -1135,10 +1126,10 @@ async def test_a_rewind_takes_along_what_was_said_and_not_heard(
 
 def test_obligations_are_for_the_code_of_a_workflow() -> None:
     for call in (
-        lambda: pgflow.owe("x"),
-        lambda: pgflow.discharge("x"),
-        lambda: pgflow.transfer("x", "y"),
-        lambda: pgflow.waive("x", by="y", why="z"),
+        lambda: pgflow.authority.owe("x"),
+        lambda: pgflow.authority.discharge("x"),
+        lambda: pgflow.authority.transfer("x", "y"),
+        lambda: pgflow.authority.waive("x", by="y", why="z"),
     ):
         with pytest.raises(NotInRunError):
             call()
@@ -1147,17 +1138,25 @@ def test_obligations_are_for_the_code_of_a_workflow() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "says"),
     [
-        (lambda: pgflow.owe(""), InvalidArgument, "1 to 255 bytes"),
-        (lambda: pgflow.owe("x", to="y" * 300), InvalidArgument, "at most 255"),
-        (lambda: pgflow.owe("x", due="soon"), InvalidArgument, "due of owe"),  # type: ignore[arg-type]
-        (lambda: pgflow.owe("x", due=datetime(2030, 1, 1)), InvalidArgument, "time zone"),  # noqa: DTZ001
-        (lambda: pgflow.owe("x", on_breach=print), InvalidArgument, "a signal, a workflow"),  # type: ignore[arg-type]
-        (lambda: pgflow.owe("x", on_breach=go), NotStorable, "signal 'go'"),  # type: ignore[arg-type]
-        (lambda: pgflow.owe("x", detail="x" * 70_000), InvalidArgument, "64 KiB"),
-        (lambda: pgflow.owe("x", detail=object()), NotStorable, "detail"),
-        (lambda: pgflow.discharge("nobody's"), InvalidArgument, "not an obligation of this run"),
-        (lambda: pgflow.transfer("x", ""), InvalidArgument, "to of transfer()"),
-        (lambda: pgflow.waive("x", by="", why="y"), InvalidArgument, "by= and why="),
+        (lambda: pgflow.authority.owe(""), InvalidArgument, "1 to 255 bytes"),
+        (lambda: pgflow.authority.owe("x", to="y" * 300), InvalidArgument, "at most 255"),
+        (lambda: pgflow.authority.owe("x", due="soon"), InvalidArgument, "due of owe"),  # type: ignore[arg-type]
+        (lambda: pgflow.authority.owe("x", due=datetime(2030, 1, 1)), InvalidArgument, "time zone"),  # noqa: DTZ001
+        (
+            lambda: pgflow.authority.owe("x", on_breach=print),
+            InvalidArgument,
+            "a signal, a workflow",
+        ),  # type: ignore[arg-type]
+        (lambda: pgflow.authority.owe("x", on_breach=go), NotStorable, "signal 'go'"),  # type: ignore[arg-type]
+        (lambda: pgflow.authority.owe("x", detail="x" * 70_000), InvalidArgument, "64 KiB"),
+        (lambda: pgflow.authority.owe("x", detail=object()), NotStorable, "detail"),
+        (
+            lambda: pgflow.authority.discharge("nobody's"),
+            InvalidArgument,
+            "not an obligation of this run",
+        ),
+        (lambda: pgflow.authority.transfer("x", ""), InvalidArgument, "to of transfer()"),
+        (lambda: pgflow.authority.waive("x", by="", why="y"), InvalidArgument, "by= and why="),
     ],
 )
 async def test_what_cannot_be_recorded_is_refused_in_the_code(
@@ -1180,8 +1179,8 @@ async def test_what_cannot_be_stored_in_a_reason_is_replaced(
 ) -> None:
     @workflow
     async def careless() -> None:
-        pgflow.transfer(pgflow.owe("a"), "desk", why="be\0fore")
-        pgflow.waive(pgflow.owe("b"), by="a\0da", why="\ud800" + "x" * 5000)
+        pgflow.authority.transfer(pgflow.authority.owe("a"), "desk", why="be\0fore")
+        pgflow.authority.waive(pgflow.authority.owe("b"), by="a\0da", why="\ud800" + "x" * 5000)
 
     await (await begin(aflow, careless)).result(SOON)
     (transferred, by), (waived, said_by) = rows(
@@ -1199,9 +1198,9 @@ async def test_what_cannot_be_stored_in_a_reason_is_replaced(
 async def test_long_facts_and_evidence_are_kept_whole(aflow: AsyncHarness, conn: Conn) -> None:
     @workflow
     async def wordy() -> None:
-        made = pgflow.owe("refund", due=HOUR, on_breach=overdue, detail="x" * 60_000)
+        made = pgflow.authority.owe("refund", due=HOUR, on_breach=overdue, detail="x" * 60_000)
         await go.wait()
-        pgflow.discharge(made, evidence="y" * 500_000)
+        pgflow.authority.discharge(made, evidence="y" * 500_000)
 
     run = await begin(aflow, wordy)
     await aflow.until_idle()

@@ -9,7 +9,8 @@ from enginekit import Worker, divergence
 from enginestore import Store
 
 import pgflow
-from pgflow import Admit, Signal, step, workflow
+from pgflow import Signal, step, workflow
+from pgflow.authority import Admit
 
 go = Signal("go", int)
 
@@ -23,7 +24,7 @@ async def search(word: str) -> str:
 async def careless() -> str:
     admit = Admit(usd=Decimal("0.5"), pool="purse")
     searching = asyncio.ensure_future(search.options(admit=admit)("tea"))
-    refund = pgflow.owe("refund")
+    refund = pgflow.authority.owe("refund")
     await go.wait()
     del searching
     return refund.key

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 async def promises() -> list[str]:
     """Promises three things."""
     return [
-        pgflow.owe("refund", to="ada", due=3600, detail={"eur": 30}).key,
-        pgflow.owe("call", to="ada").key,
-        pgflow.owe("letter", outlives=True).key,
+        pgflow.authority.owe("refund", to="ada", due=3600, detail={"eur": 30}).key,
+        pgflow.authority.owe("call", to="ada").key,
+        pgflow.authority.owe("letter", outlives=True).key,
     ]
 
 

@@ -14,16 +14,9 @@ from records import SOON, eventually
 from sqlkit import begin, commit, connect, flush, one, rows
 
 import pgflow
-from pgflow import (
-    AsyncApp,
-    Event,
-    InvalidArgument,
-    NotInRunError,
-    Retries,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import AsyncApp, InvalidArgument, Retries, step, transaction, workflow
+from pgflow.errors import NotInRunError
+from pgflow.events import Event
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -45,13 +38,13 @@ def waiting(conn: psycopg.Connection[Any]) -> int:
 
 @workflow
 async def paid(order: int) -> int:
-    event = await pgflow.wait_for_event("orders", {"order": order, "state": {"paid": True}})
+    event = await pgflow.events.wait_for_event("orders", {"order": order, "state": {"paid": True}})
     return event.id
 
 
 @workflow
 async def any_of(key: str | None = None, after: int | None = None) -> Event:
-    return await pgflow.wait_for_event("orders", key=key, after=after)
+    return await pgflow.events.wait_for_event("orders", key=key, after=after)
 
 
 @pytest.mark.full
@@ -187,7 +180,7 @@ async def test_a_run_that_goes_on_behind_an_event_misses_none(
         found: list[int] = []
         last: Event | int = 0
         for _ in range(3):
-            last = await pgflow.wait_for_event("orders", {"n": {}}, after=last)
+            last = await pgflow.events.wait_for_event("orders", {"n": {}}, after=last)
             found.append(last.id)
         return found
 
@@ -207,9 +200,9 @@ async def test_a_run_that_has_published_finds_the_answer_however_early_it_came(
 
     @workflow
     async def ask() -> int:
-        number = await pgflow.publish("questions", "how")
+        number = await pgflow.events.publish("questions", "how")
         await answer(number)
-        event = await pgflow.wait_for_event("answers", {"to": number}, after=number)
+        event = await pgflow.events.wait_for_event("answers", {"to": number}, after=number)
         return int(event.payload["to"]) - number
 
     aflow.include(ask)
@@ -225,10 +218,10 @@ async def test_a_wait_may_be_given_up_and_its_event_is_nobodys(
     @workflow
     async def patient() -> list[Any]:
         try:
-            await pgflow.wait_for_event("orders", timeout=60)
+            await pgflow.events.wait_for_event("orders", timeout=60)
         except TimeoutError as error:
             said = str(error)
-        event = await pgflow.wait_for_event("orders", {"n": 2})
+        event = await pgflow.events.wait_for_event("orders", {"n": 2})
         return [said, event.id]
 
     aflow.include(patient)
@@ -251,7 +244,8 @@ async def test_two_waits_of_a_run_each_get_their_event(
     @workflow
     async def both() -> list[int]:
         one_, other = await asyncio.gather(
-            pgflow.wait_for_event("orders", {"n": 1}), pgflow.wait_for_event("orders", {"m": 1})
+            pgflow.events.wait_for_event("orders", {"n": 1}),
+            pgflow.events.wait_for_event("orders", {"m": 1}),
         )
         return [one_.id, other.id]
 
@@ -290,7 +284,7 @@ async def test_a_rewound_run_gets_the_same_event_again(
 
     @workflow
     async def sell() -> int:
-        event = await pgflow.wait_for_event("orders", {"n": 1})
+        event = await pgflow.events.wait_for_event("orders", {"n": 1})
         return await ship(event.id)
 
     aflow.include(sell)
@@ -335,7 +329,7 @@ async def test_what_no_event_can_be_is_refused(aflow: AsyncHarness) -> None:
         ]
         for case in cases:
             try:
-                await pgflow.wait_for_event(**case)
+                await pgflow.events.wait_for_event(**case)
             except InvalidArgument as error:
                 found.append(str(error))
         return found
@@ -345,7 +339,7 @@ async def test_what_no_event_can_be_is_refused(aflow: AsyncHarness) -> None:
     await aflow.until_idle()
     assert len(await run.result(SOON)) == 7
     with pytest.raises(NotInRunError):
-        await pgflow.wait_for_event("orders")
+        await pgflow.events.wait_for_event("orders")
 
 
 def test_ten_thousand_waits_are_found_by_a_constant_of_their_match(
@@ -382,7 +376,7 @@ async def test_an_event_is_kept_while_a_run_may_wait_for_it(
 def test_runs_on_workers_are_woken(dsn: str, conn: psycopg.Connection) -> None:
     @transaction
     async def note(connection: psycopg.AsyncConnection[Any], number: int) -> int:
-        return await pgflow.publish("orders", {"n": number})
+        return await pgflow.events.publish("orders", {"n": number})
 
     @workflow
     async def pay(number: int) -> int:
@@ -390,7 +384,7 @@ def test_runs_on_workers_are_woken(dsn: str, conn: psycopg.Connection) -> None:
 
     @workflow
     async def wait(number: int) -> Any:
-        return (await pgflow.wait_for_event("orders", {"n": number})).payload
+        return (await pgflow.events.wait_for_event("orders", {"n": number})).payload
 
     async def play() -> list[int]:
         app = AsyncApp(dsn, include=[pay, wait])
@@ -421,11 +415,11 @@ def test_payloads_in_envelopes_are_opened_and_not_looked_through(
     @workflow
     async def wait() -> list[Any]:
         try:
-            await pgflow.wait_for_event("orders", {"n": 1})
+            await pgflow.events.wait_for_event("orders", {"n": 1})
         except InvalidArgument as error:
             said = str(error)
-        first = await pgflow.wait_for_event("orders", key="k")
-        second = await pgflow.wait_for_event("orders", after=first)
+        first = await pgflow.events.wait_for_event("orders", key="k")
+        second = await pgflow.events.wait_for_event("orders", after=first)
         return [said, first.payload, second.payload]
 
     async def play() -> list[Any]:

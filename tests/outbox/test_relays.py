@@ -15,23 +15,9 @@ from records import eventually
 from sqlkit import one, rows
 
 import pgflow
-from pgflow import (
-    App,
-    AsyncApp,
-    DefinitionError,
-    Event,
-    InvalidArgument,
-    NotInRunError,
-    NotStorable,
-    Relay,
-    Retries,
-    TryLater,
-    Undeliverable,
-    WrongColourError,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import App, AsyncApp, InvalidArgument, Retries, step, transaction, workflow
+from pgflow.errors import DefinitionError, NotInRunError, NotStorable, WrongColourError
+from pgflow.events import Event, Relay, TryLater, Undeliverable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -138,7 +124,7 @@ def test_what_no_event_can_be_is_refused(dsn: str) -> None:
         with pytest.raises(NotStorable):
             app.publish("t", object())
     for publishing in (
-        lambda: asyncio.run(pgflow.publish("t", 1)),
+        lambda: asyncio.run(pgflow.events.publish("t", 1)),
         lambda: pgflow.sync.publish("t", 1),
     ):
         with pytest.raises(NotInRunError, match=r"app\.using\(connection\)\.publish"):
@@ -148,7 +134,7 @@ def test_what_no_event_can_be_is_refused(dsn: str) -> None:
 @transaction
 async def pay(connection: psycopg.AsyncConnection[Any], order: int) -> int:
     await connection.execute("insert into paid values (%s)", (order,))
-    number = await pgflow.publish("paid", order, key="k")
+    number = await pgflow.events.publish("paid", order, key="k")
     with pytest.raises(WrongColourError):
         pgflow.sync.publish("paid", order)
     if order < 0:
@@ -164,12 +150,12 @@ def pay_sync(connection: psycopg.Connection[Any], order: int) -> int:
 
 @step
 async def publish_in_a_step() -> None:
-    await pgflow.publish("paid", 0)
+    await pgflow.events.publish("paid", 0)
 
 
 @workflow
 async def buy(order: int) -> list[Any]:
-    first = await pgflow.publish("bought", {"order": order}, key="b")
+    first = await pgflow.events.publish("bought", {"order": order}, key="b")
     second = await pay(order)
     with pytest.raises(ValueError, match="no"):
         await pay(-order)

@@ -21,15 +21,9 @@ from servers import HANG_SECONDS, find_program
 from sqlkit import one, rows
 from test_relays import AT_ONCE, QUICK, awaited, publish
 
-from pgflow import (
-    AsyncApp,
-    DefinitionError,
-    Event,
-    InvalidArgument,
-    Relay,
-    TryLater,
-    Undeliverable,
-)
+from pgflow import AsyncApp, InvalidArgument
+from pgflow.errors import DefinitionError
+from pgflow.events import Event, Relay, TryLater, Undeliverable
 from pgflow.sinks import Http, HttpRefused, Notify, RedisStream
 from pgflow.webhooks import StandardWebhooks
 

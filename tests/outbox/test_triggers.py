@@ -12,8 +12,10 @@ from clikit import pgflow as run_cli
 from sqlkit import one, rows
 
 import pgflow
-from pgflow import Change, DefinitionError, workflow
+from pgflow import workflow
 from pgflow._flow.triggers import Trigger
+from pgflow.errors import DefinitionError
+from pgflow.events import Change
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,13 +32,15 @@ class Order:
     total: float = 0
 
 
-@pgflow.on("orders", when="new.status = 'paid'", old_differs=["status"])
+@pgflow.events.on("orders", when="new.status = 'paid'", old_differs=["status"])
 @workflow
 async def fulfil(order: Order) -> int:
     return order.id
 
 
-@pgflow.on("public.orders", operations=["insert", "update", "delete"], name="watch", always=True)
+@pgflow.events.on(
+    "public.orders", operations=["insert", "update", "delete"], name="watch", always=True
+)
 @workflow
 async def watch(change: Change) -> Change:
     return change
@@ -177,7 +181,7 @@ def test_a_trigger_is_removed_by_its_own_statements(conn: psycopg.Connection) ->
 MODULE = """
 import pgflow
 
-@pgflow.on("orders", when="new.status = '{status}'")
+@pgflow.events.on("orders", when="new.status = '{status}'")
 @pgflow.workflow
 async def fulfil(order: dict) -> None: ...
 """
@@ -239,18 +243,18 @@ def test_what_no_trigger_can_be_is_refused(table: str, options: dict[str, Any], 
     async def fn(order: dict[str, Any]) -> None: ...
 
     with pytest.raises(DefinitionError, match=said):
-        pgflow.on(table, **options)(workflow(fn))
+        pgflow.events.on(table, **options)(workflow(fn))
 
 
 def test_on_stands_above_a_workflow_of_one_parameter() -> None:
     with pytest.raises(DefinitionError, match="must be above"):
-        pgflow.on("orders")(len)  # type: ignore[type-var]
+        pgflow.events.on("orders")(len)  # type: ignore[type-var]
 
     @workflow
     async def none() -> None: ...
 
     with pytest.raises(DefinitionError, match="one parameter"):
-        pgflow.on("orders")(none)
+        pgflow.events.on("orders")(none)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +272,7 @@ def test_a_condition_means_what_postgres_takes_it_for(
 ) -> None:
     async def fn(order: dict[str, Any]) -> None: ...
 
-    made = pgflow.on("orders", when=when)(workflow(fn))
+    made = pgflow.events.on("orders", when=when)(workflow(fn))
     if row is None:
         conn.execute('create table orders (id int, "Odd " boolean)')
         row = "(1, false)"

@@ -13,8 +13,9 @@ import psycopg
 import pytest
 from sqlkit import one, rows
 
-from pgflow import DefinitionError, InvalidSignature, Signal, workflow
+from pgflow import Signal, workflow
 from pgflow._model.signatures import key_of, sign
+from pgflow.errors import DefinitionError, InvalidSignature
 from pgflow.webhooks import (
     Endpoint,
     GitHub,

@@ -14,16 +14,9 @@ from records import SOON, count
 from servers import HANG_SECONDS
 from sqlkit import Actor, begin, claim, claim_one, connect, finish, one, rows, start, status
 
-from pgflow import (
-    App,
-    AsyncApp,
-    BatchCount,
-    InvalidArgument,
-    KeyConflict,
-    RunNotFound,
-    WrongState,
-    workflow,
-)
+from pgflow import App, AsyncApp, InvalidArgument, KeyConflict, RunNotFound, workflow
+from pgflow.errors import WrongState
+from pgflow.queues import BatchCount
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

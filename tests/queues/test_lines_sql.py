@@ -469,7 +469,7 @@ def test_a_rate_of_another_length_counts_what_has_begun(db: Conn) -> None:
 def test_it_is_kept_who_changed_what(db: Conn) -> None:
     db.execute("""select pgflow.set_queue('q', '{"concurrency": 2}', 'too slow', 'ann')""")
     db.execute(
-        "select pgflow.pause_queue('q'), pgflow.resume_queue('q'), pgflow.limit_queue('q', 3)"
+        "select pgflow.pause_queue('q'), pgflow.resume_queue('q'), pgflow.set_queue('q', jsonb_build_object('concurrency', 3))"
     )
     found = db.execute(
         "select what, said, why, changed_by from pgflow.queue_changes order by changed_at"

@@ -13,7 +13,9 @@ from clikit import pgflow as cli
 from records import SOON
 from sqlkit import begin, claim, claim_one, count, finish, one, rows, start, start_many, status
 
-from pgflow import App, AsyncApp, Backlog, WrongState, workflow
+from pgflow import App, AsyncApp, workflow
+from pgflow.errors import WrongState
+from pgflow.queues import Backlog
 
 Conn = psycopg.Connection[Any]
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from processes import WorkerProcess, eventually
+from processes import WorkerProcess
 from runkit import WITNESS, recorded, seen, write
+from servers import wait_until
 
 from pgflow import AsyncApp
 from pgflow.declare import parse_workflow
@@ -74,7 +75,7 @@ def test_what_is_recorded_is_never_done_again(
     key = asyncio.run(begin(dsn, path, tmp_path))
     first = WorkerProcess(dsn, module="pgflow.declare.durable")
     try:
-        eventually(lambda: sum(seen(tmp_path).values()) >= after, "it works")
+        wait_until(lambda: sum(seen(tmp_path).values()) >= after, "it works")
     finally:
         first.send(signal.SIGKILL)
         first.finish()
@@ -83,7 +84,7 @@ def test_what_is_recorded_is_never_done_again(
     assert after < 5 or any(known.values())
     second = WorkerProcess(dsn, module="pgflow.declare.durable")
     try:
-        eventually(
+        wait_until(
             lambda: conn.execute(
                 "select status from pgflow.runs where key = %s and status = 'completed'", (key,)
             ).fetchone(),

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from processes import eventually
 from runkit import MARK, ended, play, start, write
+from servers import wait_until
 
-from pgflow import Approve, InvalidArgument, Reject
+from pgflow import InvalidArgument
 from pgflow._model.kinds import Kind
+from pgflow.authority import Approve, Reject
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import freeze
 from pgflow.declare.durable.providers import make_provider
@@ -491,7 +492,7 @@ async def test_an_external_node_is_not_done_again_after_a_crash(
     script = "test -e acts; again=$?; echo x >> acts; test $again = 0 || sleep 60"
     path = write(tmp_path, f'- {{id: publish, bash: "{script}", effect: external}}')
     run = await start(aflow, path)
-    await asyncio.to_thread(eventually, (tmp_path / "acts").exists, "it acts")
+    await asyncio.to_thread(wait_until, (tmp_path / "acts").exists, "it acts")
     await aflow.crash()
     await aflow.until_idle()
     assert await run.status() == "stuck"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import eventually
+from servers import wait_until
 
 from pgflow.declare.durable import processes
 from pgflow.declare.durable.processes import KeeperLost, NotStarted, Order, close_keeper, run
@@ -49,7 +49,7 @@ def lives(pid: int) -> bool:
 
 
 def pids(path: Path, count: int) -> list[int]:
-    eventually(lambda: path.exists() and len(path.read_text().split()) == count, "they run")
+    wait_until(lambda: path.exists() and len(path.read_text().split()) == count, "they run")
     return [int(pid) for pid in path.read_text().split()]
 
 
@@ -123,7 +123,7 @@ async def test_the_end_of_its_time_ends_its_whole_group(tmp_path: Path, option: 
     ended = await run(bash(script, **{option: 0.3}))
     assert ended.timed_out
     for pid in pids(tmp_path / "pids", 2):
-        eventually(lambda pid=pid: not lives(pid), "the group ends")
+        wait_until(lambda pid=pid: not lives(pid), "the group ends")
 
 
 @alone
@@ -134,7 +134,7 @@ async def test_giving_up_a_step_ends_its_whole_group(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not lives(found[1])
-    eventually(lambda: not lives(found[0]), "the group ends")
+    wait_until(lambda: not lives(found[0]), "the group ends")
 
 
 @alone
@@ -164,7 +164,7 @@ def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     for pid in started:
-        eventually(lambda pid=pid: not lives(pid), "it ends with the worker")
+        wait_until(lambda pid=pid: not lives(pid), "it ends with the worker")
 
 
 @alone
@@ -179,7 +179,7 @@ async def test_what_runs_in_the_background_goes_on_and_ends_with_the_worker(
     await run(bash("true"))
     assert lives(pid)
     close_keeper()
-    eventually(lambda: not lives(pid), "it ends with the worker")
+    wait_until(lambda: not lives(pid), "it ends with the worker")
 
 
 @pytest.mark.usefixtures("way")
@@ -194,7 +194,7 @@ async def test_a_lost_keeper_is_no_outcome_and_the_next_process_has_another(
     keeper.kill()
     with pytest.raises(KeeperLost):
         await task
-    eventually(lambda: not lives(pid), "it ends with the keeper")
+    wait_until(lambda: not lives(pid), "it ends with the keeper")
     assert (await run(bash("exit 7"))).status == 7
 
 
@@ -211,7 +211,7 @@ async def test_a_keeper_that_ends_while_processes_run_says_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = asyncio.create_task(run(bash("echo $$ > pid; sleep 60", tmp_path)))
-    await asyncio.to_thread(eventually, (tmp_path / "pid").exists, "it runs")
+    await asyncio.to_thread(wait_until, (tmp_path / "pid").exists, "it runs")
     await asyncio.to_thread(close_keeper)
     with pytest.raises(KeeperLost):
         await task

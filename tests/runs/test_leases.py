@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from runkit import ended, start, write
 
-from pgflow import Approve
+from pgflow.authority import Approve
 from pgflow.declare.durable import declared
 from pgflow.declare.durable.lease import lease_key
 

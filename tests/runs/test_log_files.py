@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from runkit import ended, play, start, write
 
-from pgflow import Approve
+from pgflow.authority import Approve
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from runkit import ended, play, start, write
 
-from pgflow import Approve, Ref
+from pgflow.authority import Approve
 from pgflow.declare.durable import Result, Settings, bodies
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, READABLE, is_there
+from pgflow.effects import Ref
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness

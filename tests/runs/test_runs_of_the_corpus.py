@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from runkit import ended, start
 
-from pgflow import Approve
+from pgflow.authority import Approve
 from pgflow.declare.dag import read_file
 from pgflow.declare.graph import Call, every_node
 from pgflow.declare.play.dryrun import dry_run

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import servers
 
-from pgflow import Approve, Reject
+from pgflow.authority import Approve, Reject
 from pgflow.inspect import GateRow
 from tests.filekills import Aim, Atlas, Play
 

@@ -11,7 +11,8 @@ import pytest
 from runkit import ended, play, recorded, start
 from sopkit import CORPUS, FILES, sop
 
-from pgflow import Approve, InvalidArgument, Reject
+from pgflow import InvalidArgument
+from pgflow.authority import Approve, Reject
 from pgflow.declare import dry_run, parse_workflow
 from pgflow.declare.durable.questions import Question
 

@@ -11,7 +11,7 @@ import pytest
 from runkit import Run, ended, seen
 
 import pgflow
-from pgflow import Approve, Reject
+from pgflow.authority import Approve, Reject
 from pgflow.declare import icm, parse_workflow
 from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings

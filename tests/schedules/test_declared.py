@@ -15,16 +15,8 @@ from servers import HANG_SECONDS
 from sqlkit import one, rows, set_clock
 
 import pgflow
-from pgflow import (
-    App,
-    AsyncApp,
-    DefinitionError,
-    InvalidArgument,
-    ScheduleNotFound,
-    Slot,
-    schedule,
-    workflow,
-)
+from pgflow import App, AsyncApp, InvalidArgument, Slot, schedule, workflow
+from pgflow.errors import DefinitionError, ScheduleNotFound
 from pgflow.inspect import (
     ask,
     ask_async,

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from clikit import Answer, finish, process
 from pgflow_cli.ops.drain import Drain, Limits
-from processes import eventually
+from servers import wait_until
 from sqlkit import one, rows
 
 import pgflow
@@ -109,7 +109,7 @@ def test_a_tick_that_is_killed_leaves_the_rest_to_the_next(
     tick(dsn, flows)
     missed = let_pass(conn, 40.5)
     killed = start_tick(dsn, flows)
-    eventually(lambda: len(keys(conn)) > 2, "some have started")
+    wait_until(lambda: len(keys(conn)) > 2, "some have started")
     killed.kill()
     finish(killed)
     tick(dsn, flows)

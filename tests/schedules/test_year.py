@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from clikit import process
-from processes import eventually
 from schedulekit import look, setting
+from servers import wait_until
 from sqlkit import connect, one, rows, set_clock
 from test_slots import END, YEAR, ZONES, oracle
 
@@ -97,7 +97,7 @@ def test_four_workers_that_are_killed_fire_each_second_once(
 
     fleet = [begin() for _ in range(4)]
     try:
-        eventually(lambda: _count(conn) > 50, "they fire")
+        wait_until(lambda: _count(conn) > 50, "they fire")
         for _ in range(3):
             seen = _count(conn)
             keeper = one(
@@ -110,7 +110,7 @@ def test_four_workers_that_are_killed_fire_each_second_once(
             fleet[dead].send_signal(signal.SIGKILL)
             fleet[dead].communicate()
             fleet[dead] = begin()
-            eventually(lambda: _count(conn) > seen + 20, "others fire")  # noqa: B023
+            wait_until(lambda: _count(conn) > seen + 20, "others fire")  # noqa: B023
     finally:
         for worker in fleet:
             worker.send_signal(signal.SIGTERM)

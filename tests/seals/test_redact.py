@@ -14,7 +14,10 @@ from sealkit import adding, findings, paying, seal, switch_on
 from servers import HANG_SECONDS
 from sqlkit import one, rows
 
-from pgflow import Approved, Signal, effect, entity, owe, sync, update, workflow
+from pgflow import Signal, sync, workflow
+from pgflow.authority import Approved, owe
+from pgflow.effects import effect
+from pgflow.entities import entity, update
 from pgflow.errors import InvalidArgument, Redacted, RunNotFound, RunStuck, WrongState
 from pgflow.replay.check import replay
 from pgflow.replay.histories import read_database

@@ -48,7 +48,10 @@ def lane_of(conn: Conn, workflow: str, queue: str = "default") -> int:
 
 
 def limit(conn: Conn, max_running: int | None, queue: str = "default") -> None:
-    conn.execute("select pgflow.limit_queue(%s, %s)", (queue, max_running))
+    conn.execute(
+        "select pgflow.set_queue(%s, jsonb_build_object('concurrency', %s::int))",
+        (queue, max_running),
+    )
 
 
 def die(conn: Conn, worker: int) -> None:
@@ -405,20 +408,23 @@ def test_a_limit_can_be_lowered_raised_and_lifted_while_runs_go_on(db: Conn) -> 
 
 
 @pytest.mark.parametrize(
-    "arguments", ["max_running => 0", "max_running => -1", "max_deaths => 0", "max_deaths => 1001"]
+    "rule",
+    ["'concurrency', 0", "'concurrency', -1", "'max_deaths', 0", "'max_deaths', 1001"],
 )
-def test_a_limit_that_makes_no_sense_is_refused(db: Conn, arguments: str) -> None:
+def test_a_limit_that_makes_no_sense_is_refused(db: Conn, rule: str) -> None:
     with pytest.raises(psycopg.Error) as error, db.transaction():
-        db.execute(f"select pgflow.limit_queue('q', {arguments})")
+        db.execute(f"select pgflow.set_queue('q', jsonb_build_object({rule}))")
     assert error.value.sqlstate == "PF003"
 
 
 def test_setting_a_limit_keeps_the_number_of_deaths_unless_told(db: Conn) -> None:
     query = "select max_running, max_deaths from pgflow.queue"
-    db.execute("select pgflow.limit_queue('q', 3, 7)")
-    db.execute("select pgflow.limit_queue('q', 4)")
+    db.execute(
+        "select pgflow.set_queue('q', jsonb_build_object('concurrency', 3, 'max_deaths', 7))"
+    )
+    db.execute("select pgflow.set_queue('q', jsonb_build_object('concurrency', 4))")
     assert one(db, query) == (4, 7)
-    db.execute("select pgflow.limit_queue('q')")
+    db.execute("select pgflow.set_queue('q', jsonb_build_object('concurrency', null))")
     assert one(db, query) == (None, 7)
 
 

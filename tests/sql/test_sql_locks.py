@@ -155,7 +155,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         start(conn, "limited", key="limited-0", queue="few"),
     )
     start(conn, "child", key="known")
-    conn.execute("select pgflow.limit_queue('few', 9)")
+    conn.execute("select pgflow.set_queue('few', jsonb_build_object('concurrency', 9))")
     parent, asker = begin(conn, "parent"), begin(conn, "asker")
     asking, late = begin(conn, "asking"), begin(conn, "late")
     commit(conn, flush(asking, expected=0, **gate("g", approvers=["ann"]), park=True, idle=True))
@@ -239,7 +239,7 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "leave": call("leave_worker(%s)", worker),
         "observe": call("observe_workers()"),
         "release stuck": call("release_stuck('{stuck}', '{new}')"),
-        "limit": call("limit_queue('few', 8)"),
+        "limit": call("set_queue('few', jsonb_build_object('concurrency', 8))"),
         "pause queue": call("pause_queue('few')"),
         "lanes": call("serve_lanes('{default,few}', '{ready,limited}')"),
         "partitions": call("add_unit_partitions()"),
@@ -534,7 +534,8 @@ class Player:
 
     def limit(self) -> None:
         self.conn.execute(
-            "select pgflow.limit_queue('default', %s)", (self.random.choice([None, 3, 8]),)
+            "select pgflow.set_queue('default', jsonb_build_object('concurrency', %s::int))",
+            (self.random.choice([None, 3, 8]),),
         )
 
     def refill(self) -> None:

@@ -24,7 +24,8 @@ from sqlkit import (
 )
 
 import pgflow
-from pgflow import Accepted, workflow
+from pgflow import workflow
+from pgflow.effects import Accepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,7 +269,7 @@ async def test_who_closes_an_obligation_has_a_role(
 ) -> None:
     @workflow
     async def pay() -> None:
-        pgflow.owe("receipt")
+        pgflow.authority.owe("receipt")
 
     aflow.include(pay)
     await aflow.start(pay.options(key="k"))
@@ -287,7 +288,7 @@ async def test_who_closes_an_obligation_has_a_role(
 async def test_who_settles_an_effect_has_a_role(
     aflow: AsyncHarness, conn: Conn, theirs: Conn, role: str, verb: str
 ) -> None:
-    @pgflow.effect(risk="irreversible")
+    @pgflow.effects.effect(risk="irreversible")
     async def wire() -> Accepted:
         return Accepted("T-1")
 

@@ -366,7 +366,9 @@ def test_the_idempotency_key_of_a_later_generation_names_it(db: Conn) -> None:
 
 def test_queues_show_what_stands_where(db: Conn, one_of_each: dict[str, int]) -> None:
     start(db, "another", queue="q")
-    db.execute("select pgflow.limit_queue('q', 7, 9), pgflow.pause_queue('empty')")
+    db.execute(
+        "select pgflow.set_queue('q', jsonb_build_object('concurrency', 7, 'max_deaths', 9)), pgflow.pause_queue('empty')"
+    )
     query = "select queue, queued, running, waiting, paused, stuck, oldest_queued_at, max_running, max_deaths, paused_at from pgflow.queues order by 1"
     assert rows(db, query) == [
         ("empty", 0, 0, 0, 0, 0, None, None, 5, T0),

@@ -366,7 +366,7 @@ def test_a_resume_reaches_a_run_that_is_about_to_pause_in_every_order(dsn: str, 
 
 
 def test_a_cancel_reaches_a_run_whose_worker_died_once_too_often(db: Conn) -> None:
-    db.execute("select pgflow.limit_queue('default', max_deaths => 1)")
+    db.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
     run = begin(db, key="k")
     cancel(db, "k")
     wake(db, run.chain_id)
@@ -381,7 +381,7 @@ def test_a_cancel_sent_before_a_claim_and_committed_after_it_reaches_a_run_that_
 ) -> None:
     # Neither the time of the cancel nor a clock that went back may make it look like one that the
     # claim has brought.
-    conn.execute("select pgflow.limit_queue('default', max_deaths => 1)")
+    conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
     sqlkit.start(conn, key="k")
     with connect(dsn) as asker:
         with asker.transaction():
@@ -398,7 +398,7 @@ def test_a_cancel_sent_before_a_claim_and_committed_after_it_reaches_a_run_that_
 
 @pytest.mark.parametrize("how", ["held", "poison"])
 def test_a_cancel_brings_a_stuck_run_on_once_and_not_round_and_round(db: Conn, how: str) -> None:
-    db.execute("select pgflow.limit_queue('default', max_deaths => 1)")
+    db.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
 
     def get_stuck(run: Claim) -> None:
         if how == "held":

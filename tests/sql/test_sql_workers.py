@@ -198,7 +198,9 @@ def test_a_suspect_that_made_no_progress_stays_one_when_it_is_handed_back(db: Co
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_a_run_that_kills_its_workers_is_stuck_and_the_queue_goes_on(db: Conn, most: int) -> None:
-    db.execute("select pgflow.limit_queue('default', max_deaths => %s)", (most,))
+    db.execute(
+        "select pgflow.set_queue('default', jsonb_build_object('max_deaths', %s::int))", (most,)
+    )
     guilty = start(db, key="guilty", priority=-1).run_id
     innocent = start(db, key="innocent").run_id
     answers = []
@@ -239,7 +241,7 @@ def test_only_the_guilty_run_of_a_worker_is_suspected_for_long(db: Conn) -> None
 
 
 def test_a_heartbeat_is_progress_and_the_drafts_of_a_step_are_none(db: Conn) -> None:
-    db.execute("select pgflow.limit_queue('default', max_deaths => 2)")
+    db.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 2))")
     start(db, key="k")
     for _ in range(3):
         run = claim_one(db)
@@ -259,7 +261,7 @@ def test_a_heartbeat_is_progress_and_the_drafts_of_a_step_are_none(db: Conn) -> 
 
 
 def test_a_retry_of_a_poisoned_run_gives_it_a_fresh_budget(db: Conn) -> None:
-    db.execute("select pgflow.limit_queue('default', max_deaths => 1)")
+    db.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1))")
     start(db, key="k")
     reap(db, claim_one(db).worker)
     chain = one(db, "select pgflow.retry_run('k')")
@@ -269,7 +271,7 @@ def test_a_retry_of_a_poisoned_run_gives_it_a_fresh_budget(db: Conn) -> None:
 
 
 def test_a_dead_worker_gives_back_its_share_of_a_limit(db: Conn) -> None:
-    db.execute("select pgflow.limit_queue('default', 1)")
+    db.execute("select pgflow.set_queue('default', jsonb_build_object('concurrency', 1))")
     start(db)
     run = claim_one(db)
     assert claim(db, 5) == []
@@ -331,7 +333,7 @@ def test_a_frozen_worker_that_locks_a_lease_is_not_waited_for(dsn: str, conn: Co
 def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn: str, conn: Conn) -> None:
     total = 150
     start_many(conn, [(None, "{}")] * total)
-    conn.execute("select pgflow.limit_queue('default', max_deaths => 1000)")
+    conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 1000))")
 
     def live_and_die(c: Conn, n: int) -> None:
         for life in range(1000):

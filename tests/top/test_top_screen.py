@@ -27,9 +27,11 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, TextArea
 
 import pgflow
-from pgflow import Accepted, Choice, Retries, Signal, StillUnknown, decision, effect, step, workflow
+from pgflow import Retries, Signal, step, workflow
 from pgflow._desk.desk import Desk
 from pgflow.app import AsyncApp
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Accepted, StillUnknown, effect
 from pgflow.errors import GateClosed, PayloadChanged
 from pgflow.inspect import find_gate
 
@@ -65,7 +67,9 @@ def ship(carrier: str) -> str:
 
 @workflow
 async def ask_first(order: dict[str, Any]) -> str:
-    return repr(await pgflow.gate("approve-order", order, approvers=["ops"], timeout=3600))
+    return repr(
+        await pgflow.authority.gate("approve-order", order, approvers=["ops"], timeout=3600)
+    )
 
 
 @workflow

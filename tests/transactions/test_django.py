@@ -15,15 +15,8 @@ from django_project import Stock, go, order, take, wait_for_go
 from records import SOON, count, events, wait_until
 
 import pgflow.django
-from pgflow import (
-    DefinitionError,
-    InvalidArgument,
-    NotInRunError,
-    RunFailed,
-    RunNotFound,
-    RunStuck,
-    workflow,
-)
+from pgflow import InvalidArgument, RunFailed, RunNotFound, RunStuck, workflow
+from pgflow.errors import DefinitionError, NotInRunError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

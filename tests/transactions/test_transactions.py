@@ -19,7 +19,6 @@ import pgflow
 from pgflow import (
     App,
     AsyncApp,
-    DefinitionError,
     InvalidArgument,
     KeyConflict,
     RunFailed,
@@ -33,6 +32,7 @@ from pgflow._db._async_pool import make_pool_async
 from pgflow._db._sync_pool import make_pool
 from pgflow._db.connect import ConnectOptions
 from pgflow._transactions.psycopg import AsyncPsycopgProvider, PsycopgProvider
+from pgflow.errors import DefinitionError
 from pgflow.inspect import ask, list_runs
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def test_a_result_that_cannot_be_stored_rolls_back(flow: Harness, conn: psycopg.
     flow.include(order)
     with pytest.raises(RunFailed) as failed:
         flow.start(order).result(SOON)
-    assert isinstance(failed.value.__cause__, pgflow.NotStorable)
+    assert isinstance(failed.value.__cause__, pgflow.errors.NotStorable)
     assert left(conn) == 10
 
 
@@ -237,7 +237,7 @@ def test_a_result_that_does_not_fit_the_annotation_rolls_back(
     flow.include(order)
     with pytest.raises(RunFailed) as failed:
         flow.start(order).result(SOON)
-    assert isinstance(failed.value.__cause__, pgflow.NotStorable)
+    assert isinstance(failed.value.__cause__, pgflow.errors.NotStorable)
     assert left(conn) == 10
 
 

@@ -14,19 +14,9 @@ import pytest
 from records import SOON
 
 import pgflow
-from pgflow import (
-    App,
-    AsyncApp,
-    Choice,
-    RunFailed,
-    Signal,
-    decision,
-    effect,
-    read,
-    step,
-    transaction,
-    workflow,
-)
+from pgflow import App, AsyncApp, RunFailed, Signal, read, step, transaction, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
 
 AsyncConnection = psycopg.AsyncConnection[Any]
 Connection = psycopg.Connection[Any]
@@ -100,7 +90,7 @@ class Async:
             case "publish":
                 await client.publish("topic", 1, key=key)
             case "publish_here":
-                await pgflow.publish("topic", 1, key=key)
+                await pgflow.events.publish("topic", 1, key=key)
 
     def bodies(self) -> dict[str, Any]:
         @read(retries=1)

@@ -15,21 +15,15 @@ import pytest
 from records import SOON, count, events, eventually
 
 import pgflow
-from pgflow import (
+from pgflow import InvalidArgument, KeyConflict, RunCancelled, RunNotFound, Signal, step, workflow
+from pgflow.errors import (
     DefinitionError,
-    InvalidArgument,
-    KeyConflict,
     NotStorable,
-    RunCancelled,
-    RunNotFound,
-    Signal,
     UpdateFailed,
     UpdateRefused,
     UpdateRejected,
     WrongColourError,
     WrongState,
-    step,
-    workflow,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +48,7 @@ async def reserve(sku: str) -> str:
 @workflow
 async def order(size: int = 3) -> list[str]:
     cart = Cart()
-    await pgflow.serve(cart, until=lambda: cart.is_ordered or len(cart.items) == size)
+    await pgflow.updates.serve(cart, until=lambda: cart.is_ordered or len(cart.items) == size)
     return cart.items
 
 
@@ -214,7 +208,7 @@ async def test_a_value_that_does_not_fit_its_annotation_is_a_failed_answer(
 ) -> None:
     @workflow
     async def lies() -> None:
-        await pgflow.serve(None, timeout=60)
+        await pgflow.updates.serve(None, timeout=60)
 
     @lies.update
     async def lie(state: None) -> int:
@@ -290,7 +284,7 @@ async def test_updates_and_signals_are_taken_in_the_order_of_the_journal(
                 heard.append(await go.wait())
 
         signals = asyncio.create_task(hear())
-        await pgflow.serve(heard, until=lambda: sum(h.startswith("u") for h in heard) == 3)
+        await pgflow.updates.serve(heard, until=lambda: sum(h.startswith("u") for h in heard) == 3)
         await signals
         return heard
 
@@ -344,7 +338,7 @@ async def test_a_worker_that_dies_between_receipt_and_answer_loses_nothing(
     @workflow
     async def slow() -> list[str]:
         done: list[str] = []
-        await pgflow.serve(done, until=lambda: bool(done))
+        await pgflow.updates.serve(done, until=lambda: bool(done))
         return done
 
     @slow.update
@@ -395,7 +389,7 @@ async def test_an_update_whose_run_ends_in_its_handler_is_refused(
 ) -> None:
     @workflow
     async def leaves() -> str:
-        serving = asyncio.create_task(pgflow.serve([]))
+        serving = asyncio.create_task(pgflow.updates.serve([]))
         await go.wait()
         del serving
         return "left"
@@ -420,7 +414,7 @@ async def test_a_cancelled_run_refuses_the_update_that_it_was_at(
 ) -> None:
     @workflow
     async def stops() -> None:
-        await pgflow.serve([])
+        await pgflow.updates.serve([])
 
     @stops.update
     async def hang(state: list[str]) -> None:
@@ -447,7 +441,7 @@ async def test_updates_that_were_not_taken_go_on_to_the_next_generation(
         count = len(items) + 2
         if n == 0:
             await go.wait()
-        await pgflow.serve(items, until=lambda: len(items) == count)
+        await pgflow.updates.serve(items, until=lambda: len(items) == count)
         if n == 2:
             return items
         pgflow.continue_as_new(n + 1, items)
@@ -472,7 +466,7 @@ async def test_an_update_whose_handler_continues_as_new_is_refused(
     @workflow
     async def again(n: int) -> int:
         if n == 0:
-            await pgflow.serve([])
+            await pgflow.updates.serve([])
         return n
 
     @again.update
@@ -547,7 +541,7 @@ async def test_long_arguments_and_answers_arrive_whole(
     @workflow
     async def echoes() -> int:
         done: list[int] = []
-        await pgflow.serve(done, until=lambda: len(done) == 5)
+        await pgflow.updates.serve(done, until=lambda: len(done) == 5)
         return sum(done)
 
     @echoes.update
@@ -570,10 +564,10 @@ async def test_serving_ends_with_its_time_and_later_updates_stay(
     async def waits() -> list[str]:
         items: list[str] = []
         try:
-            await pgflow.serve(items, timeout=timedelta(hours=1))
+            await pgflow.updates.serve(items, timeout=timedelta(hours=1))
         except TimeoutError:
             items.append("late")
-        await pgflow.serve(items, until=lambda: len(items) == 3)
+        await pgflow.updates.serve(items, until=lambda: len(items) == 3)
         return items
 
     @waits.update
@@ -597,7 +591,7 @@ async def test_a_rewind_has_an_update_made_again_and_keeps_its_answer(
     @workflow
     async def logs(size: int) -> list[str]:
         words: list[str] = []
-        await pgflow.serve(words, until=lambda: len(words) == size)
+        await pgflow.updates.serve(words, until=lambda: len(words) == size)
         return words
 
     @logs.update
@@ -637,7 +631,7 @@ async def test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind(
         if pgflow.run_info().generation == 1:
             return []
         items: list[str] = []
-        await pgflow.serve(items, until=lambda: "end" in items)
+        await pgflow.updates.serve(items, until=lambda: "end" in items)
         return items
 
     @opens.update
@@ -739,7 +733,7 @@ async def test_a_workflow_without_handlers_cannot_serve(aflow: AsyncHarness) -> 
     @workflow
     async def bare() -> str:
         try:
-            await pgflow.serve(None)
+            await pgflow.updates.serve(None)
         except DefinitionError:
             pass
         try:
@@ -750,7 +744,7 @@ async def test_a_workflow_without_handlers_cannot_serve(aflow: AsyncHarness) -> 
 
     aflow.include(bare)
     run = await aflow.start(bare)
-    assert "await pgflow.serve()" in await run.result(SOON)
+    assert "await pgflow.updates.serve()" in await run.result(SOON)
 
 
 def test_sql_refuses_what_is_no_update(flow: Harness, conn: psycopg.Connection) -> None:
@@ -774,7 +768,7 @@ async def test_a_handler_sees_the_state_that_its_workflow_has_made(
     @workflow
     async def opens() -> list[str]:
         items = [await reserve("first")]
-        await pgflow.serve(items, until=lambda: len(items) == 2)
+        await pgflow.updates.serve(items, until=lambda: len(items) == 2)
         return items
 
     @opens.update
@@ -838,7 +832,7 @@ async def test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at(
     @workflow
     async def moves(n: int) -> int:
         if n == 0:
-            serving = asyncio.create_task(pgflow.serve([]))
+            serving = asyncio.create_task(pgflow.updates.serve([]))
             await go.wait()
             del serving
             pgflow.continue_as_new(1)
@@ -873,7 +867,7 @@ async def test_a_handler_that_begins_with_a_transaction_is_taken_once(
     @workflow
     async def books(size: int) -> int:
         words: list[int] = []
-        await pgflow.serve(words, until=lambda: len(words) == size)
+        await pgflow.updates.serve(words, until=lambda: len(words) == size)
         return sum(words)
 
     @books.update
@@ -914,7 +908,7 @@ async def test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_end
         if pgflow.run_info().generation == 1:
             return [await go.wait()]
         items: list[str] = []
-        await pgflow.serve(items, until=lambda: bool(items))
+        await pgflow.updates.serve(items, until=lambda: bool(items))
         return items
 
     @again.update
@@ -949,7 +943,7 @@ async def test_what_was_asked_and_answered_can_be_redacted(
     places = conn.execute("select seq from pgflow.unit where kind in ('h', 'b') order by seq")
     for (seq,) in places.fetchall():
         await aflow.app.redact("o", seq, why="asked for")
-    with pytest.raises(pgflow.CodecError):
+    with pytest.raises(pgflow.errors.CodecError):
         await (await run.start_update(once, "tea")).result(SOON)
     with pytest.raises(KeyConflict):
         await run.execute_update(once, "milk")
@@ -982,7 +976,7 @@ async def test_who_waits_for_an_answer_is_told_and_need_not_look(
 async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ended(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    @pgflow.effect(risk="irreversible")
+    @pgflow.effects.effect(risk="irreversible")
     async def lose() -> None:
         raise ConnectionResetError("no reply")
 
@@ -1055,9 +1049,9 @@ async def test_an_update_can_be_redacted_whatever_became_of_it(
         ("refused", "refused", False, False),
         ("rejected", "rejected", False, True),
     ]
-    with pytest.raises(pgflow.CodecError):
+    with pytest.raises(pgflow.errors.CodecError):
         await (await run.start_update(add.options(update_id="rejected"), "rosewood")).result(SOON)
-    with pytest.raises(pgflow.CodecError):
+    with pytest.raises(pgflow.errors.CodecError):
         await (await run.start_update(close.options(update_id="failed"))).result(SOON)
     with pytest.raises(WrongState, match="is redacted already, or holds no value"):
         await aflow.app.redact_update("o", "done", why="asked for")

@@ -35,10 +35,10 @@ async def serving(n: int) -> list[str]:
             said.append(await note(f"signal {await go.wait()}"))
 
     signals = asyncio.create_task(beside())
-    await pgflow.serve(said, until=lambda: sum(s.startswith("update") for s in said) == n)
+    await pgflow.updates.serve(said, until=lambda: sum(s.startswith("update") for s in said) == n)
     await signals
     try:
-        await pgflow.serve(said, timeout=60)
+        await pgflow.updates.serve(said, timeout=60)
     except TimeoutError:
         said.append("over")
     return said
@@ -112,7 +112,7 @@ def test_receipt_and_answer_of_a_plain_handler_are_one_commit() -> None:
     @workflow
     async def one() -> int:
         told: list[int] = []
-        await pgflow.serve(told, until=lambda: bool(told))
+        await pgflow.updates.serve(told, until=lambda: bool(told))
         return told[0]
 
     @one.update
@@ -134,7 +134,7 @@ def test_a_transaction_of_a_handler_commits_behind_the_receipt_of_its_update() -
     @workflow
     async def books() -> int:
         rows: list[int] = []
-        await pgflow.serve(rows, until=lambda: bool(rows))
+        await pgflow.updates.serve(rows, until=lambda: bool(rows))
         return rows[0]
 
     @books.update
@@ -162,7 +162,7 @@ def test_other_code_at_an_update_is_a_divergence() -> None:
         @workflow(name="one")
         async def one() -> int:
             told: list[int] = []
-            await pgflow.serve(told, until=lambda: bool(told))
+            await pgflow.updates.serve(told, until=lambda: bool(told))
             return told[0]
 
         def tell(told: list[int], n: int) -> int:

@@ -19,7 +19,9 @@ from test_console_pages import ANN, FLOWS, PAGES, Order, ask_first, await_paymen
 from webkit import BASE, Browser, Reader, address, form_of, is_harmless, refuse
 
 import pgflow
-from pgflow import Choice, Retries, decision, effect, step, workflow
+from pgflow import Retries, step, workflow
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
 from pgflow.errors import InvalidArgument
 from pgflow.web import Local, Principal, Tokens, asgi
 
@@ -57,16 +59,16 @@ async def act(text: str) -> str:
 @workflow
 async def carry(text: str) -> str:
     pgflow.set_state(note=text)
-    pgflow.owe(text[:60], to=text, detail={text: text})
+    pgflow.authority.owe(text[:60], to=text, detail={text: text})
     chosen = await decide(text)
     with pgflow.because(chosen):
         await act(text)
-        return repr(await pgflow.gate("ask", {text: text}, approvers=[text, "ann"]))
+        return repr(await pgflow.authority.gate("ask", {text: text}, approvers=[text, "ann"]))
 
 
 @workflow
 async def carry_rich(text: str) -> str:
-    return repr(await pgflow.gate("ask", {"rows": [{text: text}]}))
+    return repr(await pgflow.authority.gate("ask", {"rows": [{text: text}]}))
 
 
 @workflow
@@ -80,7 +82,7 @@ async def hide(text: str) -> str:
     chosen = await decide(text)
     with pgflow.because(chosen):
         await act(text)
-    return repr(await pgflow.gate("ask", {"text": text}))
+    return repr(await pgflow.authority.gate("ask", {"text": text}))
 
 
 MOST_PAGES = 220

@@ -10,8 +10,9 @@ from test_console_pages import ANN, seen_in
 from webkit import Browser, address, is_harmless
 
 import pgflow
-from pgflow import Signal, effect, inspect, saga, step, workflow
+from pgflow import Signal, inspect, step, workflow
 from pgflow._desk.traces import checked_logs
+from pgflow.effects import effect, saga
 from pgflow.errors import InvalidArgument
 
 if TYPE_CHECKING:

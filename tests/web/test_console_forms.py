@@ -72,13 +72,13 @@ def refund() -> Refund:
 
 @workflow
 async def pay_back() -> str:
-    verdict = await pgflow.gate("refund", refund(), approvers=["ops"])
-    return repr(verdict.value) if isinstance(verdict, pgflow.Approved) else repr(verdict)
+    verdict = await pgflow.authority.gate("refund", refund(), approvers=["ops"])
+    return repr(verdict.value) if isinstance(verdict, pgflow.authority.Approved) else repr(verdict)
 
 
 @workflow
 async def choose() -> str:
-    verdict = await pgflow.gate("choose", {"of": "many"}, answer=Line, approvers=["ops"])
+    verdict = await pgflow.authority.gate("choose", {"of": "many"}, answer=Line, approvers=["ops"])
     return repr(verdict)
 
 

@@ -24,7 +24,8 @@ from test_console_pages import (
 )
 from webkit import Browser, Reader, address, form_of
 
-from pgflow import Pool, Retries, step, workflow
+from pgflow import Retries, step, workflow
+from pgflow.authority import Pool
 from pgflow.web import Principal
 from pgflow.web.console import WRITES
 

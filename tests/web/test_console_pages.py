@@ -17,19 +17,11 @@ from records import SOON
 from webkit import Browser, address, is_harmless
 
 import pgflow
-from pgflow import (
-    Accepted,
-    Choice,
-    Pool,
-    Retries,
-    Signal,
-    StillUnknown,
-    decision,
-    effect,
-    step,
-    workflow,
-)
+from pgflow import Retries, Signal, step, workflow
 from pgflow._desk.needs import MOST_ROWS
+from pgflow.authority import Pool
+from pgflow.decisions import Choice, decision
+from pgflow.effects import Accepted, StillUnknown, effect
 from pgflow.web import Principal
 from pgflow.web.console import NAVIGATION
 
@@ -94,7 +86,9 @@ async def pay(cents: int) -> str:
 
 @workflow
 async def ask_first(order: Order) -> str:
-    return repr(await pgflow.gate("approve-order", order, approvers=["ann", "ops"], timeout=3600))
+    return repr(
+        await pgflow.authority.gate("approve-order", order, approvers=["ann", "ops"], timeout=3600)
+    )
 
 
 @workflow
@@ -110,12 +104,12 @@ async def await_payment(order: str) -> str:
 
 @workflow
 async def contract(to: str) -> None:
-    pgflow.owe("send-invoice", to=to, due=timedelta(seconds=60), detail={"net": 30})
+    pgflow.authority.owe("send-invoice", to=to, due=timedelta(seconds=60), detail={"net": 30})
 
 
 @step
 async def think() -> str:
-    pgflow.charge(usd=2, model="large-3")
+    pgflow.authority.charge(usd=2, model="large-3")
     return "hm"
 
 

@@ -28,7 +28,7 @@ from test_console_pages import (
 from test_web_command import console
 from webkit import refuse
 
-from pgflow import Pool
+from pgflow.authority import Pool
 
 if TYPE_CHECKING:
     import psycopg

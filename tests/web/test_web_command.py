@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chromium import Chromium, chromium
 from clikit import finish, pgflow, process
-from processes import eventually
 from records import SOON, run_row
 from schedulekit import setting
-from servers import HANG_SECONDS
+from servers import HANG_SECONDS, wait_until
 from sqlkit import one
 from test_console_orders import _answers, tries
 from test_console_pages import (
@@ -148,7 +147,7 @@ def test_a_page_that_the_database_does_not_answer_ends_with_the_console(
     ):
         conn.execute("lock table pgflow.worker in access exclusive mode")
         page = elsewhere.submit(fetch, f"{url}/workers")
-        eventually(lambda: one(conn, WAITING), "the page waits for the lock")
+        wait_until(lambda: one(conn, WAITING), "the page waits for the lock")
         served.send_signal(signal.SIGTERM)
         answer = finish(served)
         assert page.result() == (503, "This server stops: load the page again later.")

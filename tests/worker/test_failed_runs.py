@@ -11,7 +11,8 @@ import pytest
 from records import SOON, wait_until
 
 import pgflow
-from pgflow import DefinitionError, FailedRun, Retries, RunCancelled, RunFailed, step, workflow
+from pgflow import FailedRun, Retries, RunCancelled, RunFailed, step, workflow
+from pgflow.errors import DefinitionError
 
 if TYPE_CHECKING:
     import psycopg

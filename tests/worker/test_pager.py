@@ -15,7 +15,9 @@ from records import count, eventually, run_row, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
-from pgflow import DefinitionError, Page, effect, step, workflow
+from pgflow import Page, step, workflow
+from pgflow.effects import effect
+from pgflow.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness

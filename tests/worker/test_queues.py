@@ -160,7 +160,7 @@ def test_a_limit_holds_over_all_workers_and_is_used_in_full(
     dsn: str, conn: psycopg.Connection, works: Works
 ) -> None:
     narrow = make_workflow(works)
-    conn.execute("select pgflow.limit_queue('narrow', max_running => 3)")
+    conn.execute("select pgflow.set_queue('narrow', jsonb_build_object('concurrency', 3))")
     with fleet(dsn, narrow, 2) as app:
         runs = app.start_many(narrow, [(n,) for n in range(12)])
         for _ in range(3):
@@ -177,13 +177,13 @@ def test_a_limit_can_be_changed_while_workers_run(
     dsn: str, conn: psycopg.Connection, works: Works
 ) -> None:
     narrow = make_workflow(works)
-    conn.execute("select pgflow.limit_queue('narrow', max_running => 2)")
+    conn.execute("select pgflow.set_queue('narrow', jsonb_build_object('concurrency', 2))")
     with fleet(dsn, narrow, 1) as app:
         runs = app.start_many(narrow, [(n,) for n in range(12)])
         wait_until(lambda: works.now == 2, "two are at work")
-        conn.execute("select pgflow.limit_queue('narrow', max_running => 5)")
+        conn.execute("select pgflow.set_queue('narrow', jsonb_build_object('concurrency', 5))")
         wait_until(lambda: works.now == 5, "five are at work")
-        conn.execute("select pgflow.limit_queue('narrow', max_running => 1)")
+        conn.execute("select pgflow.set_queue('narrow', jsonb_build_object('concurrency', 1))")
         works.release.release(5)
         wait_until(lambda: works.now == 1, "one is at work")
         works.most = 0
@@ -247,9 +247,9 @@ def test_a_paused_queue_holds_up_no_other(flow: Harness, conn: psycopg.Connectio
 @pytest.mark.parametrize(
     "call",
     [
-        "limit_queue('q', 0)",
-        "limit_queue('q', max_deaths => 0)",
-        "limit_queue('')",
+        "set_queue('q', jsonb_build_object('concurrency', 0))",
+        "set_queue('q', jsonb_build_object('max_deaths', 0))",
+        "set_queue('', jsonb_build_object('concurrency', null))",
         "pause_queue(repeat('q', 256))",
     ],
 )

@@ -13,7 +13,8 @@ import clikit
 import pytest
 from records import SOON
 
-from pgflow import App, AsyncApp, DefinitionError, WorkerFailed, step, workflow
+from pgflow import App, AsyncApp, step, workflow
+from pgflow.errors import DefinitionError, WorkerFailed
 
 if TYPE_CHECKING:
     from pathlib import Path

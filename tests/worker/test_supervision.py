@@ -24,14 +24,10 @@ import pgflow
 from pgflow import (
     App,
     AsyncApp,
-    Choice,
     Retries,
     RunCancelled,
     RunFailed,
     RunStuck,
-    WorkerFailed,
-    decision,
-    effect,
     read,
     step,
     transaction,
@@ -61,6 +57,9 @@ from pgflow._worker.threads import DaemonThreads
 from pgflow._worker.upkeep import Upkeep
 from pgflow._worker.watchdog import Watchdog
 from pgflow._worker.worker import Worker
+from pgflow.decisions import Choice, decision
+from pgflow.effects import effect
+from pgflow.errors import WorkerFailed
 
 
 class Odd(BaseException):
@@ -491,7 +490,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     monkeypatch.setattr("pgflow._worker.pager.LOOK_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.sealer.OFF_SECONDS", 0.05)
-    app = App(dsn, include=[quick, pgflow.Relay("r", ["t"], to=repr)])
+    app = App(dsn, include=[quick, pgflow.events.Relay("r", ["t"], to=repr)])
     app.pager()(print)
     with app, app.worker(grace_seconds=1, poll_seconds=0.1):
         armed.append(1)

@@ -17,8 +17,9 @@ from clikit import pgflow as cli
 from records import SOON, events, eventually, steps
 
 import pgflow
-from pgflow import AsyncApp, DefinitionError, Signal, Workflow, step, workflow
+from pgflow import AsyncApp, Signal, Workflow, step, workflow
 from pgflow._flow.patches import find_patches
+from pgflow.errors import DefinitionError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -794,15 +795,21 @@ class Deploy:
                 raise ConnectionError("no reply")
             return f"paid {n}"
 
-        async def ask(n: int) -> pgflow.Confirmed[str] | pgflow.Absent | pgflow.StillUnknown:
+        async def ask(
+            n: int,
+        ) -> pgflow.effects.Confirmed[str] | pgflow.effects.Absent | pgflow.effects.StillUnknown:
             self._note(-n)
-            return pgflow.Confirmed("paid 2") if self.is_known else pgflow.StillUnknown()
+            return (
+                pgflow.effects.Confirmed("paid 2")
+                if self.is_known
+                else pgflow.effects.StillUnknown()
+            )
 
         async def take_back(receipt: str, n: int) -> None:
             self._note(n)
 
         retries = pgflow.Retries(9, first_delay=seconds(30), backoff=1)
-        made = pgflow.effect(
+        made = pgflow.effects.effect(
             risk="compensable", name=name, aliases=aliases, settle_retries=retries
         )(pay)
         made.settle(ask)
@@ -812,11 +819,11 @@ class Deploy:
 
     @staticmethod
     def _decision(name: str, *aliases: str) -> Any:
-        async def pick(n: int) -> pgflow.Choice[int]:
-            return pgflow.Choice(n, why="asked")
+        async def pick(n: int) -> pgflow.decisions.Choice[int]:
+            return pgflow.decisions.Choice(n, why="asked")
 
         pick.__name__ = name
-        return pgflow.decision(aliases=aliases)(pick)
+        return pgflow.decisions.decision(aliases=aliases)(pick)
 
     async def under_way(self, aflow: AsyncHarness) -> str:
         """Deploys under a run whose effects are done, unknown and not yet intended, and a
@@ -829,7 +836,7 @@ class Deploy:
             chosen = await decide(1)
             said = [await act.because(chosen)(1)]
             try:
-                async with pgflow.saga():
+                async with pgflow.effects.saga():
                     said += [await act(2), await act(3)]
                     await decide(2)
                     raise LookupError

@@ -10,7 +10,8 @@ import signal
 import threading
 
 import pytest
-from processes import eventually, one, worker
+from processes import one, worker
+from servers import wait_until
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_two_processes_share_a_queue_and_do_everything_once(dsn, app_conn):
     keys = start_bookings(app_conn, 200)
     with worker(dsn) as first, worker(dsn) as second:
         first.registered(), second.registered()
-        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
+        wait_until(lambda: unfinished(app_conn) == 0, "the queue is drained")
     assert_booked_once(app_conn, keys, 5)
 
 
@@ -76,7 +77,7 @@ def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn
         assert one(app_conn, "select count(*) from pgflow.lease") == 0
         assert one(app_conn, "select count(*) from pgflow.workers") == 0
     with worker(dsn):
-        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
+        wait_until(lambda: unfinished(app_conn) == 0, "the queue is drained")
     assert_booked_once(app_conn, keys, 20)
 
 
@@ -86,7 +87,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_process_alive(dsn, app_conn,
     start(app_conn, workflow)
     with worker(dsn, "--grace", "0.2s") as process:
         process.registered()
-        eventually(
+        wait_until(
             lambda: one(
                 app_conn, "select count(*) from pgflow.runs where status in ('running', 'waiting')"
             ),
@@ -110,7 +111,7 @@ def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn)
     start(app_conn, "booking", "slow", key="slow", steps=3, pause=1.0)
     with worker(dsn, "--grace", "60s") as process:
         process.registered()
-        eventually(
+        wait_until(
             lambda: one(
                 app_conn,
                 "select count(*) from pgflow.steps where step = 'rest' and status = 'started'",
@@ -118,7 +119,7 @@ def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn)
             "it is in its step",
         )
         process.send(signal.SIGTERM)
-        eventually(
+        wait_until(
             lambda: one(app_conn, "select bool_or(stopping) from pgflow.workers"),
             "the worker is stopping",
         )
@@ -126,7 +127,7 @@ def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn)
         assert process.finish()[0] == 1
     assert one(app_conn, "select count(*) from pgflow.lease") == 1
     with worker(dsn):
-        eventually(lambda: unfinished(app_conn) == 0, "the run goes on elsewhere")
+        wait_until(lambda: unfinished(app_conn) == 0, "the run goes on elsewhere")
     assert_booked_once(app_conn, ["slow"], 3)
 
 
@@ -135,11 +136,11 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_and_begins_anew(dsn, app_
     keys = start_bookings(app_conn, 20, steps=30, pause=0.02)
     with worker(dsn, "--concurrency", "20") as frozen:
         dead = frozen.registered()
-        eventually(lambda: one(app_conn, "select count(*) from app.booked") > 20, "it works")
+        wait_until(lambda: one(app_conn, "select count(*) from app.booked") > 20, "it works")
         frozen.send(signal.SIGSTOP)
         with worker(dsn) as other:
             other.registered()
-            eventually(
+            wait_until(
                 lambda: (
                     one(app_conn, "select count(*) from pgflow.lease where worker_id = %s", dead)
                     == 0
@@ -147,17 +148,17 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_and_begins_anew(dsn, app_
                 "its runs are taken",
             )
             frozen.send(signal.SIGCONT)
-            eventually(
+            wait_until(
                 lambda: one(app_conn, "select count(*) from pgflow.workers") == 2,
                 "it registers anew",
             )
-            eventually(lambda: unfinished(app_conn) == 0, "everything is done")
+            wait_until(lambda: unfinished(app_conn) == 0, "everything is done")
     assert_booked_once(app_conn, keys, 30)
 
 
 @pytest.mark.full
 def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_conn):
-    app_conn.execute("select pgflow.limit_queue('default', null, 3)")
+    app_conn.execute("select pgflow.set_queue('default', jsonb_build_object('max_deaths', 3))")
     keys = start_bookings(app_conn, 12, steps=40, pause=0.05)
     start(app_conn, "poison", "bad")
     deaths = 0
@@ -175,11 +176,11 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
                 processes.append((manager, manager.__enter__()))
             return one(app_conn, "select count(*) from pgflow.runs where status = 'stuck'")
 
-        eventually(stuck, "the poison run is stuck")
+        wait_until(stuck, "the poison run is stuck")
         assert app_conn.execute(
             "select key, reason from pgflow.runs where status = 'stuck'"
         ).fetchall() == [("bad", "poison")]
-        eventually(lambda: (stuck(), unfinished(app_conn) == 0)[1], "its neighbours finish")
+        wait_until(lambda: (stuck(), unfinished(app_conn) == 0)[1], "its neighbours finish")
     finally:
         for manager, _ in processes:
             manager.__exit__(None, None, None)
@@ -203,9 +204,9 @@ def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn
         for more in "abcdefghijkl":
             keys += start_bookings(app_conn, 5, steps=20, pause=0.01, name=more)
             booked = "select count(*) from app.booked where key like %s"
-            eventually(lambda: one(app_conn, booked, f"{more}%") > 5, "they have begun")  # noqa: B023
-            eventually(lambda: one(app_conn, kill), "a connection is killed")
-        eventually(lambda: unfinished(app_conn) == 0, "everything is done")
+            wait_until(lambda: one(app_conn, booked, f"{more}%") > 5, "they have begun")  # noqa: B023
+            wait_until(lambda: one(app_conn, kill), "a connection is killed")
+        wait_until(lambda: unfinished(app_conn) == 0, "everything is done")
     assert_booked_once(app_conn, keys, 20)
 
 
@@ -216,12 +217,12 @@ def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn, 
     with worker(dsn, *seen) as process, worker(dsn, *seen) as other:
         process.registered(), other.registered()
         begun = "select count(*) from pgflow.steps where key = %s and status = 'started'"
-        eventually(lambda: one(app_conn, begun, key), "it is in its step")
+        wait_until(lambda: one(app_conn, begun, key), "it is in its step")
         before = one(app_conn, "select max(beat) from pgflow.workers")
         beats = "select count(*) = 2 from pgflow.workers where beat > %s"
-        eventually(lambda: one(app_conn, beats, before + 6), "both hearts beat on")
+        wait_until(lambda: one(app_conn, beats, before + 6), "both hearts beat on")
         (tmp_path / "enough").touch()
-        eventually(lambda: unfinished(app_conn) == 0, "the run is done")
+        wait_until(lambda: unfinished(app_conn) == 0, "the run is done")
     assert (
         one(app_conn, "select count(*) from pgflow.steps where key = %s and attempts = 1", key) == 1
     )
@@ -232,7 +233,7 @@ def test_code_that_blocks_the_loop_is_named_in_the_log(dsn, app_conn):
     key = start(app_conn, "blocking", "blocker", seconds=2.5)
     with worker(dsn) as process:
         process.registered()
-        eventually(lambda: unfinished(app_conn) == 0, "the run is done")
+        wait_until(lambda: unfinished(app_conn) == 0, "the run is done")
         process.send(signal.SIGTERM)
         code, log = process.finish()
     assert code == 0
@@ -243,7 +244,7 @@ def test_a_worker_finds_work_by_polling_when_nobody_notifies(dsn, app_conn):
     with worker(dsn) as process:
         process.registered()
         start(app_conn, "booking", "quiet", key="quiet", steps=1)
-        eventually(lambda: unfinished(app_conn) == 0, "the run is done")
+        wait_until(lambda: unfinished(app_conn) == 0, "the run is done")
 
 
 def test_an_unreachable_database_is_one_line_and_exit_code_69():
@@ -258,12 +259,12 @@ def test_waiting_runs_are_woken_by_a_signal_from_sql(dsn, app_conn):
     start(app_conn, "waiting", "w")
     with worker(dsn) as process:
         process.registered()
-        eventually(
+        wait_until(
             lambda: one(app_conn, "select status from pgflow.runs where key = 'w'") == "waiting",
             "it waits",
         )
         app_conn.execute("select pgflow.send_signal('w', 'go', '5')")
-        eventually(
+        wait_until(
             lambda: one(app_conn, "select status from pgflow.runs where key = 'w'") == "completed",
             "it goes on",
         )

@@ -16,7 +16,8 @@ from servers import HANG_SECONDS
 from sqlkit import rows
 
 import pgflow
-from pgflow import DefinitionError, RunFailed, workflow
+from pgflow import RunFailed, workflow
+from pgflow.errors import DefinitionError
 from pgflow.testing import set_clock
 from pgflow.workspace import NotChanged, PushRefused, Workspace, change, lease, push
 from pgflow.workspace.git import Git
@@ -101,7 +102,7 @@ async def test_a_failed_run_takes_its_changes_back_and_leaves_those_of_people(
 
     @workflow
     async def code(ws: Workspace) -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await append.aio(ws, "b", "+1")
             await by_hand()
             await append.aio(ws, "c", "c")
@@ -200,7 +201,7 @@ async def test_a_push_sends_the_files_as_one_commit_and_is_taken_back(
 ) -> None:
     @workflow
     async def code(ws: Workspace, branch: str, good: bool) -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await append.aio(ws, "b", f"+{branch}")
             await push.aio(ws, str(remote), branch, "Add a line")
             if not good:
@@ -250,7 +251,7 @@ async def test_a_push_is_not_taken_back_over_the_work_of_others(
 
     @workflow
     async def code(ws: Workspace) -> None:
-        async with pgflow.saga():
+        async with pgflow.effects.saga():
             await push.aio(ws, str(remote), "feature", "Add")
             await others_push()
             raise ValueError("red tests")

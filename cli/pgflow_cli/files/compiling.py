@@ -1,6 +1,4 @@
-"""``pgflow compile``: the graph that a declared workflow is,
-as JSON, as Mermaid text or as a picture.
-"""
+"""``pgflow compile``: the graph that a declared workflow is, as JSON or as Mermaid text."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgflow_cli.files.declared import File, SearchPath, check_search, read_graph, write_text
-from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import note
 
 if TYPE_CHECKING:
@@ -25,9 +22,6 @@ def compile_workflow(
     mermaid: Annotated[
         bool, typer.Option("--mermaid", help="As Mermaid text, which GitHub and many sites draw.")
     ] = False,
-    svg: Annotated[
-        bool, typer.Option("--svg", help="As an SVG picture; needs the extra draw.")
-    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write it to this file instead of standard output."),
@@ -35,30 +29,16 @@ def compile_workflow(
     search: SearchPath = None,
 ) -> None:
     """Prints the graph of a workflow, or draws it."""
-    if mermaid and svg:
-        raise Mistake("--mermaid and --svg exclude each other: pass one of them")
+    from pgflow.declare import draw_mermaid
+
     graph = read_graph(file, search=check_search(search))
-    text = _text(graph, mermaid=mermaid, svg=svg)
+    text = draw_mermaid(graph) if mermaid else _json(graph)
     if output is None:
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
         write_text(output, text)
         note(f"Wrote {output}")
-
-
-def _text(graph: Graph, *, mermaid: bool, svg: bool) -> str:
-    from pgflow.declare import draw_mermaid, draw_svg
-    from pgflow.errors import InvalidArgument
-
-    if mermaid:
-        return draw_mermaid(graph)
-    if not svg:
-        return _json(graph)
-    try:
-        return draw_svg(graph)
-    except (ImportError, InvalidArgument) as error:
-        raise Mistake(str(error)) from error
 
 
 def _json(graph: Graph) -> str:

@@ -110,8 +110,8 @@ def set_pool(
     Of a pool that exists all limits and options are those given here. What an app declares is set
     again when its declaration changes.
     """
-    from pgflow import Pool
     from pgflow._db.calls import budgets as calls
+    from pgflow.authority import Pool
 
     try:
         made = Pool(

@@ -42,6 +42,10 @@ class Ended(Exception):
         self.code = code
 
 
+EXTRAS = {"markdown_it": "files", "ruamel": "files"}
+"""Extras of pgflow, by the module that each brings to the commands that need it."""
+
+
 def explain(error: BaseException) -> tuple[int, str | None]:
     """Exit code and line for an error; no line for one that is a bug of ours."""
     if isinstance(error, Mistake):
@@ -49,6 +53,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     unsent = error.__cause__ if isinstance(error.__cause__, UnicodeEncodeError) else error
     if isinstance(unsent, UnicodeEncodeError) and (what := _no_text(unsent.object[unsent.start])):
         return USAGE, f"a text that was given is not UTF-8: it holds {what}"
+    if isinstance(error, ImportError) and (extra := EXTRAS.get((error.name or "").split(".")[0])):
+        return USAGE, f'this needs {error.name}: pip install "pgflow-engine[{extra}]"'
     if "psycopg" not in sys.modules:
         return FAILED, None
     return _explain_known(error)

@@ -19,6 +19,7 @@ from pgflow_cli.look.output import (
     plain,
     print_rows,
 )
+from pgflow_cli.ops.checks.citus import check_citus
 from pgflow_cli.ops.checks.events import check_relays, check_triggers
 from pgflow_cli.ops.checks.finding import Finding, Patient
 from pgflow_cli.ops.checks.schema import check_drift, check_privileges, check_schema
@@ -73,7 +74,7 @@ WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "messages": check_messages,
     "losses": check_losses, "journal": check_journal, "seals": check_seals,
     "schedules": check_schedules, "relays": check_relays, "triggers": check_triggers,
-    "compiling": check_compiling,
+    "compiling": check_compiling, "citus": check_citus,
 }  # fmt: skip
 
 

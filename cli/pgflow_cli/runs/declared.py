@@ -96,7 +96,10 @@ def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
         return path
     if ":" in target or target.endswith(".py") or "\0" in target:
         return None
-    return _find_dag(target, search) or _find_sop(target, search)
+    try:
+        return _find_dag(target, search) or _find_sop(target, search)
+    except ImportError:  # without the extra `files`, a name is a module's
+        return None
 
 
 def unfound(target: str, search: tuple[Path, ...] = ()) -> str:

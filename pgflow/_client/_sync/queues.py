@@ -29,7 +29,7 @@ class Queues(Relays):
             queue: Name of the queue.
             why: The reason, kept with the change.
             by: Name of the person or service that asks.
-            **rules: See :class:`pgflow.QueueRules`.
+            **rules: See :class:`pgflow.queues.QueueRules`.
 
         Returns:
             All rules of the queue, by name.

@@ -47,12 +47,12 @@ def charge(
         @step
         async def ask(question: str) -> str:
             answer = await model.complete(question)
-            pgflow.charge(usd=answer.cost, tokens=answer.tokens, model=answer.model)
+            pgflow.authority.charge(usd=answer.cost, tokens=answer.tokens, model=answer.model)
             return answer.text
     """
     scope: WorkflowScope | StepScope | None = current.get()
     if not isinstance(scope, StepScope):
-        scope = workflow_scope("pgflow.charge()")
+        scope = workflow_scope("pgflow.authority.charge()")
     given = {"usd": usd, "tokens": tokens, "calls": calls, "seconds": seconds, **units}
     amounts = amounts_of(given, "charge()")
     if model is not None and not (

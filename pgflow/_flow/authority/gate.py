@@ -117,11 +117,11 @@ def gate(
 
     Example::
 
-        match await pgflow.gate("approve-order", order, approvers=["ops"], timeout=8 * 3600):
-            case pgflow.Approved(value=approved):
+        match await pgflow.authority.gate("approve", order, approvers=["ops"], timeout=8 * 3600):
+            case pgflow.authority.Approved(value=approved):
                 await place(approved)
     """
-    scope = async_scope("pgflow.gate()", "pgflow.sync.gate()")
+    scope = async_scope("pgflow.authority.gate()", "pgflow.sync.gate()")
     asked = ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
     return _gate(scope, asked, notify, verify)
 
@@ -149,7 +149,7 @@ def gate_sync(
     asked: Asked, notify: Step[[GateRequest], Any] | None, verify: Step[[Any], bool] | None
 ) -> Any:
     """Ask from a sync workflow, whose thread waits."""
-    scope, thread = sync_scope("pgflow.sync.gate()", "pgflow.gate()")
+    scope, thread = sync_scope("pgflow.sync.gate()", "pgflow.authority.gate()")
     call = issue(scope, asked)
     try:
         if notify is not None:

@@ -66,11 +66,12 @@ def owe(
 
     Example::
 
-        refund = pgflow.owe("refund", to=order.customer, due=timedelta(days=5), on_breach="page")
+        due = timedelta(days=5)
+        refund = pgflow.authority.owe("refund", to=order.customer, due=due, on_breach="page")
         receipt = await pay_back(order)
-        pgflow.discharge(refund, evidence=receipt)
+        pgflow.authority.discharge(refund, evidence=receipt)
     """
-    scope = workflow_scope("pgflow.owe()")
+    scope = workflow_scope("pgflow.authority.owe()")
     if not is_name(what):
         raise InvalidArgument(
             f"what is owed must be a text of 1 to 255 bytes without NUL, not {what!r}"
@@ -111,7 +112,7 @@ def discharge(obligation: Obligation | str, evidence: Any = None) -> None:
         InvalidArgument: This run has not opened it. To close one of another run, call the client's
             ``discharge`` in a step.
     """
-    scope = workflow_scope("pgflow.discharge()")
+    scope = workflow_scope("pgflow.authority.discharge()")
     text = None if evidence is None else encode_plain(evidence, "the evidence of a discharge")
     scope.execution.obligations.close(key_of(obligation), Closing.DISCHARGED, {}, text)
 
@@ -128,7 +129,7 @@ def transfer(obligation: Obligation | str, to: str, *, why: str = "") -> None:
     Raises:
         InvalidArgument: This run has not opened it, or ``to`` is empty.
     """
-    scope = workflow_scope("pgflow.transfer()")
+    scope = workflow_scope("pgflow.authority.transfer()")
     if not is_name(to):
         raise InvalidArgument(
             f"to of transfer() must be a text of 1 to 255 bytes without NUL, not {to!r}"
@@ -148,7 +149,7 @@ def waive(obligation: Obligation | str, *, by: str, why: str) -> None:
     Raises:
         InvalidArgument: This run has not opened it, or ``by`` or ``why`` is empty.
     """
-    scope = workflow_scope("pgflow.waive()")
+    scope = workflow_scope("pgflow.authority.waive()")
     if not by or not why:
         raise InvalidArgument("waive() needs a name and a reason: pass by= and why=")
     scope.execution.obligations.close(

@@ -28,7 +28,6 @@ from pgflow._flow.authority.gate import give_up, notice_of
 from pgflow._flow.authority.gate import issue as issue_gate
 from pgflow._flow.authority.leave import can_ask, gate_of, granted
 from pgflow._flow.ledgers.saga import enlist
-from pgflow._flow.ledgers.undo_plan.statements import Table, table_named
 from pgflow._flow.scope import WorkflowScope, variables
 from pgflow._flow.step import AsyncStep, Calls, Step, SyncStep, follow, follow_sync
 from pgflow._model.budgets import Admit
@@ -67,23 +66,9 @@ DEFAULT_SETTLING = Retries(
 _FOR_EVER = 100 * 365.25 * 86400.0
 
 
-def written_by(tables: Sequence[str]) -> tuple[Table, ...]:
-    """The tables that an effect is declared to write.
-
-    Raises:
-        DefinitionError: One is not written as SQL writes a table with its schema.
-    """
-    if isinstance(tables, str):
-        raise DefinitionError(f"writes= of an effect takes a sequence of tables, not {tables!r}")
-    try:
-        return tuple(map(table_named, tables))
-    except ValueError as error:
-        raise DefinitionError(f"writes= of an effect: {error}") from None
-
-
 @dataclass(frozen=True)
 class EffectOptions:
-    """Options of an effect as declared; see :func:`pgflow.effect`."""
+    """Options of an effect as declared; see :func:`pgflow.effects.effect`."""
 
     risk: Risk
     keyed: bool = True
@@ -92,7 +77,6 @@ class EffectOptions:
     settle_retries: Retries = DEFAULT_SETTLING
     has_body: bool = True
     is_compensation: bool = False
-    writes: tuple[Table, ...] = ()
     readable: tuple[str, ...] = ()
 
 
@@ -165,9 +149,9 @@ class EffectStep(Step[P, R_co]):
             retries: An effect has none: it is settled instead.
             timeout: Longest time for one attempt.
             admit: Most that the call may cost; see :meth:`Step.options`.
-            expect: Fingerprint (:func:`pgflow.fingerprint`) of the data behind the decision to act.
-                What ``.observe`` returns immediately before the act must have the same one; else
-                nothing is done and Diverged is raised.
+            expect: Fingerprint (:func:`pgflow.effects.fingerprint`) of the data behind the decision
+                to act. What ``.observe`` returns immediately before the act must have the same one;
+                else nothing is done and Diverged is raised.
         """
         if retries is not None:
             raise DefinitionError(
@@ -181,7 +165,7 @@ class EffectStep(Step[P, R_co]):
             if not is_fingerprint(expect):
                 raise InvalidArgument(
                     f"effect {self.name} is called with expect= of something that "
-                    "pgflow.fingerprint() did not return"
+                    "pgflow.effects.fingerprint() did not return"
                 )
             other.expected = expect
         return other
@@ -444,11 +428,6 @@ class EffectStep(Step[P, R_co]):
         except NotStorable:  # a person may have settled it with any value
             result = encode_plain(effect.value, what)
         return SagaEntry(self.name, effect.key, "", effect.request, result, None)
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """Tables that it declares to write."""
-        return self.terms.writes
 
     @property
     def risk(self) -> Risk:

@@ -174,10 +174,10 @@ def saga(
 
     Args:
         goal: Purpose of the block, in words, for the planner.
-        planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect
-            without a ``compensate`` and chooses a list of :class:`~pgflow.PlannedCall` and
-            :class:`~pgflow.PlannedSql`. Inner blocks without a planner use it too. If a step of the
-            plan is refused or fails, the run is stuck as without a planner.
+        planner: A ``@decision`` that is called with an :class:`~pgflow.effects.UndoRequest` for
+            each effect without a ``compensate`` and chooses a list of
+            :class:`~pgflow.effects.PlannedCall`. Inner blocks without a planner use it too. If a
+            step of the plan is refused or fails, the run is stuck as without a planner.
         steps: The steps that a plan may call by their names.
         inherits: True to take over the effects of earlier generations: they are then compensated
             with the block, not only if the run fails. The run must end after that.
@@ -187,11 +187,11 @@ def saga(
 
     Example::
 
-        async with pgflow.saga(goal="a trip to Lima", planner=propose_undo, steps=[cancel_seat]):
+        async with pgflow.effects.saga(goal="a trip to Lima", planner=propose, steps=[cancel]):
             seat = await book_seat(trip)
             await charge(card, seat.cents)
     """
-    scope = async_scope("pgflow.saga()", "pgflow.sync.saga()")
+    scope = async_scope("pgflow.effects.saga()", "pgflow.sync.saga()")
     return _saga(scope, _planning_of(planner, goal, steps), inherits=inherits)
 
 
@@ -234,8 +234,8 @@ def sync_saga(
     steps: Sequence[Step[..., Any]] = (),
     inherits: bool = False,
 ) -> AbstractContextManager[None]:
-    """The same for sync workflows; see :func:`pgflow.saga`."""
-    scope, _ = sync_scope("pgflow.sync.saga()", "pgflow.saga()")
+    """The same for sync workflows; see :func:`pgflow.effects.saga`."""
+    scope, _ = sync_scope("pgflow.sync.saga()", "pgflow.effects.saga()")
     return _sync_saga(scope, _planning_of(planner, goal, steps), inherits=inherits)
 
 

@@ -28,7 +28,7 @@ from pgflow.agent.langgraph.nodes import NodeStep, Terms
 from pgflow.agent.langgraph.saver import AwaitedSaver, PgflowSaver
 from pgflow.errors import InvalidArgument, WrongColourError
 
-pgflow.register_errors(
+pgflow.extensions.register_errors(
     errors.GraphRecursionError,
     errors.InvalidUpdateError,
     errors.EmptyInputError,
@@ -128,7 +128,7 @@ class DurableGraph:
         """Trace one call."""
         thread = (config or {}).get("configurable", {}).get("thread_id")
         name = self._plain.get_name()
-        return pgflow.operation(
+        return pgflow.extensions.operation(
             "invoke_agent", name, conversation=None if thread is None else str(thread)
         )
 

@@ -24,13 +24,13 @@ from langgraph.types import RetryPolicy
 from pydantic_core import to_jsonable_python
 
 import pgflow
-from pgflow import Approved, GateRejected, TakenOver
 from pgflow._flow.operations import is_heard
 from pgflow.agent.colour import call, sleep
 from pgflow.agent.colour import gate as ask
 from pgflow.agent.langgraph.operations import Telling
 from pgflow.agent.langgraph.values import from_json, to_json
-from pgflow.errors import InvalidArgument, WrongColourError
+from pgflow.authority import Approved, TakenOver
+from pgflow.errors import GateRejected, InvalidArgument, WrongColourError
 
 SCRATCHPAD = "__pregel_scratchpad"
 RUNTIME = "__pregel_runtime"

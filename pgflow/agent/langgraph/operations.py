@@ -13,8 +13,8 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.outputs import LLMResult
 
-from pgflow import Operation
 from pgflow._flow.operations import tell
+from pgflow.extensions import Operation
 
 
 class Telling(BaseCallbackHandler):

@@ -8,8 +8,9 @@ written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -27,6 +28,9 @@ from pgflow.agent.langgraph._sync_checkpoints import Checkpoints
 from pgflow.agent.langgraph.checkpoint import checkpoint_puts, next_version, write_puts
 from pgflow.documents import AsyncDocuments, Documents
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def _named(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
     """Return the config of a checkpoint that was put."""
@@ -38,6 +42,18 @@ def _named(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
             "checkpoint_id": checkpoint_id,
         }
     }
+
+
+def in_thread(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return the async method that calls a sync one in a thread."""
+
+    @wraps(method)
+    async def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self, *args, **kwargs)
+
+    return call
 
 
 class PgflowSaver(BaseCheckpointSaver[str]):
@@ -117,10 +133,6 @@ class PgflowSaver(BaseCheckpointSaver[str]):
         """
         self._checkpoints.prune(self.serde, thread_ids, strategy)
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """As :meth:`get_tuple`."""
-        return await asyncio.to_thread(self.get_tuple, config)
-
     async def alist(
         self,
         config: RunnableConfig | None,
@@ -134,41 +146,13 @@ class PgflowSaver(BaseCheckpointSaver[str]):
         while (one := await asyncio.to_thread(next, found, None)) is not None:
             yield one
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """As :meth:`put`."""
-        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """As :meth:`put_writes`."""
-        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """As :meth:`delete_thread`."""
-        await asyncio.to_thread(self.delete_thread, thread_id)
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As :meth:`delete_for_runs`."""
-        await asyncio.to_thread(self.delete_for_runs, run_ids)
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As :meth:`copy_thread`."""
-        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As :meth:`prune`."""
-        await asyncio.to_thread(self.prune, thread_ids, strategy=strategy)
+    aget_tuple = in_thread(get_tuple)
+    aput = in_thread(put)
+    aput_writes = in_thread(put_writes)
+    adelete_thread = in_thread(delete_thread)
+    adelete_for_runs = in_thread(delete_for_runs)
+    acopy_thread = in_thread(copy_thread)
+    aprune = in_thread(prune)
 
 
 class AwaitedSaver(BaseCheckpointSaver[str]):

@@ -46,7 +46,7 @@ class StepModel(Model):
 
         async def ask() -> ModelResponse:
             model = getattr(self._inner, "model", self._name)
-            with pgflow.operation("chat", str(model)) as request:
+            with pgflow.extensions.operation("chat", str(model)) as request:
                 response = await self._inner.get_response(*args, **options)
                 describe(request, response)
             return response
@@ -74,7 +74,7 @@ class StepProvider(ModelProvider):
         return StepModel(model, model_name or "default", self._retries)
 
 
-def describe(request: pgflow.Operation, response: ModelResponse) -> None:
+def describe(request: pgflow.extensions.Operation, response: ModelResponse) -> None:
     """Add a response to a trace. The SDK does not name the provider."""
     usage = response.usage
     request.id, request.model = response.response_id, request.name
@@ -108,7 +108,7 @@ def step_tool(tool: Tool, edits: Mapping[str, str], retries: Retries | int) -> T
         async def act() -> Any:
             return await inner(context, given)
 
-        with pgflow.operation("execute_tool", tool.name, id=context.tool_call_id):
+        with pgflow.extensions.operation("execute_tool", tool.name, id=context.tool_call_id):
             return await pgflow.call(f"tool:{tool.name}", act, retries=retries)
 
     return dataclasses.replace(tool, on_invoke_tool=invoke)

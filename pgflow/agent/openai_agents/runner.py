@@ -25,8 +25,9 @@ from agents import (
 )
 
 import pgflow
-from pgflow import Approved, Rejected, Retries
+from pgflow import Retries
 from pgflow.agent.openai_agents.parts import StepModel, StepProvider, step_guardrail, step_tool
+from pgflow.authority import Approved, Rejected
 from pgflow.errors import InvalidArgument
 
 
@@ -136,7 +137,9 @@ async def run(
         tracing_disabled=True,  # whose threads would be code of the workflow
     )
     made = durable(agent, retries=retries, edits=edits)
-    with pgflow.operation("invoke_agent", agent.name, conversation=_conversation(options)):
+    with pgflow.extensions.operation(
+        "invoke_agent", agent.name, conversation=_conversation(options)
+    ):
         while True:
             with pgflow.inline():
                 result = await Runner.run(made, given, run_config=config, **options)
@@ -169,7 +172,7 @@ def _request_of(asked: ToolApprovalItem) -> dict[str, Any]:
 async def _ask(
     asked: ToolApprovalItem, approvers: Sequence[str], timeout: timedelta | float | None
 ) -> Any:
-    return await pgflow.gate(
+    return await pgflow.authority.gate(
         f"tool:{asked.tool_name}", _request_of(asked), approvers=approvers, timeout=timeout
     )
 

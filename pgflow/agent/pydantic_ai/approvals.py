@@ -22,14 +22,14 @@ from pydantic_ai.tools import (
 )
 
 import pgflow
-from pgflow import Approved, Escalated, Expired, Rejected, TakenOver
 from pgflow._flow.step import Step
 from pgflow.agent.colour import gate, is_sync
+from pgflow.authority import Approved, Escalated, Expired, Rejected, TakenOver
 
 
 @dataclass(frozen=True)
 class Approvals:
-    """Terms on which tool calls are approved; see :func:`pgflow.gate`.
+    """Terms on which tool calls are approved; see :func:`pgflow.authority.gate`.
 
     Attributes:
         approvers: Names or roles of the people who may answer; none for anyone.
@@ -46,7 +46,7 @@ class Approvals:
     timeout: Any = None
     on_timeout: Any = "expire"
     escalate: Sequence[str] = ()
-    notify: Step[[pgflow.GateRequest], Any] | None = None
+    notify: Step[[pgflow.authority.GateRequest], Any] | None = None
 
 
 Terms = Approvals | Mapping[str, Approvals]
@@ -89,7 +89,7 @@ def _questions(calls: Sequence[ToolCallPart], terms: Terms, *, is_external: bool
     return found
 
 
-async def _ask(agent: str, question: Question) -> pgflow.Verdict[Any]:
+async def _ask(agent: str, question: Question) -> pgflow.authority.Verdict[Any]:
     return await gate(*_request(agent, question), **_options(question))
 
 
@@ -110,7 +110,9 @@ def _options(question: Question) -> dict[str, Any]:
     return {**options, "answer": Any} if question.is_external else options
 
 
-def _take(results: DeferredToolResults, question: Question, verdict: pgflow.Verdict[Any]) -> None:
+def _take(
+    results: DeferredToolResults, question: Question, verdict: pgflow.authority.Verdict[Any]
+) -> None:
     """Enter a verdict."""
     call_id = question.call.tool_call_id
     if by := getattr(verdict, "by", ()):
@@ -125,7 +127,7 @@ def _take(results: DeferredToolResults, question: Question, verdict: pgflow.Verd
         results.approvals[call_id] = ToolDenied(message=_refusal(verdict))
 
 
-def _result(verdict: pgflow.Verdict[Any]) -> Any:
+def _result(verdict: pgflow.authority.Verdict[Any]) -> Any:
     if isinstance(verdict, Approved):
         return verdict.value
     return verdict.result if isinstance(verdict, TakenOver) else ModelRetry(_refusal(verdict))

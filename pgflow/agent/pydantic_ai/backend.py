@@ -31,7 +31,7 @@ from pgflow.agent.pydantic_ai.spending import take_usage, with_usage
 
 Body = Callable[[], Awaitable[Any]]
 
-decided: ContextVar[list[pgflow.Decision[Any]] | None] = ContextVar(
+decided: ContextVar[list[pgflow.decisions.Decision[Any]] | None] = ContextVar(
     "pgflow_pydantic_ai_decided", default=None
 )
 """The last decision of the agent's run at hand, in a list that its tasks share."""
@@ -85,12 +85,12 @@ class Backend(JournalCallableOperationBackend[StepOptions]):
     async def _decide(
         self, name: str, body: Body, asked: tuple[object, ...], config: StepOptions, model: str
     ) -> Any:
-        async def choose() -> pgflow.Choice[Any]:
+        async def choose() -> pgflow.decisions.Choice[Any]:
             with (
                 with_threads(),
                 naming(name),
                 refusals_are_final(),
-                pgflow.operation("chat", model) as request,
+                pgflow.extensions.operation("chat", model) as request,
             ):
                 return choice_of(await body(), asked, self._price, request)
 

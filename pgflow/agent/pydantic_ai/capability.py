@@ -126,7 +126,7 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
         """
         try:
             pgflow.run_info()
-        except pgflow.NotInRunError:
+        except pgflow.errors.NotInRunError:
             return ctx
         guarded = super()._durable_run_context(counted_apart(ctx))
         return replace(guarded, _run_held_toolsets=None)
@@ -157,7 +157,7 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
         with (
             _as_workflow_code(),
             external_event_scope(Waiter()),
-            pgflow.operation(
+            pgflow.extensions.operation(
                 "invoke_agent",
                 self.name,
                 provider=getattr(ctx.model, "system", None),
@@ -206,4 +206,4 @@ def _telling(call: Any) -> contextlib.AbstractContextManager[Any]:
     """Trace a tool call, in the code of a workflow."""
     if not pgflow.in_workflow():
         return contextlib.nullcontext()
-    return pgflow.operation("execute_tool", call.tool_name, id=call.tool_call_id)
+    return pgflow.extensions.operation("execute_tool", call.tool_name, id=call.tool_call_id)

@@ -36,7 +36,7 @@ _ROOTS = (
 FINAL = (*(error for error in CLASSES if issubclass(error, _ROOTS)), NotStorable)
 """With the classes of errors by HTTP, which have the names of those that they belong to."""
 
-pgflow.register_errors(*CLASSES)
+pgflow.extensions.register_errors(*CLASSES)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class ModelOptions(TypedDict, total=False):
 
     retries: int | pgflow.Retries
     timeout: timedelta | float
-    admit: pgflow.Admit
+    admit: pgflow.authority.Admit
 
 
 class StepOptions(ModelOptions, total=False):

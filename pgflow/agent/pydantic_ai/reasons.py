@@ -35,8 +35,8 @@ def listed_price(response: ModelResponse) -> Decimal:
 
 
 def choice_of(
-    payload: Any, asked: tuple[object, ...], price: Price, request: pgflow.Operation
-) -> pgflow.Choice[Any]:
+    payload: Any, asked: tuple[object, ...], price: Price, request: pgflow.extensions.Operation
+) -> pgflow.decisions.Choice[Any]:
     """Return a response as a choice, charge its cost, and add it to the trace.
 
     Args:
@@ -48,18 +48,18 @@ def choice_of(
     response: ModelResponse = _RESPONSE.validate_python(payload)
     usd, tokens = price(response), response.usage.total_tokens
     model = response.model_name or "unknown"
-    pgflow.charge(usd=usd, tokens=tokens, model=model[:255])
+    pgflow.authority.charge(usd=usd, tokens=tokens, model=model[:255])
     _describe(request, response, usd)
-    return pgflow.Choice(
+    return pgflow.decisions.Choice(
         payload,
         why=_why(response),
         evidence=[f"prompt:{prompt_of(asked)}"],
         model=model,
-        usage=pgflow.Usage(usd, tokens),
+        usage=pgflow.decisions.Usage(usd, tokens),
     )
 
 
-def _describe(request: pgflow.Operation, response: ModelResponse, usd: Decimal) -> None:
+def _describe(request: pgflow.extensions.Operation, response: ModelResponse, usd: Decimal) -> None:
     usage = response.usage
     request.model, request.provider = response.model_name, response.provider_name
     request.id, request.conversation = response.provider_response_id, response.conversation_id
@@ -82,4 +82,4 @@ def prompt_of(asked: tuple[object, ...]) -> str:
             message.pop(passing, None)
         for part in message.get("parts", ()):
             part.pop("timestamp", None)
-    return pgflow.fingerprint([messages, *rest])
+    return pgflow.effects.fingerprint([messages, *rest])

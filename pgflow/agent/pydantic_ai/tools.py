@@ -21,7 +21,7 @@ from pgflow._model.kinds import StepKind
 from pgflow.agent.colour import perform
 from pgflow.agent.pydantic_ai.options import KEY
 
-REFUSALS = (pgflow.EffectFailed, pgflow.GateRejected)
+REFUSALS = (pgflow.errors.EffectFailed, pgflow.errors.GateRejected)
 """Errors that are passed to the model, since they mean that nothing was done."""
 
 
@@ -39,7 +39,7 @@ def as_tool(step: Step[..., Any], **options: Any) -> Tool[Any]:
 
     Example::
 
-        @pgflow.effect(risk="irreversible", dedup_window=timedelta(days=1))
+        @pgflow.effects.effect(risk="irreversible", dedup_window=timedelta(days=1))
         async def refund(order: str, cents: int) -> str:
             return await bank.refund(order, cents, key=pgflow.idempotency_key())
 

@@ -77,7 +77,7 @@ def _lines(item: Item, *, says_condition: bool) -> list[str]:
         f"<i>{_text(item.mode)}</i>",
         _text(item.title or item.about),
     ]
-    lines += [_text(mark.text) for mark in item.marks]
+    lines += [_text(mark) for mark in item.marks]
     lines += [_text(f"if {item.condition}")] if item.condition and says_condition else []
     return [line for line in lines if line]
 
@@ -99,11 +99,8 @@ def _text(text: str) -> str:
 
 def _classes(drawn: Sketch) -> Iterator[str]:
     """Colours, with the text's own beside the ground's: legible on any page."""
-    for name, family in FAMILIES.items():
+    for name, tone in FAMILIES.items():
         members = [f"n{item.number}" for item in drawn.items if family_of(item.mode) == name]
         if members:
-            yield (
-                f"  classDef on_{name} "
-                f"fill:{family.light.fill},stroke:{family.light.line},color:{family.light.text}"
-            )
+            yield f"  classDef on_{name} fill:{tone.fill},stroke:{tone.line},color:{tone.text}"
             yield f"  class {','.join(members)} on_{name}"

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from pgflow.declare.drawing.text import ELLIPSIS
 from pgflow.declare.graph import (
     Approval,
     Call,
@@ -30,22 +28,10 @@ from pgflow.declare.graph import (
 )
 from pgflow.texts import visible
 
-MarkKind = Literal["gate", "effect", "loop", "rule", "end"]
-
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 _TEXT_LIMIT = 300
-"""No line of a picture shows more characters;
-what is cut here would be cut by its box in any case.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A few words on a node, and what kind of thing they are about."""
-
-    kind: MarkKind
-    text: str
+"""No line of a picture shows more characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +45,7 @@ class Item:
     title: str
     about: str
     condition: str
-    marks: tuple[Mark, ...]
-    details: str
+    marks: tuple[str, ...]
     is_group: bool
 
 
@@ -76,9 +61,6 @@ class Link:
 class Sketch:
     """All of it."""
 
-    title: str
-    about: str
-    inputs: tuple[str, ...]
     items: tuple[Item, ...]
     links: tuple[Link, ...]
 
@@ -86,14 +68,13 @@ class Sketch:
 def sketch(graph: Graph) -> Sketch:
     """Return the sketch of a graph."""
     items, links = _Collector(graph).collect()
-    names = tuple(visible(i.name)[:_TEXT_LIMIT] + ("*" if i.required else "") for i in graph.inputs)
-    return Sketch(_line(graph.name), _line(graph.description), names, tuple(items), tuple(links))
+    return Sketch(tuple(items), tuple(links))
 
 
 def _line(text: str) -> str:
     """Return a text on one line, cut where no picture shows more of it."""
     line = visible(text[: 4 * _TEXT_LIMIT])
-    return line if len(line) <= _TEXT_LIMIT else line[: _TEXT_LIMIT - 1].rstrip() + ELLIPSIS
+    return line if len(line) <= _TEXT_LIMIT else line[: _TEXT_LIMIT - 1].rstrip() + "…"
 
 
 class _Collector:
@@ -130,7 +111,7 @@ def _links(node: Node, numbers: dict[str, int]) -> Iterator[Link]:
 
 def _item(node: Node, number: int, parent: int | None, *, is_returned: bool) -> Item:
     title = _line(node.title)
-    marks = (*_marks(node), *([Mark("end", "returned")] if is_returned else []))
+    marks = (*_marks(node), *(["returned"] if is_returned else []))
     return Item(
         number=number,
         parent=parent,
@@ -140,7 +121,6 @@ def _item(node: Node, number: int, parent: int | None, *, is_returned: bool) -> 
         about=_line(_about(node)),
         condition=_condition(node),
         marks=marks,
-        details=_details(node, marks),
         is_group=isinstance(node.body, Group) and bool(node.body.nodes),
     )
 
@@ -177,24 +157,22 @@ def _about(node: Node) -> str:
 # The marks ----------------------------------------------------------------------------------------
 
 
-def _marks(node: Node) -> Iterator[Mark]:
+def _marks(node: Node) -> Iterator[str]:
     """Yield the marks of a node in the order of its life: its start, approvals, work and end."""
     if node.trigger_rule != "all_success":
-        yield Mark("rule", node.trigger_rule)
+        yield node.trigger_rule
     yield from _gate_marks(node)
     yield from _mode_marks(node)
     for effect in node.effects:
-        yield Mark(
-            "effect", _line(f"effect {effect.system}" + (f", {effect.risk}" if effect.risk else ""))
-        )
+        yield _line(f"effect {effect.system}" + (f", {effect.risk}" if effect.risk else ""))
     for compensation in node.compensations:
-        yield Mark("effect", _line(f"undo {compensation.name}"))
+        yield _line(f"undo {compensation.name}")
     yield from _bound_marks(node)
 
 
-def _gate_marks(node: Node) -> Iterator[Mark]:
+def _gate_marks(node: Node) -> Iterator[str]:
     for text, count in Counter(_gate_words(gate) for gate in node.gates).items():
-        yield Mark("gate", text if count == 1 else f"{count} {TIMES} {text}")
+        yield text if count == 1 else f"{count} {TIMES} {text}"
 
 
 def _gate_words(gate: Gate) -> str:
@@ -215,22 +193,22 @@ def _gate_words(gate: Gate) -> str:
             return "may ask"
 
 
-def _mode_marks(node: Node) -> Iterator[Mark]:
+def _mode_marks(node: Node) -> Iterator[str]:
     body = node.body
     if isinstance(body, Loop | Group):
-        yield Mark("loop", _line(_until_words(body.until)))
+        yield _line(_until_words(body.until))
         if body.interactive:
-            yield Mark("gate", "asks after each turn")
+            yield "asks after each turn"
     if isinstance(body, Approval):
         if body.decisions:
-            yield Mark("gate", _line(" / ".join(decision.id for decision in body.decisions)))
+            yield _line(" / ".join(decision.id for decision in body.decisions))
         if body.on_reject:
-            yield Mark("loop", f"rework ≤ {body.on_reject.max_attempts} {TIMES}")
+            yield f"rework ≤ {body.on_reject.max_attempts} {TIMES}"
     if isinstance(body, Wait) and (limit := body.duration_ms or body.deadline_ms):
-        yield Mark("rule", f"{'≤ ' if body.event else ''}{_duration(limit)}")
+        yield f"{'≤ ' if body.event else ''}{_duration(limit)}"
     if isinstance(body, Call) and body.fan_out:
-        yield Mark("loop", _line(f"for each of {body.fan_out.items}"))
-        yield Mark("rule", f"≤ {body.fan_out.max_parallel} at once")
+        yield _line(f"for each of {body.fan_out.items}")
+        yield f"≤ {body.fan_out.max_parallel} at once"
 
 
 def _until_words(until: Until) -> str:
@@ -238,17 +216,17 @@ def _until_words(until: Until) -> str:
     return f"≤ {until.max_iterations} {TIMES} until " + " or ".join(end for end in ends if end)
 
 
-def _bound_marks(node: Node) -> Iterator[Mark]:
+def _bound_marks(node: Node) -> Iterator[str]:
     if node.retry:
-        yield Mark("rule", _retry_words(node.retry))
+        yield _retry_words(node.retry)
     if node.timeout_ms is not None:
-        yield Mark("rule", f"timeout {_duration(node.timeout_ms)}")
+        yield f"timeout {_duration(node.timeout_ms)}"
     if node.budget and node.budget.max_usd is not None:
-        yield Mark("rule", f"≤ ${node.budget.max_usd:g}")
+        yield f"≤ ${node.budget.max_usd:g}"
     if node.checks:
-        yield Mark("rule", f"{len(node.checks)} check" + ("s" if len(node.checks) > 1 else ""))
+        yield f"{len(node.checks)} check" + ("s" if len(node.checks) > 1 else "")
     if node.always_run:
-        yield Mark("rule", "always run")
+        yield "always run"
 
 
 def _retry_words(retry: Retry) -> str:
@@ -260,13 +238,3 @@ def _duration(milliseconds: float) -> str:
         if milliseconds >= size:
             return f"{milliseconds / size:.3g} {unit}"
     return f"{milliseconds:g} ms"
-
-
-def _details(node: Node, marks: tuple[Mark, ...]) -> str:
-    """Return the tooltip: all that is cut short in the picture, and all that has no room there."""
-    lines = [f"{node.body.mode} {node.id}", node.title, node.description, _about(node)]
-    lines += [f"if {node.when.text}" if node.when else "", *(mark.text for mark in marks)]
-    lines += [f"reads {use.artifact or use.location}" for use in node.reads]
-    lines += [f"writes {use.artifact or use.location}" for use in node.writes]
-    kept = dict.fromkeys(_line(line) for line in lines)
-    return "\n".join(line for line in kept if line)[: 8 * _TEXT_LIMIT]

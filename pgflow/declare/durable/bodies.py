@@ -23,7 +23,6 @@ from pydantic import (
     model_serializer,
 )
 
-from pgflow import Ref
 from pgflow.declare.durable import live
 from pgflow.declare.durable.folders import Folders, write_whole
 from pgflow.declare.durable.frozen import Settings
@@ -33,6 +32,7 @@ from pgflow.declare.durable.processes import Ended, NotStarted, Order, TooLong, 
 from pgflow.declare.durable.providers import ALLOWED, named, secrets_of
 from pgflow.declare.graph import Node, Script
 from pgflow.declare.text.templates import Variables, environment
+from pgflow.effects import Ref
 from pgflow.texts import without_secrets
 
 _MOST_IN_ENVIRONMENT: Final = 100_000

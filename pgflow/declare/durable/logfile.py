@@ -54,7 +54,7 @@ class LogFile:
     def __init__(self, folders: Folders) -> None:
         self.path = folders.of_run / "logs" / f"{folders.of_run.name}.jsonl"
         self._folders = folders
-        self._goes_on = pgflow.replaying()
+        self._goes_on = pgflow.extensions.replaying()
         self._has_warned = False
 
     def tell(self, kind: Kind, step: str | None = None, **said: Any) -> None:
@@ -66,7 +66,7 @@ class LogFile:
             step: Key of the step that it is about.
             said: Further fields. None leaves a field out.
         """
-        if pgflow.replaying():
+        if pgflow.extensions.replaying():
             return
         if self._goes_on:
             self._goes_on = False

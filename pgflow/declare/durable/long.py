@@ -1,9 +1,9 @@
 """Long outputs: the journal has the beginning of what is too long for it, and a file has all of it.
 
-The file is named by its hash, and the journal claims that it exists (`pgflow.Ref`). So a run that
-goes on asks for it first: a shell or program whose file is gone or was changed is run again, and a
-run that would have to repeat an agent's turn or an act is held instead. References read the file,
-up to a bound. Beyond that it is there for people and programs, by its path.
+The file is named by its hash, and the journal claims that it exists (`pgflow.effects.Ref`). So a
+run that goes on asks for it first: a shell or program whose file is gone or was changed is run
+again, and a run that would have to repeat an agent's turn or an act is held instead. References
+read the file, up to a bound. Beyond that it is there for people and programs, by its path.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 import pgflow
-from pgflow import Ref
 from pgflow.declare.durable.stages.files import hash_of
 from pgflow.declare.text.javascript import json_text
 from pgflow.declare.text.outputs import Beyond
+from pgflow.effects import Ref
 
 KIND: Final = "pgflow.output"
 """Kind of the Refs to these files."""
@@ -39,7 +39,7 @@ class OutputLost(Exception):
     """The file of an output is gone or has changed since the run was asked for it."""
 
 
-pgflow.register_errors(OutputLost)
+pgflow.extensions.register_errors(OutputLost)
 
 
 class Long(BaseModel):

@@ -104,13 +104,13 @@ async def _ask(missing: Sequence[Input], more: Sequence[Input], why: str) -> Val
         optional={one.name: one.description for one in more},
     )
     answer = _answer_of(names, others)
-    verdict: Any = await pgflow.gate(GATE, request, answer=answer)
+    verdict: Any = await pgflow.authority.gate(GATE, request, answer=answer)
     match verdict:
-        case pgflow.Approved(value=said):
+        case pgflow.authority.Approved(value=said):
             return dict(said)
-        case pgflow.TakenOver(result=dict() as said):
+        case pgflow.authority.TakenOver(result=dict() as said):
             return {name: said[name] for name in (*names, *others) if name in said}
-        case pgflow.Rejected(reason=reason):
+        case pgflow.authority.Rejected(reason=reason):
             raise CancelledError(reason or "Rejected")
         case other:
             raise CancelledError(f"the parameters were not given: {other}")

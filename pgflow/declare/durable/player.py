@@ -193,7 +193,7 @@ class Player:
     async def _kept(self, result: Result, beyond: Beyond | None) -> Result:
         """Return the result as it is recorded: what is too long is a file."""
         if beyond is not None:
-            long = Long(file=pgflow.Ref(KIND, beyond.path), size=beyond.size)
+            long = Long(file=pgflow.effects.Ref(KIND, beyond.path), size=beyond.size)
             return result.model_copy(update={"long": long})
         said, value, has_value = result.output, result.value, result.has_value
         if len(result.model_dump_json().encode()) <= _MOST_RESULT:

@@ -72,7 +72,7 @@ async def ask(
     """
     asked = Question(message=message, decisions=[decision.id for decision in decisions])
     log.tell("node_suspended", key, content=tail(message))
-    answer = _answer(await pgflow.gate(key, asked))
+    answer = _answer(await pgflow.authority.gate(key, asked))
     said = answer.text if isinstance(answer, Yes) else answer.reason
     decision = answer.decision if isinstance(answer, Yes) else "reject"
     log.tell("gate_decision", key, decision=decision, content=tail(said))
@@ -82,11 +82,11 @@ async def ask(
 def _answer(verdict: Any) -> Yes | No:
     """Return the answer of a verdict."""
     match verdict:
-        case pgflow.Approved(value=said):
+        case pgflow.authority.Approved(value=said):
             return Yes(said.response, said.decision)
-        case pgflow.Rejected(reason=reason):
+        case pgflow.authority.Rejected(reason=reason):
             return No(reason or "Rejected")
-        case pgflow.TakenOver(result=result):
+        case pgflow.authority.TakenOver(result=result):
             return Yes(result if isinstance(result, str) else "", "approve")
         case other:
             return No(f"no decision was made: {other}")

@@ -25,7 +25,7 @@ class NodeFailed(Exception):
     """The work of a node has failed. `pgflow retry` does it again."""
 
 
-pgflow.register_errors(WorkflowFailed, NodeFailed)
+pgflow.extensions.register_errors(WorkflowFailed, NodeFailed)
 
 
 class Result(BaseModel):

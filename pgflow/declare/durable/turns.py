@@ -133,25 +133,25 @@ async def _take(taker: _Taker, turn: Turn, *, is_last: bool) -> Done:
     async def body(prompt: str) -> _Taken:  # noqa: ARG001 - an equal prompt gets this answer
         return await _answer(taker.ask, turn, taker.folders, is_last=is_last)
 
-    async def decide(prompt: str) -> pgflow.Choice[dict[str, Any]]:
+    async def decide(prompt: str) -> pgflow.decisions.Choice[dict[str, Any]]:
         return _choice(prompt, await body(prompt))
 
-    admits = pgflow.Admit(usd=Decimal(str(turn.max_usd or 0)))
+    admits = pgflow.authority.Admit(usd=Decimal(str(turn.max_usd or 0)))
     if not taker.is_step:
         decide.__name__ = turn.key
-        take = pgflow.decision(retries=1)(decide)
+        take = pgflow.decisions.decision(retries=1)(decide)
         decided = await (take.options(admit=admits) if taker.has_budget else take)(turn.prompt)
         return Done.model_validate(decided.value).whole()
     body.__name__ = turn.key
     step = pgflow.step(retries=1)(body)
     taken = await (step.options(admit=admits) if taker.has_budget else step)(turn.prompt)
 
-    async def record(prompt: str) -> pgflow.Choice[dict[str, Any]]:
+    async def record(prompt: str) -> pgflow.decisions.Choice[dict[str, Any]]:
         return _choice(prompt, taken)
 
     record.__name__ = turn.key
     with suppress(BudgetExceeded):  # of a hard pool: the cost is in the books
-        await pgflow.decision(retries=1)(record)(turn.prompt)
+        await pgflow.decisions.decision(retries=1)(record)(turn.prompt)
     return taken.done.whole()
 
 
@@ -182,18 +182,18 @@ async def _answer(ask: Asker, turn: Turn, folders: Folders, *, is_last: bool) ->
     )
 
 
-def _choice(prompt: str, taken: _Taken) -> pgflow.Choice[dict[str, Any]]:
+def _choice(prompt: str, taken: _Taken) -> pgflow.decisions.Choice[dict[str, Any]]:
     """Return an answer as a decision; one that another generation has paid for costs nothing
     here.
     """
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
     is_paid = taken.generation != pgflow.run_info().generation
-    return pgflow.Choice(
+    return pgflow.decisions.Choice(
         taken.done.model_dump(),
         "the answer of the agent",
         [f"prompt sha256:{digest}"],
         model=taken.model,
-        usage=None if is_paid else pgflow.Usage(taken.usd, taken.tokens),
+        usage=None if is_paid else pgflow.decisions.Usage(taken.usd, taken.tokens),
     )
 
 
@@ -211,7 +211,7 @@ async def _asked(ask: Asker, turn: Turn) -> Reply:
 def charge(reply: Reply | None) -> None:
     """Record the cost of a turn on the pool of the run, also of one that failed."""
     if reply is not None and (reply.usd or reply.tokens):
-        pgflow.charge(usd=reply.usd, tokens=reply.tokens, model=reply.model)
+        pgflow.authority.charge(usd=reply.usd, tokens=reply.tokens, model=reply.model)
 
 
 def masked(reply: Reply, secrets: tuple[str, ...]) -> Reply:

@@ -169,7 +169,7 @@ class Works:
             if node.timeout_ms or node.body.mode in _SHELLS
             else _TURN_SECONDS
         )
-        effect = pgflow.effect(
+        effect = pgflow.effects.effect(
             risk="irreversible", keyed=False, name=key, timeout=limit + _SLACK_SECONDS
         )(act)
         if len(text) > _MOST_ASKED:

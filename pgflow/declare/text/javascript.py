@@ -42,11 +42,6 @@ def trim(text: str) -> str:
     return text.strip(WHITE_SPACE)
 
 
-def trim_end(text: str) -> str:
-    """Return the text without white space at its end."""
-    return text.rstrip(WHITE_SPACE)
-
-
 def parse_float(text: str) -> float:
     """Return the number that the text begins with; NaN if it begins with none."""
     found = _NUMBER_START.match(text.lstrip(WHITE_SPACE))

@@ -425,7 +425,6 @@ _ORIGINAL_WORDS = frozenset(
         "Unexpected character",
         "Unexpected EOF",
         "Unresolved alias",
-        "Multiline implicit key",
         "Tab characters cannot be used as indentation",
     },
 )

@@ -13,7 +13,6 @@ from typing import Any
 
 from ruamel.yaml.reader import Reader as _Reader
 from ruamel.yaml.scanner import Scanner as _Scanner
-from ruamel.yaml.tokens import ScalarToken
 
 _LINE_ENDS = "\n\r\0"
 _FIRST_TOKENS = 2
@@ -45,29 +44,25 @@ class Scanner(_Scanner):
     and indentation seriously everywhere.
     """
 
-    key_start: Any = None
-    after_text = False
     after_dash = False
-    after_block = False
-    was_block = False
 
     def scan_to_next_token(self) -> None:
         """Goes on to the next token, over white space, comments and line ends."""
         reader = self.reader
         if reader.index == 0 and reader.peek() == "\ufeff":
             reader.forward()
-        starts_line, after_text, after_dash = reader.column == 0, self.after_text, self.after_dash
-        self.after_text = self.after_dash = False
+        starts_line, after_dash = reader.column == 0, self.after_dash
+        self.after_dash = False
         while True:
             tab = self._skip_blanks()
             if tab is not None and (
                 starts_line or self._starts_line() or (after_dash and self._starts_block())
             ):
-                comment = after_text or self.tokens_taken + len(self.tokens) < _FIRST_TOKENS
+                comment = self.tokens_taken + len(self.tokens) < _FIRST_TOKENS
                 self._refuse_tab(*tab, harmless=_LINE_ENDS + "#" * comment)
             if reader.peek() == "#":
                 self._heed_comment()
-                after_text = after_dash = False
+                after_dash = False
                 while reader.peek() not in _LINE_ENDS:
                     reader.forward()
             if not self.scan_line_break():
@@ -144,24 +139,13 @@ class Scanner(_Scanner):
         start = reader.buffer.rfind("\n", 0, reader.pointer) + 1
         return not reader.buffer[start : reader.pointer].strip(" \t")
 
-    def fetch_plain(self) -> None:
-        """A text without quotes. Whether a key might begin with it is remembered:
-        errors ask for it.
-        """
-        self.after_block, self.was_block = self.was_block, False
-        self.key_start = self.reader.get_mark() if self.allow_simple_key else None
-        super().fetch_plain()
-        self.after_text = True
-
     def fetch_block_entry(self) -> None:
         """Fetch a dash. The text after it on its line is indented by the space between them."""
         super().fetch_block_entry()
         self.after_dash = True
 
     def fetch_block_scalar(self, style: Any) -> None:
-        """A text of lines; remembered, because what falls out of
-        it to the left looks like a key.
-        """
+        """Fetch a text of lines, which begins right of its key."""
         line, column, starts_line = (
             self.reader.line + 1,
             self.reader.column + 1,
@@ -175,7 +159,6 @@ class Scanner(_Scanner):
                 column,
                 "A text of lines must begin right of the key that it belongs to.",
             )
-        self.was_block = True
 
     def scan_block_scalar_indentation(self) -> Any:
         """Scan the indentation of a text of lines: that of its first line that is not blank. No
@@ -197,71 +180,6 @@ class Scanner(_Scanner):
             hint = "A blank line before the first line of this text has more blanks than it."
             raise WrongYaml("Unexpected character", reader.line + 1, reader.column + 1, hint)
         return breaks, reader.column, end_mark
-
-    def fetch_flow_scalar(self, style: Any) -> None:
-        """Fetch a text in quotes, and remember it like others."""
-        self.key_start = self.reader.get_mark() if self.allow_simple_key else None
-        super().fetch_flow_scalar(style)
-
-    def fetch_flow_entry(self) -> None:
-        """Fetch a comma, which outside brackets begins a text."""
-        if self.flow_level:
-            super().fetch_flow_entry()
-        else:
-            self.fetch_plain()
-
-    def stale_possible_simple_keys(self) -> None:
-        """Drop texts that can no longer be a key. Where a key must be, a text of several lines is
-        not one.
-        """
-        reader = self.reader
-        for key in self.possible_simple_keys.values():
-            if key.required and key.line != reader.line:
-                text = self.tokens[-1] if self.tokens else None
-                alone = isinstance(text, ScalarToken) and text.end_mark.line == key.line
-                self._refuse_key(
-                    key.mark, multiline=(alone or self.after_block) and self._at_colon()
-                )
-        super().stale_possible_simple_keys()
-
-    def fetch_value(self) -> None:
-        """Fetch a colon: the text before it is a key, and must be on one line."""
-        start = self.key_start
-        if (
-            start
-            and not self.flow_level
-            and not self.possible_simple_keys
-            and not self.allow_simple_key
-        ):
-            self._refuse_key(start, multiline=True)
-        super().fetch_value()
-
-    def _at_colon(self) -> bool:
-        return self.reader.peek() == ":" and bool(self.check_value())
-
-    def _refuse_key(self, mark: Any, *, multiline: bool) -> None:
-        message = "Multiline implicit key" if multiline else "Unexpected token"
-        hint = "Expected a key and a colon in this line: is it indented as it should be?"
-        raise WrongYaml(message, mark.line + 1, mark.column + 1, hint)
-
-    def scan_plain_spaces(self, indent: Any, start_mark: Any) -> Any:
-        """Return the white space inside a plain text, tabs included; in brackets, too, its next
-        line must be indented.
-        """
-        reader = self.reader
-        line, length = reader.line, 0
-        while reader.peek(length) in " \t":
-            length += 1
-        blanks = reader.prefix(length)
-        reader.forward(length)
-        if reader.peek() not in _LINE_ENDS:
-            return [blanks] if blanks else []
-        chunks = super().scan_plain_spaces(indent, start_mark)
-        if self.flow_level and reader.line > line:
-            self._heed_indentation(
-                "Lines inside brackets must be indented more than the key they belong to."
-            )
-        return chunks
 
     def scan_flow_scalar_breaks(self, double: Any, start_mark: Any) -> Any:
         """Return the line ends inside quotes; the lines after them must be indented like everything

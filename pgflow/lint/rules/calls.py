@@ -254,7 +254,7 @@ class WaitInBody(Rule):
 
 @pgflow.step
 async def publish(text: str) -> None:
-    await pgflow.gate("publish", text)
+    await pgflow.authority.gate("publish", text)
 
 @pgflow.workflow
 async def release(text: str) -> None:
@@ -268,8 +268,8 @@ async def publish(text: str) -> None:
 
 @pgflow.workflow
 async def release(text: str) -> None:
-    verdict = await pgflow.gate("publish", text)
-    if isinstance(verdict, pgflow.Approved):
+    verdict = await pgflow.authority.gate("publish", text)
+    if isinstance(verdict, pgflow.authority.Approved):
         await publish(verdict.value)
 """
 

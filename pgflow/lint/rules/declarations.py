@@ -27,20 +27,20 @@ class EffectWithoutSettle(Rule):
     instead = "declare @NAME.settle, which asks the other side"
     bad = """import pgflow
 
-@pgflow.effect(risk="irreversible")
+@pgflow.effects.effect(risk="irreversible")
 async def announce(text: str) -> str:
     return text
 """
     good = """import pgflow
 
-@pgflow.effect(risk="irreversible")
+@pgflow.effects.effect(risk="irreversible")
 async def announce(text: str) -> str:
     return text
 
 @announce.settle
 async def find_announcement(text: str) -> \
-pgflow.Confirmed[str] | pgflow.Absent | pgflow.StillUnknown:
-    return pgflow.StillUnknown()
+pgflow.effects.Confirmed[str] | pgflow.effects.Absent | pgflow.effects.StillUnknown:
+    return pgflow.effects.StillUnknown()
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
@@ -79,13 +79,13 @@ class CompensableWithoutCompensate(Rule):
     instead = "declare @NAME.compensate, or another risk, or give its saga a planner"
     bad = """import pgflow
 
-@pgflow.effect(risk="compensable")
+@pgflow.effects.effect(risk="compensable")
 async def charge(cents: int) -> str:
     return f"charge of {cents}"
 """
     good = """import pgflow
 
-@pgflow.effect(risk="compensable")
+@pgflow.effects.effect(risk="compensable")
 async def charge(cents: int) -> str:
     return f"charge of {cents}"
 

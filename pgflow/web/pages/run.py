@@ -14,7 +14,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -30,6 +29,7 @@ from pgflow.inspect import (
     DecisionRow,
     EffectRow,
     Listing,
+    NodeState,
     RunDetail,
     UnitRow,
     database_now,
@@ -106,8 +106,8 @@ async def _logs(desk: Desk, run: RunDetail) -> str:
     return desk.logs and logs_of(desk.logs, run.key, await desk.ask(read_trace(run.run_id)))
 
 
-async def _graph(desk: Desk, run: RunDetail) -> dict[str, Any] | None:
-    """Return the graph of a run whose workflow plays one; None for others, and where its drawer
+async def _graph(desk: Desk, run: RunDetail) -> Sequence[NodeState] | None:
+    """Return the nodes of a run whose workflow plays a graph; None for others, and where its drawer
     fails: the rest of the page is needed all the more then.
     """
     drawer = desk.graphs.get(run.workflow)
@@ -117,13 +117,10 @@ async def _graph(desk: Desk, run: RunDetail) -> dict[str, Any] | None:
     progress = replace(progress, told=tuple(desk.clear(said) for said in progress.told))
     draw = partial(drawer, desk.clear(run.input), progress, has_ended=run.status in ENDED)
     try:
-        drawn = await asyncio.to_thread(draw)
+        return await asyncio.to_thread(draw)
     except Exception:
         log.exception("the graph of run %s cannot be drawn", visible(run.key))
         return None
-    if drawn is None:
-        return None
-    return {"svg": Markup(drawn.svg), "nodes": drawn.nodes}  # noqa: S704 - it is escaped
 
 
 def _values(desk: Desk, run: RunDetail) -> list[tuple[str, str, Any]]:

@@ -112,17 +112,6 @@
     listen();
   }
 
-  // A graph that is larger than its window begins where somebody is asked or where work is.
-  function lookAtWork(graph) {
-    const nodes = ["asks", "running", "failed"].map((name) => graph.querySelectorAll(`.is-${name}`));
-    const found = nodes.find((some) => some.length > 0);
-    const at = (found ? found[found.length - 1] : graph.firstElementChild).getBoundingClientRect();
-    const window = graph.getBoundingClientRect();
-    graph.scrollLeft += at.left + at.width / 2 - window.left - window.width / 2;
-    if (found) graph.scrollTop += at.bottom + 16 - window.bottom;
-  }
-
-  document.querySelectorAll(".graph").forEach(lookAtWork);
   if (!seen || !window.EventSource) return;
   document.addEventListener("visibilitychange", look);
   document.addEventListener("selectionchange", () => {

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgflow import Event, Relay
 from pgflow._model.names import is_name
 from pgflow.declare.durable import declared
 from pgflow.errors import NotStorable
+from pgflow.events import Event, Relay
 from pgflow.inspect import ask_async, list_schedules
 from pgflow.webhooks import Endpoint, GitHub, Request, StandardWebhooks, Start, Stripe, Verifier
 from pgflow_cli.look.failures import Mistake

@@ -2,9 +2,8 @@
 
 A *planner* is a ``@decision`` that gets the effect, its reason and the goal of the saga, and
 proposes steps. The proposal is data: names are looked up among the steps that the saga allows, and
-SQL is parsed before it runs (:mod:`pgflow._flow.ledgers.undo_plan.statements`). Steps that cannot
-be undone in turn are refused. One refused step refuses the whole plan.
-:mod:`pgflow._flow.ledgers.undo_plan.run` carries it out.
+arguments must fit their annotations. Steps that cannot be undone in turn are refused. One refused
+step refuses the whole plan. :mod:`pgflow._flow.ledgers.undo_plan.run` carries it out.
 """
 
 from __future__ import annotations
@@ -22,14 +21,8 @@ import psycopg
 import pydantic
 from typing_extensions import TypedDict
 
-from pgflow._db.calls import plan as calls
+from pgflow._db.calls import policy as calls
 from pgflow._db.query import run_async
-from pgflow._flow.ledgers.undo_plan.statements import (
-    Table,
-    UnreadableSql,
-    read_statement,
-    table_named,
-)
 from pgflow._flow.scope import current
 from pgflow._flow.step import AsyncStep, Step
 from pgflow._model.codecs import Codec, codec_for, encode_loosely
@@ -43,18 +36,7 @@ MAX_STEPS = 50
 """A longer plan is refused."""
 
 WITHIN = timedelta(minutes=1)
-"""Longest time of the review of a plan, and of the step that runs a statement of one."""
-
-STATEMENT_LIMIT = timedelta(seconds=50)
-"""Longest time of the server at a statement of a plan: less than the step has, since a cancelled
-client does not stop the server.
-"""
-
-LOCK_LIMIT = timedelta(seconds=20)
-"""Longest wait of a plan's statement for a lock, before it is rolled back and tried again."""
-
-SQL_NAME = "pgflow.sql"
-"""Name of the step that runs a statement of a plan, in the journal and for the policy."""
+"""Longest time of the review of a plan."""
 
 
 @known
@@ -71,19 +53,6 @@ class PlannedCall:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-@known
-@dataclass(frozen=True)
-class PlannedSql:
-    """A step of a plan: one SQL statement that reads and writes nothing but tables which the effect
-    says it writes.
-
-    Attributes:
-        sql: One INSERT, UPDATE, DELETE or MERGE, its tables named with their schema.
-    """
-
-    sql: str
-
-
 @dataclass(frozen=True)
 class UndoRequest:
     """Request to a planner to take an effect back.
@@ -97,7 +66,6 @@ class UndoRequest:
         because: The decision that it rests on; None if it rests on none.
         goal: Purpose of the saga, in its own words.
         steps: Steps that a plan may call: name, signature and purpose of each step.
-        tables: Tables that SQL in a plan may read and write.
     """
 
     effect: str
@@ -108,7 +76,6 @@ class UndoRequest:
     because: Decision[Any] | None
     goal: str | None
     steps: dict[str, str]
-    tables: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -227,12 +194,12 @@ def describe(step: Step[..., Any]) -> str:
 
 
 class PlanRefused(Exception):
-    """A plan, or a statement of one, that is not run."""
+    """A plan that is not run."""
 
 
-def read_plan(value: Any) -> list[PlannedCall | PlannedSql]:
-    """Return the plan from a planner's choice: a list of :class:`PlannedCall` and
-    :class:`PlannedSql`, or of such objects as JSON.
+def read_plan(value: Any) -> list[PlannedCall]:
+    """Return the plan from a planner's choice: a list of :class:`PlannedCall`, or of such objects
+    as JSON.
 
     Raises:
         PlanRefused: The choice is not a plan, or is empty.
@@ -250,26 +217,19 @@ def read_plan(value: Any) -> list[PlannedCall | PlannedSql]:
     return [_read_step(number, step) for number, step in enumerate(steps, 1)]
 
 
-def _read_step(number: int, step: Any) -> PlannedCall | PlannedSql:
+def _read_step(number: int, step: Any) -> PlannedCall:
     match step:
-        case {"sql": str(sql), **others} if not others:
-            return PlannedSql(sql)
         case {"call": str(name), "arguments": dict(arguments), **others} if not others:
             return PlannedCall(name, arguments)
         case {"call": str(name), **others} if not others:
             return PlannedCall(name)
     raise PlanRefused(
-        f"the planner returned an invalid plan: step {number} is neither a call with arguments nor "
-        "sql"
+        f"the planner returned an invalid plan: step {number} is not a call with arguments"
     )
 
 
-def judge(
-    step: PlannedCall | PlannedSql, allowed: dict[str, Step[..., Any]], tables: frozenset[Table]
-) -> Judged:
+def judge(step: PlannedCall, allowed: dict[str, Step[..., Any]]) -> Judged:
     """Judge one step by itself, before the policy."""
-    if isinstance(step, PlannedSql):
-        return _judge_sql(step, tables)
     plain = {"call": step.call, "arguments": step.arguments}
     known = allowed.get(step.call)
     if known is None:
@@ -283,26 +243,6 @@ def judge(
     except NotStorable as error:
         return Judged(plain, str(error))
     return Judged(plain, None)
-
-
-def _judge_sql(step: PlannedSql, tables: frozenset[Table]) -> Judged:
-    try:
-        statement = read_statement(step.sql)
-    except UnreadableSql as error:
-        return Judged({"sql": step.sql}, str(error))
-    strange = statement.writes - tables
-    if strange:
-        return Judged(
-            {"sql": step.sql},
-            f"it writes {', '.join(map(str, sorted(strange)))}, which the effect does not",
-        )
-    strange = statement.reads - tables
-    if strange:
-        return Judged(
-            {"sql": step.sql},
-            f"it reads {', '.join(map(str, sorted(strange)))}, which the effect does not write",
-        )
-    return Judged({"sql": statement.text}, None)
 
 
 def _risk_of(step: Step[..., Any]) -> str:
@@ -319,8 +259,7 @@ def _sum_up(judged: list[Judged]) -> Review:
         if one.refused is not None:
             return Review(
                 judged,
-                f"the plan needs a gate: step {number}, {one.step.get('call', 'sql')}: "
-                f"{one.refused}",
+                f"the plan needs a gate: step {number}, {one.step['call']}: {one.refused}",
             )
     return Review(judged, None)
 
@@ -331,8 +270,6 @@ def _act_of(
     """A step as the policy judges it: name, risk and request; of an app with a codec only what is
     readable of that.
     """
-    if "sql" in step:
-        return SQL_NAME, "compensable", {"$codec": "", "data": ""} if is_sealed else step
     known = allowed.get(step["call"])
     risk, arguments = "irreversible" if known is None else _risk_of(known), step["arguments"]
     if not is_sealed:
@@ -361,17 +298,15 @@ async def _review(
     conn: psycopg.AsyncConnection[Any],
     plan: Any,
     allowed: dict[str, Step[..., Any]],
-    tables: list[str],
 ) -> Review:
     """Judge a plan: each step by itself, then by the policy in force."""
     try:
         steps = read_plan(plan)
     except PlanRefused as error:
         return Review([], str(error))
-    writable = frozenset(map(table_named, tables))
     judged = []
     for step in steps:
-        judged.append(judge(step, allowed, writable))
+        judged.append(judge(step, allowed))
         await asyncio.sleep(0)  # a long plan lets others run, and can be cancelled
     is_sealed = _is_sealed()
     acts = [_act_of(one.step, allowed, is_sealed=is_sealed) for one in judged]
@@ -384,37 +319,6 @@ async def _review(
     )
 
 
-async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[str]) -> int:
-    """Run one statement of a plan. Before the commit, compare the tables that it wrote with those
-    that it may write.
-
-    Returns:
-        How many rows it changed.
-
-    Raises:
-        PlanRefused: It wrote another table as well: nothing of it is done.
-    """
-    await run_async(conn, calls.confine(STATEMENT_LIMIT, LOCK_LIMIT))
-    # Binary: then the server takes one statement and no more.
-    cursor = await conn.execute(text.encode(), binary=True)
-    # What is deferred would write after the look.
-    await conn.execute("set constraints all immediate")
-    written = await run_async(conn, calls.written_tables())
-    strange = {Table(*one) for one in written} - set(map(table_named, tables))
-    if strange:
-        raise PlanRefused(
-            f"the statement has also written {', '.join(map(str, sorted(strange)))}, "
-            "by a trigger, a rule, a view, a cascade or a table that inherits; it was rolled back"
-        )
-    return cursor.rowcount
-
-
-def _inner(fn: Any, name: str) -> AsyncStep[..., Any, Any]:
-    """A transaction of the engine's own."""
-    step: Any = AsyncStep(fn, StepKind.TRANSACTION, name, 1, WITHIN, ())
-    step.isolation, step.provider, step.connection_parameter = None, None, "conn"
-    return step  # type: ignore[no-any-return]
-
-
-REVIEW = _inner(_review, "pgflow.review")
-RUN_SQL = _inner(_run_sql, SQL_NAME)
+REVIEW: Any = AsyncStep(_review, StepKind.TRANSACTION, "pgflow.review", 1, WITHIN, ())
+"""The review of a plan: a transaction of the engine's own."""
+REVIEW.isolation, REVIEW.provider, REVIEW.connection_parameter = None, None, "conn"

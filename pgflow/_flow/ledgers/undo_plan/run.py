@@ -24,20 +24,16 @@ from pgflow._flow.authority.gate import issue as issue_gate
 from pgflow._flow.authority.leave import gate_name, leave_given, terms_of
 from pgflow._flow.ledgers.undo_plan.propose import (
     REVIEW,
-    RUN_SQL,
-    SQL_NAME,
     Judged,
-    PlannedSql,
     Planning,
     Review,
     UndoRequest,
     arguments_of,
     describe,
 )
-from pgflow._flow.ledgers.undo_plan.statements import Table
 from pgflow._flow.scope import WorkflowScope
 from pgflow._model.claims import SagaEntry
-from pgflow._model.codecs import Codec, codec_for
+from pgflow._model.codecs import Codec
 from pgflow._model.decisions import Decision
 from pgflow._model.effects import Risk
 from pgflow._model.kinds import StepKind
@@ -69,10 +65,6 @@ class Undoable(Reversible, Protocol):
     """An effect, as a plan sees it."""
 
     name: str
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """Tables that it declares to write."""
 
     @property
     def risk(self) -> Risk:
@@ -178,16 +170,12 @@ class Attempt:
             for number, one in enumerate(self._steps)
         ]
 
-    @property
-    def _tables(self) -> list[str]:
-        return [str(table) for table in self._effect.tables]
-
     def plan(self) -> Iterator[Call]:
         """Ask the planner, and have its plan judged."""
         execution, planning = self._scope.execution, self._planning
         try:
             proposal = execution.steps.issue(
-                planning.planner.spec(self._scope.app_errors), (self._request(self._tables),), {}
+                planning.planner.spec(self._scope.app_errors), (self._request(),), {}
             )
         except Exception as error:  # noqa: BLE001 - such as an annotation that cannot be read
             raise _Failed(
@@ -203,7 +191,7 @@ class Attempt:
 
     def _review(self, plan: Any) -> Iterator[Call]:
         verdict = self._scope.execution.steps.issue(
-            REVIEW.spec(()), (plan, self._planning.steps, self._tables), {}
+            REVIEW.spec(()), (plan, self._planning.steps), {}
         )
         yield verdict
         try:
@@ -216,7 +204,7 @@ class Attempt:
             refused.outline = review.refused.partition(":")[0]
             raise refused
 
-    def _request(self, tables: list[str]) -> UndoRequest:
+    def _request(self) -> UndoRequest:
         done = self._done
         return UndoRequest(
             self._effect.name,
@@ -227,7 +215,6 @@ class Attempt:
             self._scope.decisions.get(done.decision or ""),
             self._planning.goal,
             {name: describe(step) for name, step in self._planning.steps.items()},
-            tuple(tables),
         )
 
     def ask_leave(self) -> Iterator[Call]:
@@ -237,8 +224,8 @@ class Attempt:
         for number, one in enumerate(self._steps, 1):
             if one.needs is None:
                 continue
-            name = one.step.get("call", SQL_NAME)
-            what = f"step {number} of the plan, {one.step.get('call', 'sql')},"
+            name = one.step["call"]
+            what = f"step {number} of the plan, {name},"
             try:
                 terms = terms_of(one.needs["terms"], self.decision.id)
                 asked = Asked(gate_name(name), *self._asked_of(one.step), terms)
@@ -252,8 +239,7 @@ class Attempt:
                 raise _Failed(f"{what} was not approved", error) from None
             self._leave[number] = Leave(gate.key, None, gate.edit or gate.request, verdict)
             if gate.edit:
-                edit = json.loads(gate.edit)
-                step = edit if "sql" in one.step else {**one.step, "arguments": edit}
+                step = {**one.step, "arguments": json.loads(gate.edit)}
                 self._steps[number - 1] = replace(one, step=step)
                 edited = True
         if edited:
@@ -264,8 +250,6 @@ class Attempt:
         """Return the request of the gate of a step, as JSON and as a value, and the type of an
         edit.
         """
-        if "sql" in step:
-            return json.dumps(step, ensure_ascii=False), None, codec_for(PlannedSql, "an edit")
         known: Any = self._planning.steps.get(step["call"])
         if known is None:
             raise LookupError("the saga does not allow it any more")
@@ -280,7 +264,7 @@ class Attempt:
         """Run the steps, one after the other, until one is not confirmed."""
         assert self.decision is not None
         for number, one in enumerate(self._steps, 1):
-            what = f"step {number} of the plan, {one.step.get('call', 'sql')},"
+            what = f"step {number} of the plan, {one.step['call']},"
             leave = self._leave.get(number)
             try:
                 if leave is not None and leave.is_done and not self._is_effect(one.step):
@@ -309,15 +293,11 @@ class Attempt:
             raise _Failed("every step is done, which could not be recorded", error) from None
 
     def _is_effect(self, step: dict[str, Any]) -> bool:
-        known = self._planning.steps.get(step.get("call", ""))
+        known = self._planning.steps.get(step["call"])
         return known is not None and known.effect == StepKind.EFFECT
 
     def _issue(self, step: dict[str, Any], rests_on: Resting, leave: Leave | None) -> StepCall:
         execution = self._scope.execution
-        if "sql" in step:
-            return execution.steps.issue(
-                RUN_SQL.spec(()), (step["sql"], self._tables), {}, rests_on, is_undo=True
-            )
         known: Any = self._planning.steps.get(step["call"])
         if known is None:
             raise LookupError("the saga does not allow it any more")

@@ -78,7 +78,7 @@ class Acting:
             return done
 
         undone = [one for one in reversed(self.acts) if one.compensation]
-        effect = pgflow.effect(
+        effect = pgflow.effects.effect(
             risk="compensable" if undone else "irreversible",
             keyed=False,
             name=key,
@@ -116,7 +116,7 @@ class Acting:
         async def put(folder: str, parcel: Parcel) -> Delivered:
             return await asyncio.to_thread(deliver, tree, folders, folder, parcel)
 
-        act = pgflow.effect(
+        act = pgflow.effects.effect(
             risk="compensable" if effect.compensation else "reversible",
             raises=[DeliveryRefused],
             dedup_window=REMEMBERED,

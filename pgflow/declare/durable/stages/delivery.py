@@ -27,7 +27,7 @@ class DeliveryRefused(Exception):
     """Files cannot be delivered there; the message says why."""
 
 
-pgflow.register_errors(DeliveryRefused)
+pgflow.extensions.register_errors(DeliveryRefused)
 
 
 class Parcel(BaseModel):
