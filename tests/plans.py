@@ -434,17 +434,17 @@ def batch(
         else ["c", "step", "null", '[[10, "s", "step", "2", null]]', 0, None]
     )
     document: dict[str, Any] = {
-        "w": holder(runs[0]),
-        "r": [[run, run * 1000 + 7, seq] for run in runs],
-        "u": [[run, seq + 1, 9, *rest, run * 1000 + 7] for run in runs],
+        "worker": holder(runs[0]),
+        "runs": [[run, run * 1000 + 7, seq] for run in runs],
+        "units": [[run, seq + 1, 9, *rest, run * 1000 + 7] for run in runs],
     }
     if ends:
-        document["o"] = [
+        document["ends"] = [
             [run, "completed", None, "null", None, run, run * 1000 + 7] for run in runs
         ]
-        document["f"] = runs
+        document["kin"] = runs
     if question:
-        document["x"] = [
+        document["questions"] = [
             {"run": run, "token": run * 1000 + 7, "chain": run, "seq": seq + 1, **question(run)}
             for run in runs
         ]
@@ -473,7 +473,7 @@ def asking(ids: Ids, first: int, count: int) -> str:
         return {"admits": [{"call": 10, "name": "ask", "amounts": {"usd": "1"}}], "idle": False}
 
     told = json.loads(batch(ids, first, count, seq=2, question=question))
-    told["p"] = [[run, 2] for run, *_ in told["r"]]
+    told["draws"] = [[run, 2] for run, *_ in told["runs"]]
     return json.dumps(told)
 
 
@@ -481,16 +481,16 @@ def spending(ids: Ids, first: int, count: int) -> str:
     """Return a document in which calls of so many leased runs are over, with what they cost."""
     told = json.loads(batch(ids, first, count, seq=3))
     cost = json.dumps({"call": 2, "amounts": {"usd": "0.5"}})
-    told["u"] = [
+    told["units"] = [
         row
-        for run, seq, _, *rest in told["u"]
+        for run, seq, _, *rest in told["units"]
         for row in (
             [run, seq - 1, 0, "M", "ask", cost, None, 0, None, run * 1000 + 7],
             [run, seq, 2, *rest],
         )
     ]
-    told["r"] = [[run, token, 2] for run, token, _ in told["r"]]
-    told["p"] = [[run, 2] for run, *_ in told["r"]]
+    told["runs"] = [[run, token, 2] for run, token, _ in told["runs"]]
+    told["draws"] = [[run, 2] for run, *_ in told["runs"]]
     return json.dumps(told)
 
 
@@ -552,10 +552,10 @@ def end_of_child(ids: Ids, **more: int) -> str:
     """The batch that ends it."""
     run_id = ids.ready + 1002
     batch = {
-        "r": [[run_id, 5, 0]],
-        "u": [],
-        "o": [[run_id, "completed", None, "null", None, run_id, 5]],
-        "f": [run_id],
+        "runs": [[run_id, 5, 0]],
+        "units": [],
+        "ends": [[run_id, "completed", None, "null", None, run_id, 5]],
+        "kin": [run_id],
     }
     return json.dumps(batch | more)
 
@@ -723,7 +723,7 @@ CASES = [
     Case(
         "end of a child whose parent the same worker holds",
         "select pgflow.commit_units(%s::jsonb)",
-        lambda ids: (end_of_child(ids, w=1),),
+        lambda ids: (end_of_child(ids, worker=1),),
         110,
         uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey "
         "step_beat_pkey unit_pkey",

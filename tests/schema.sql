@@ -2396,7 +2396,7 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 94e27e9714a0bfc9a180caeee3fc9d4d
+  md5 44ea190ad6b1e8daeac40e7b1aa23d94
 
 function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- True if a role, or the caller, is a database role or a member of it
@@ -2426,12 +2426,17 @@ function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAUL
   md5 504fb3dc12cbf281a8e64ecb9965e521
   grant execute to pgflow_worker
 
+function pgflow.admission_rows_(list jsonb) returns TABLE(n integer, call integer, name text, pool text, amounts jsonb, hard boolean, licence jsonb), owner pgflow_owner
+  -- Objects of the protocol as columns: requests for admission to pools
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.admit_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Admits the calls that runs of a batch ask for, or refuses them, one after the other: of each position the last seq then, and its units. The pools are locked
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 808a78ecbdb964302270f83685291afc
+  md5 49167d2788573300b3600ca837f8d245
 
 function pgflow.adopt_children_(origin bigint, cut integer, heir pgflow.run, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Hands to a run the children of the dropped part that have completed, with their results, or still go on; answers its last seq
@@ -2496,8 +2501,7 @@ function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT ans
   -- Answers the questions of the runs of a batch and changes their places, within commit_units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 a04340fb0c0826ab60fd2923531a9813
+  md5 06e04d1e605ce7c24569d9086ea4c92b
 
 function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
   -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles. For a role of pgflow_speaker, which speaks for the users of an application, both are its word; all others answer as the role of their session, and act as roles that it is a member of (PF021). That role is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
@@ -2507,6 +2511,25 @@ function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT N
   md5 1b035552b9c1c2e032b8fc435af5e35a
   grant execute to pgflow_approver
   grant execute to pgflow_speaker
+
+function pgflow.answer_kind_(kind text, questions jsonb, present integer[], looking integer[], quiet integer[], mailed integer[], pausing integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_news boolean, place text, to_wake bigint[], lanes integer[], more jsonb), owner pgflow_owner
+  -- Answers to one kind of thing that questions of a batch ask for, by position: units, news that keeps a run from parking, and changes of place
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 d5a0d48b2d77403d8af23da02fd7d5d1
+
+function pgflow.answer_news_(kind text, questions jsonb, looking integer[], quiet integer[], mailed integer[], pausing integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_news boolean, place text, to_wake bigint[], lanes integer[], more jsonb), owner pgflow_owner
+  -- Answers to one of the rarer kinds: force, locks, verdicts, updates and pauses
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 6d90ff4e51f21b404824d5e9fc0d1d9e
+
+function pgflow.answered_rows_(list jsonb) returns TABLE(n integer, seq integer, call integer, kind "char", name text, payload json, due timestamp with time zone), owner pgflow_owner
+  -- Rows of the protocol as columns: units that the database has decided and appended
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.answerer_(name text) returns text, owner pgflow_owner
   -- The name of the approver: by default the role of the session
@@ -2543,14 +2566,14 @@ function pgflow.ask_flow_(INOUT f pgflow.flow_frame, worker_id integer, token bi
   -- Commits units with a question, and folds both into the frame
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7f6b2ffb4d21b7fdfbbbaca5e7ed2200
+  md5 501d857f0059343868081e7ffde78f7c
 
 function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 26b0658287347771fd118733b093dabe
+  md5 b1e4d195a1374b9f92e4dd4d3321f5ce
 
 function pgflow.ask_lock_(me bigint, chain bigint, call integer, key text, is_shared boolean, ttl interval, within bigint[], t timestamp with time zone, OUT fence bigint, OUT refused text, OUT is_new boolean, OUT to_wake bigint[]) returns record, owner pgflow_owner
   -- Asks for a lock: returns its fence if it is won at once, or the reason of a refusal; else the run waits in the queue, perhaps already since before (is_new)
@@ -2564,7 +2587,7 @@ function pgflow.ask_locks_(questions jsonb, positions integer[], seqs integer[],
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 968a60340116583e45ff0d00d480a499
+  md5 32fb1308b30004881b81c2933b3b1461
 
 function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Sets a variable, if there is one
@@ -2591,7 +2614,7 @@ function pgflow.await_events_(questions jsonb, positions integer[], units jsonb[
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 5960e0681c1f0420a0ad7f40074fa092
+  md5 909e1f7f833b95997cc7988e78c61437
 
 function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   -- True if a run must not begin yet: it replaces another, or has a batch, that has not ended
@@ -2606,6 +2629,12 @@ function pgflow.backfill_schedule(name text, slots timestamp with time zone[], o
   set jit=off
   md5 8b971de441e0a66d94c7d027e120d1d2
   grant execute to pgflow_operator
+
+function pgflow.bad_runs_(batch jsonb) returns jsonb, owner pgflow_owner
+  -- Runs that a batch may not commit, [[run, verdict], ...], by the leases that it has locked; null = none
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 73ec363bd61684e131aedd2d0cf3bb32
 
 function pgflow.balance_effects_() returns TABLE(run_id bigint, opened bigint, confirmed bigint, failed bigint, unknown bigint, accepted bigint, open bigint), owner pgflow_owner
   -- Effects of each run: the number intended, and the state of each
@@ -2680,21 +2709,21 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 63dbd1bb70393272952517e6c5107497
+  md5 24bdddb62956501a901c4361c536a0ff
 
 function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Starts watching the beats of effects that a commit accepts, or accepts again, and stops for those that it closes
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 553caea65d37e26aa44dd413c544d97f
+  md5 8bf0d3e7183bc0472d138ebce88344b6
 
 function pgflow.book_obligations_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps what is owed equal to the obligations that the code opens and closes by the units of a commit
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 de4cf85936056b124ca22ddd941382c4
+  md5 8cc8f9a84acbb53f245f25508f57ca18
 
 function pgflow.bound_names_(workflow text) returns void, owner pgflow_owner
   -- Refuses (PF003) a new name that no worker has ever had, where too many are there: they are kept for ever
@@ -2729,6 +2758,11 @@ function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) 
   set search_path=pg_catalog, pg_temp
   md5 eebe5777c99ad35f49009fe7f450ba0b
 
+function pgflow.call_rows_(list jsonb) returns TABLE(call integer), owner pgflow_owner
+  -- Rows of the protocol as columns: calls
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.caller_() returns name, owner pgflow_owner
   -- Role whose rights the caller of a function has that runs with its owner's: in a step the definer of its workflow, else the one it has set, else that of the session
   sql stable
@@ -2755,6 +2789,12 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.cancel_unwanted_(questions jsonb, positions integer[]) returns bigint[], owner pgflow_owner
+  -- Cancels the children that runs of a batch have given up; answers their chains
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 576130667ae1a1ea5a4fd0e1cdef8ee3
 
 function pgflow.carried_children_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Children that a run may ask for and be given: [[call, workflow, input as text, key unless it was made up, chain], ...]; null = none
@@ -3167,14 +3207,19 @@ function pgflow.child_is_undone_(origin bigint, cut integer, call integer) retur
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 d882b768aeecfb91801e5fd6acb7dd19
+  md5 c25f61e92e5cbf7eed9b91fa559dcab7
+
+function pgflow.child_rows_(list jsonb) returns TABLE(n integer, child jsonb, call integer, workflow text, queue text, input json, key text, priority integer, run_at timestamp with time zone, timeout interval, labels jsonb, metadata jsonb, close_policy "char", version text, pool text, budget jsonb), owner pgflow_owner
+  -- Rows of the protocol as columns: children to start
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.child_saga_(parent bigint, child bigint) returns jsonb, owner pgflow_owner
   -- Effects of a child that has completed which its parent must take back if it fails: {of: root of the parent, effects: [[name, key, code, request, result, reference], ...]}; null = none
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fe9a8a72281066fe2daa37d051ce075f
+  md5 38f23dbbcbbf2bd86d5011bde20ce483
 
 function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[]) returns bigint[], owner pgflow_owner
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one group of suspects
@@ -3268,6 +3313,11 @@ function pgflow.closes_circle_(ticket bigint) returns boolean, owner pgflow_owne
   set enable_seqscan=off
   md5 000a2c09be58e97180b63c6d4354bcb0
 
+function pgflow.code_rows_(list jsonb) returns TABLE(code jsonb, workflow text, version text, code_hash text, is_pinned boolean, alias_of text, patches jsonb, signals jsonb, defaults json), owner pgflow_owner
+  -- Rows of the protocol as columns: code of workflows, as workers and apps declare it
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.collect_(me bigint, workflow text, lane integer, input json, start_id uuid, most integer) returns boolean, owner pgflow_owner
   -- Adds the items of a start to a run that collects; false if it takes no more, null if a run has them already. One that is full, or has no room for them, begins at once. PF002: it is a run of another workflow
   plpgsql volatile
@@ -3285,7 +3335,7 @@ function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a048c408cfbeb3958cbdcbfedab8ec3d
+  md5 df07379ff93343c1f53d1bfbce9a75da
   grant execute to pgflow_worker
 
 function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint, worker_id integer DEFAULT NULL::integer) returns text, owner pgflow_owner
@@ -3304,7 +3354,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 806b101e883030ef3314fac8f1d8995d
+  md5 06cdfa38c0151d0cf708269287c927de
   grant execute to pgflow_worker
 
 function pgflow.compare_evidence_(e pgflow.evidence) returns TABLE(finding text, detail text), owner pgflow_owner
@@ -3338,17 +3388,17 @@ function pgflow.conflict_(key text, chain bigint, workflow text, input json, def
   set search_path=pg_catalog, pg_temp
   md5 f8cbc94e026f05ea7018002656188875
 
-function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
+function pgflow.continue_(question jsonb, seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1e47cbc39b2b6b50c56d83977d966a64
+  md5 260bc2e77add15388fbf96ca9c827d5b
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 cb1344c7700365a2480b92512624bace
+  md5 1fc48ae2c5f79900ac450aa18065098f
 
 function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs bigint, OUT completed bigint, OUT failed bigint, OUT cancelled bigint, OUT is_whole boolean) returns record, owner pgflow_owner
   -- Number of the members of a batch, and how many of them have ended in which way; is_whole: all are named. PF001: no run that has a batch has the key
@@ -3427,7 +3477,7 @@ function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgf
   -- The seq before the first unit of a step's last call, of its last failed or refused one if there is one
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 58cd8fea7f7869686cc3b5d4f69c26bc
+  md5 776aa74397e78e9fae5842d90d2777e6
 
 function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the step that failed last (of a run of a file: first), or before the first effect that was taken back for it, and before each lock in whose block it would be; null = no step has failed
@@ -3470,7 +3520,7 @@ function pgflow.declare_app(declared jsonb) returns text[], owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 484efb92b806120c50cfebc10b4207e9
+  md5 75f63b432166452bff4dc7a5d49d3faa
   grant execute to pgflow_declarer
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3558,6 +3608,11 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.delivery_rows_(list json) returns TABLE(event_id bigint, outcome text, error text, delay interval), owner pgflow_owner
+  -- Rows of the protocol as columns: outcomes of deliveries by a relay
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.discharge(obligation_key text, evidence json DEFAULT NULL::json, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Closes an obligation: it was done, as the evidence shows. Also closes the debt of an effect that is uncompensated: somebody has taken it back. PF001 if nothing that is owed has the key
   plpgsql volatile security definer
@@ -3573,6 +3628,11 @@ function pgflow.discharge_(me bigint, call integer, verdict text, why text, said
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 aa1f104e0416220b3b04b9b1797e7b7e
+
+function pgflow.draw_rows_(list jsonb) returns TABLE(run_id bigint, call integer), owner pgflow_owner
+  -- Rows of the protocol as columns: calls whose reservations in pools are returned
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.draw_workflow(workflow text, version integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- A version of a workflow in SQL, the current one if none is named, as a picture in the language of Mermaid. PF001 if there is none, PF021 if you may not see it
@@ -3694,7 +3754,7 @@ function pgflow.effects_after_(run_id bigint, cut integer) returns TABLE(seq int
   -- The effects that a journal intends after a cut, each with what became of it (open, confirmed, failed), whether it helps to take another back, whether it was taken back there or in a later generation, whether the run that this one was forked from did it, and where
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 26cec533ab45ca11c1e7491ece2cee4f
+  md5 a36ceddd07d991970bcc6dcb6ddabddb
 
 function pgflow.emit_drafts(run_id bigint, token bigint, call integer, try text, after_seq integer, first_n integer, emitted jsonb) returns boolean, owner pgflow_owner
   -- A running step emits values, [[stream, value as text], ...], that count once it has completed; false if the lease is lost
@@ -3714,7 +3774,14 @@ function pgflow.end_flow_(f pgflow.flow_frame, worker_id integer, token bigint, 
   -- Ends a run of a workflow in SQL
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 26d601b60ed39f525bc9f72d1c296066
+  md5 e659fe6dedeaf0891d97d942ef6966eb
+
+function pgflow.end_forced_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, to_wake bigint[]), owner pgflow_owner
+  -- Ends the runs of a batch that a cancel by force waits for: their positions, and the chains to wake
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 8b04cd4c24086b60fcb76b697c6bf9d0
 
 function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Gives back all that runs hold, and takes them out of every queue, as they end; answers the chains to wake
@@ -3722,6 +3789,18 @@ function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 d7c09267e2eb3c605ee4062b327b8d1a
+
+function pgflow.end_rows_(list jsonb) returns TABLE(run_id bigint, status text, reason text, output json, error json, chain_id bigint, token bigint, apart integer), owner pgflow_owner
+  -- Rows of the protocol as columns: ends of runs
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.end_runs_(batch jsonb, payloads json[], t timestamp with time zone, OUT to_wake bigint[], OUT told jsonb) returns record, owner pgflow_owner
+  -- Ends the runs of a batch: answers the chains to wake, and the results for parents that the same worker holds
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 7eeeaa538d19e0fb9f9e98a3b549bf6a
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended and so takes no mail; null while it is open
@@ -3734,6 +3813,11 @@ function pgflow.error_of_(node pgflow.flow_node, began timestamp with time zone,
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 a0970b9fd5c5e7b2c24753b6e02e8df6
+
+function pgflow.event_rows_(list jsonb) returns TABLE(call integer, name text, topic text, match jsonb, key text, after bigint), owner pgflow_owner
+  -- Rows of the protocol as columns: waits for events, which come as signals of a name of their own
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.evidence_hash_(kind text, key text) returns bytea, owner pgflow_owner
   -- Hash, behind 05, of the row of a kind that has this key; null if there is none
@@ -3766,7 +3850,7 @@ function pgflow.expire_gates_(questions jsonb, positions integer[], t timestamp 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 7d4f78002e105e90441ece2dba97ba25
+  md5 1969ed639391a4eecebdda4ab7072df4
 
 function pgflow.expire_lines_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs that have stood in a line for too long without beginning
@@ -3820,7 +3904,7 @@ function pgflow.fence_step(run_id bigint, token bigint, call integer, units json
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 93cf796f3250e163293c02238b69465b
+  md5 5ff649fef8e0b18f9299c32f22b0afec
   grant execute to pgflow_worker
 
 function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole boolean DEFAULT true, tenant text DEFAULT ''::text) returns void, owner pgflow_owner
@@ -4428,6 +4512,11 @@ function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT 
   grant execute to pgflow_speaker
   grant execute to pgflow_worker
 
+function pgflow.gate_rows_(list jsonb) returns TABLE(n integer, call integer, name text, key text, request json, hash text, approvers jsonb, quorum jsonb, timeout jsonb, on_timeout text, escalate jsonb, needs_value jsonb, decision text, shape jsonb), owner pgflow_owner
+  -- Objects of the protocol as columns: gates to ask
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.get_documents(collection text, paths json, refresh boolean DEFAULT false) returns TABLE(path text[], value text, created_us bigint, updated_us bigint), owner pgflow_owner
   -- Documents of these paths, given as an array of arrays, as far as they are there. With refresh, the time to live of each begins anew
   plpgsql volatile security definer
@@ -4473,14 +4562,19 @@ function pgflow.hand_on_debts_(me bigint, cut integer, said text, why text, t ti
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fc6b93a79899bdd160f30377276f5bae
+  md5 cbf325fd0976c17e6463ed5cf318b3b9
 
 function pgflow.hand_on_saga_(me bigint, chain bigint, generation integer, entries jsonb, of_children jsonb) returns void, owner pgflow_owner
   -- Hands effects of a run, [[call, place of its code], ...], and those of its children, by key, on to the next generation of its chain
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 3fae48fdea947dd1d7f9b1e72cf22e7e
+  md5 f47e9645acbaf0d9d4f712a7bb456286
+
+function pgflow.handed_rows_(list jsonb) returns TABLE(call integer, code text), owner pgflow_owner
+  -- Rows of the protocol as columns: effects of a run that its next generation takes back if it fails
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.has_done_(chain bigint) returns boolean, owner pgflow_owner
   -- True if a run, or a child of it, has done effects, or may have, that were not taken back
@@ -4553,7 +4647,7 @@ function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9485781f0c9eb25af2d0f672f187f04d
+  md5 2775df4520ddad415eecb88475026b52
 
 function pgflow.hear_late_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Takes the words on obligations that were sent to runs that have ended meanwhile; runs with another writer are left to the next wake
@@ -4566,7 +4660,7 @@ function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, 
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5eb4781f821dab7fba88e51aa166dc92
+  md5 7c5e630fcb4805ca1873f9a261032c88
 
 function pgflow.held_locks_(f pgflow.flow_frame) returns TABLE(node text, call integer, key text, fence bigint), owner pgflow_owner
   -- Locks that a run in SQL holds, by the nodes that took them
@@ -4580,11 +4674,11 @@ function pgflow.heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pg
   set search_path=pg_catalog, pg_temp
   md5 f3dc0ea76e8c9635fb4881671ccf9bd6
 
-function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Lease -> held
+function pgflow.hold_(run bigint, seq integer, t timestamp with time zone, why jsonb, noted jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
+  -- Lease -> held, for a reason as a question has it, perhaps with another detail
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7d32a4914c80e846f1c1889ec3fa6ec8
+  md5 22b33de8ae9ccc43595df0b60ed6962b
 
 function pgflow.hold_relay(name text, token bigint, lease_seconds double precision) returns boolean, owner pgflow_owner
   -- Prolongs the lease of a relay; false if another has it
@@ -4593,6 +4687,11 @@ function pgflow.hold_relay(name text, token bigint, lease_seconds double precisi
   set jit=off
   md5 160f8b5df8f3a88880c4d74e2ffce6f0
   grant execute to pgflow_worker
+
+function pgflow.hold_rows_(list jsonb) returns TABLE(call integer, key text, fence bigint, is_given_back boolean), owner pgflow_owner
+  -- Rows of the protocol as columns: blocks that hold locks
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.hold_still_(child bigint) returns bigint, owner pgflow_owner
   -- Locks an open run where it is, a lease too, so that it ends neither meanwhile nor unheard; null = it has ended
@@ -4641,11 +4740,22 @@ function pgflow.insert_run_(tenant text, key text, workflow text, queue text, ve
   set search_path=pg_catalog, pg_temp
   md5 063acd30d1c16e9175818e715b7e7cc3
 
-function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
-  -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
+function pgflow.intend_(me bigint, token bigint, intents jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb, OUT terms jsonb) returns record, owner pgflow_owner
+  -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through, terms = those of the gates at which leave is asked
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a827b52adcf320c6c596dd7ffd4bd6b1
+  md5 f8f2065f4f4d570524d47ebdce86b1d0
+
+function pgflow.intend_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, more jsonb), owner pgflow_owner
+  -- Records the intents and further attempts of a batch: of each position the last seq then, its units, and what the policy does not let through
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 60e2d07b4122e5919fa1c5d1bb8e2e05
+
+function pgflow.intent_rows_(list jsonb) returns TABLE(call integer, name text, key text, args_hash bigint, ordinal jsonb, request text, risk text, code text, is_keyed boolean, decision text, compensates text, reads jsonb, ground "char", seconds interval, expects text, notice jsonb, is_undo boolean, leave text), owner pgflow_owner
+  -- Objects of the protocol as columns: requests for leave to attempt effects
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.intern_lane_(queue text, workflow text, version text, is_start boolean DEFAULT false) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new; for a start, refused (PF003) if names that no worker knows are too many
@@ -4658,6 +4768,11 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
+
+function pgflow.is_asked_(kind text, questions jsonb, has_mail boolean, is_pausing boolean) returns boolean, owner pgflow_owner
+  -- True if questions need answers of a kind
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.is_batch_due_(b pgflow.batch) returns boolean, owner pgflow_owner
   -- True if a poll finds that a member has ended, or all
@@ -4907,6 +5022,12 @@ function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns 
   set search_path=pg_catalog, pg_temp
   md5 67e10f97f26a494f90d3ab886236718c
 
+function pgflow.leave_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, place text, to_wake bigint[], lanes integer[]), owner pgflow_owner
+  -- Holds runs of a batch, or ends them as the next generations of their chains: of each its new place, and whom to wake
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 2a3386d1631553600814ceca3da0dd6d
+
 function pgflow.leave_block_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, chain bigint, try integer, OUT wake jsonb) returns record, owner pgflow_owner
   -- Goes on with the handler of a block that has failed, once what was done in it is taken back
   plpgsql volatile
@@ -4919,11 +5040,11 @@ function pgflow.leave_code_(worker_id integer, t timestamp with time zone) retur
   set search_path=pg_catalog, pg_temp
   md5 05f5df1cffc5c2a4d0dd12097c851032
 
-function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
+function pgflow.leave_keys_(run bigint, children jsonb) returns void, owner pgflow_owner
   -- Gives back keys that this transaction has taken for children that will not be
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c5ae4098cfb014c11690361276b9eb04
+  md5 549f705b3a510b1d41ccbaa638571c88
 
 function pgflow.leave_line_(queue text, max integer) returns integer[], owner pgflow_owner
   -- Moves runs from the line of a queue to ready, except those that are locked; returns their lanes
@@ -4990,7 +5111,7 @@ function pgflow.left_done_(me bigint) returns TABLE(call integer, name text, key
   sql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 90310c11748b0cccf116fba03d71dbc2
+  md5 568cc4e3b2677897ff94e0f5573672a3
 
 function pgflow.left_locks_(run_id bigint, cut integer, is_fork boolean) returns TABLE(seq integer, key text, given_back_at integer), owner pgflow_owner
   -- Locks in whose blocks a cut stands, and that the run which goes on from there would not hold
@@ -5011,6 +5132,12 @@ function pgflow.let_go_(INOUT f pgflow.flow_frame, worker_id integer, token bigi
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 268e99e2e8f50080cad030b38d2669ac
+
+function pgflow.licensed_hash_(starts json) returns bigint, owner pgflow_owner
+  -- Hash of the arguments in the first licence of a unit
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 8d04503c6a32156f6fc22b9bc150c845
 
 function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone, passing boolean) returns bigint[], owner pgflow_owner
   -- The first runs of a key, locked, except those that are being paused or cancelled; or the first that may pass those that have its turn. Its caller says what the planner may do
@@ -5100,12 +5227,23 @@ function pgflow.lock_flow(workflow text) returns void, owner pgflow_owner
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
+function pgflow.lock_leases_(batch jsonb, careful boolean) returns boolean, owner pgflow_owner
+  -- Keeps the leases of a batch where they are, by the lock of their worker or one by one; true if it has all of them
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 02179207a38e113255cbcf7800118dca
+
 function pgflow.lock_pools_(names text[]) returns void, owner pgflow_owner
   -- Locks pools in the order of their names
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 9bc64cb2eb987ea5dbc3a9032a3f7052
+
+function pgflow.lock_rows_(list jsonb) returns TABLE(n integer, call integer, key text, is_shared boolean, ttl interval, seq integer, within bigint[]), owner pgflow_owner
+  -- Rows of the protocol as columns: waits for locks
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.lock_unbegun_(me bigint) returns text, owner pgflow_owner
   -- Locks the place of a run that has not been claimed or paused, and returns which it is; null if it has begun
@@ -5124,7 +5262,7 @@ function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e0be8e473979f4df7ce7c6e80be2b938
+  md5 865d1fc16cd493cb75c72d83fd18c9e5
 
 function pgflow.look_at_schedule_(s pgflow.schedule, t timestamp with time zone, OUT fired integer, OUT lanes integer[], OUT cancelled bigint[], OUT trouble text) returns record, owner pgflow_owner
   -- Decides the slots of a schedule that are due: starts runs, cancels those before, buffers, or lets them pass
@@ -5139,6 +5277,13 @@ function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has
   set jit=off
   md5 556b85f7a68b5ccdce4794ea829c3101
   grant execute to pgflow_worker
+
+function pgflow.mailed_(questions jsonb, positions integer[]) returns integer[], owner pgflow_owner
+  -- Positions of the runs of a batch whose mailboxes are not empty
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 890cb5b102baa3bab64d8f602f6cc03e
 
 function pgflow.make_anchors_() returns void, owner pgflow_owner
   -- Makes the tables whose shards are touched, on the coordinator of Citus
@@ -5347,12 +5492,12 @@ function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by
   set search_path=pg_catalog, pg_temp
   md5 4fe7e2903d9ea313facbfa8179d71707
 
-function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
-  -- Marks the messages that a run could not take, and lists their numbers in the reason of the hold
+function pgflow.note_refused_(chain bigint, refused jsonb, why jsonb) returns jsonb, owner pgflow_owner
+  -- Marks the messages that a run could not take; answers the detail of its hold with the number of the one it names
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8868c16c743cf64aaf11977be86c838e
+  md5 894dd2efb4e801d67aea86b322b0a49e
 
 function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by text) returns void, owner pgflow_owner
   -- Records the author and the reason of a command to a relay
@@ -5433,7 +5578,7 @@ function pgflow.offer_updates_(questions jsonb, positions integer[]) returns TAB
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 fc1cf5fd8086455c5ec5579700a38e55
+  md5 438a06b0ed0b86c3c88f323605576912
 
 function pgflow.on_batch_failure(batch text, workflow text, input json DEFAULT '{}'::json, queue text DEFAULT 'default'::text, tenant text DEFAULT ''::text) returns void, owner pgflow_owner
   -- Has a run of this workflow begin with the first failure in a batch, once: its key is that of the batch with /failed behind it, and its labels batch and failed name the batch and the member. PF001: no run that has a batch has the key; PF002: the batch begins another; PF003: no run can have this input; PF006: the batch is over
@@ -5562,20 +5707,20 @@ function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 24e57fcb1f876a292a5e106960f09d91
+  md5 fddfed92b484d1755cf5ce8edd83c76b
 
 function pgflow.park_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Has runs that park wait for their gates, and for the end of the time of these
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 f33247e5ef703c8d1f2f11a740cad924
+  md5 2f252273b1d95d6c2849328ccdadc5f4
 
 function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, what text, name text, taken_back_at integer), owner pgflow_owner
   -- Effects before a cut, and children started before it, whose compensation began after it: no run may go on from there as if they were done
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 4d0796e6743162277324cf87614a29c0
+  md5 a5784404ef8dd2a07ddde92f46ae869f
 
 function pgflow.pass_time_(queue text) returns boolean, owner pgflow_owner
   -- Lets the next timer of a test be due; false if there is none
@@ -5601,11 +5746,11 @@ function pgflow.path_of_(me bigint) returns json, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 92b2293d13f69f64afd5f9d2e7ba5240
 
-function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+function pgflow.pause_(run bigint, chain bigint, token bigint, seq integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Takes the requests to pause, records who asked and why, and holds the run
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 db4edf2fe7dd4bcd3a4506b423c78f35
+  md5 a76bfc463099e7ed8f1093f9a48dda27
 
 function pgflow.pause_queue(queue text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Stops claims from a queue; what runs goes on; who says so, and why, is kept with it
@@ -5688,7 +5833,7 @@ function pgflow.play_test_(workflow text, input json, signals jsonb, children js
   -- Plays a run of a test, and says how it went
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1fc9ae02f04e38a378aa5a14e8adcfb8
+  md5 4d59a6cc55ed82726e2058fa239cf62d
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
   -- The sweep of every worker: events that runs wait for, expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
@@ -5797,7 +5942,7 @@ function pgflow.put_code_(codes jsonb) returns void, owner pgflow_owner
   -- Makes rows of code known, as register_code takes them
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 30a68a2840a7f621aa410bb65ecc20bf
+  md5 7485198e10d335f39fcc09846ab6554a
 
 function pgflow.put_documents(documents json) returns integer, owner pgflow_owner
   -- Writes documents, given as an array of {collection, path, value, ttl_ms, once}: all of them or none. One with once = true leaves what is there. Answers how many it has written
@@ -5822,11 +5967,11 @@ function pgflow.put_schedule_(name text, workflow text, spec jsonb, queue text, 
   md5 c2e7007baddf3c94035582239d7fa39a
 
 function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_owner
-  -- Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, call, seq, error], ...]
+  -- Puts messages back into their mailboxes that were recorded and that the code could not take
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e72891a30e595598277198160653f679
+  md5 92ecde6a9e500297f0024d0252e60916
 
 function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
   -- Value that a run last published under a name by set_state(); the run is not woken. PF003 if there is none
@@ -5840,6 +5985,11 @@ function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
   grant execute to pgflow_worker
+
+function pgflow.question_rows_(list jsonb) returns TABLE(pos integer, question jsonb, continue text, children jsonb, signals jsonb, timers jsonb, retries jsonb, child_calls jsonb, unwanted jsonb, cancelled boolean, idle boolean, park boolean, stuck jsonb, hold jsonb, refused jsonb, cancel jsonb, saga jsonb, of_children jsonb, owes boolean, gated boolean, awaited boolean, admits jsonb, effects jsonb, open_effects jsonb, gates jsonb, new_gates jsonb, locks jsonb, holds jsonb, unlocks jsonb, updates jsonb, events jsonb, run bigint, token bigint, chain bigint, seq integer), owner pgflow_owner
+  -- Objects of the protocol as columns: questions of runs that commit: for a decision of the database, or a change of place
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.quorum_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Number of people who must approve at a time: after an escalation, one
@@ -5894,6 +6044,11 @@ function pgflow.read_rate_(said text, OUT many integer, OUT seconds double preci
   set search_path=pg_catalog, pg_temp
   md5 6f67003bfbbb9dc3df531b4d8fcdf63e
 
+function pgflow.read_rows_(list jsonb) returns TABLE(name text, seq integer, max_age interval), owner pgflow_owner
+  -- Rows of the protocol as columns: reads on which an effect rests
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.read_schedule_spec(name text) returns jsonb, owner pgflow_owner
   -- Spec of a schedule, by which its slots are computed. PF027 if there is none
   plpgsql stable security definer
@@ -5937,6 +6092,11 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   set jit=off
   md5 249e3996356448708285245f27ae6e47
   grant execute to pgflow_worker
+
+function pgflow.reason_rows_(list jsonb) returns TABLE(state text, reason text, code_hash text, detail jsonb, held_by text), owner pgflow_owner
+  -- Rows of the protocol as columns: reasons why runs are held
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner
   -- Notes a new version of a workflow in SQL: what create_workflow has signed as the owner of its function
@@ -6087,12 +6247,17 @@ function pgflow.refuse_update(mail_id bigint, error json) returns void, owner pg
   md5 8fcc884a95af80f35c3d5077e4b13adf
   grant execute to pgflow_worker
 
+function pgflow.refused_rows_(list jsonb) returns TABLE(name text, error text, code_hash text), owner pgflow_owner
+  -- Rows of the protocol as columns: signals that the code could not take
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}, text of {parameter: default}], ...]
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 49bf2890bc0ef6a4465b2f1c474bf998
+  md5 d70841e5043a0216e2ead822103e4709
   grant execute to pgflow_worker
 
 function pgflow.register_worker(host text, pid integer, queues text[], concurrency integer, version text, stamp text DEFAULT NULL::text) returns integer, owner pgflow_owner
@@ -6196,11 +6361,11 @@ function pgflow.renew_lock(key text, fence bigint, ttl interval, secret text DEF
   grant execute to pgflow_worker
 
 function pgflow.reopen_gates_(returned jsonb) returns void, owner pgflow_owner
-  -- Opens the gates again whose answers the code could not take: [[run_id, chain_id, call, seq, error], ...]
+  -- Opens the gates again whose answers the code could not take
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1cb3860539ab81abd84e0f2d26008686
+  md5 e374075c0ffbed4e03160ed7faab4966
 
 function pgflow.replace_message(key text, message bigint, payload json, why text DEFAULT 'replaced'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
   -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running
@@ -6217,6 +6382,11 @@ function pgflow.replay_relay(name text, from_event bigint, why text DEFAULT NULL
   set jit=off
   md5 0c70b5a6ff58a7bdeea3af808209d01a
   grant execute to pgflow_operator
+
+function pgflow.reply_rows_(list jsonb) returns TABLE(run_id bigint, chain_id bigint, update_id text, message bigint, seq integer, status text, error json), owner pgflow_owner
+  -- Rows of the protocol as columns: updates that are taken out of mailboxes, or answered, or both
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.report_loss(worker_id integer, host text, pid integer, old_timeline integer, new_timeline integer, acknowledged bigint, kept bigint, age_seconds double precision, run_count integer, runs jsonb) returns bigint, owner pgflow_owner
   -- A worker writes down that what was acknowledged to it is lost; answers the number of the loss
@@ -6335,6 +6505,11 @@ function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_o
   set enable_seqscan=off
   md5 8a9cf897a6a0f63d97f9b0dba960b36f
 
+function pgflow.returned_rows_(list jsonb) returns TABLE(run_id bigint, chain_id bigint, call integer, seq integer, error text), owner pgflow_owner
+  -- Rows of the protocol as columns: messages and answers of gates that were taken and go back, with the reason
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, restore boolean DEFAULT false) returns void, owner pgflow_owner
   -- Has a pool, and every pool that draws on it, admit nothing from now on; what is under way goes on. With restore it admits again. PF026 if there is no such pool
   plpgsql volatile security definer
@@ -6371,6 +6546,21 @@ function pgflow.round_hash_(r pgflow.seal_round) returns bytea, owner pgflow_own
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.run_ids_(list jsonb) returns bigint[], owner pgflow_owner
+  -- Numbers of runs in a list of a batch
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.run_of_(item jsonb) returns jsonb, owner pgflow_owner
+  -- Run that a row of a batch is about, whatever its kind: each begins with it
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.run_rows_(list jsonb) returns TABLE(run_id bigint, token bigint, expected_seq integer), owner pgflow_owner
+  -- Rows of the protocol as columns: runs of a batch, each fenced by the token of its lease
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
   -- Values that the run last set with set_state()
   sql stable security definer
@@ -6403,6 +6593,11 @@ function pgflow.run_timed(step jsonb) returns jsonb, owner pgflow_owner
   set jit=off
   md5 f4a14d0237158aabe9923d79bf4404ee
   grant execute to pgflow_worker
+
+function pgflow.saga_rows_(list jsonb) returns TABLE(n integer, entry jsonb, name text, key text, code text, request json, result json, ref text, is_own boolean), owner pgflow_owner
+  -- Rows of the protocol as columns: effects of earlier generations and of children, to be taken back if the run fails
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.said_of_update(payload json, OUT value json, OUT error json) returns record, owner pgflow_owner
   -- Of the unit of an answer, for the view updates: its value or error
@@ -6472,11 +6667,16 @@ function pgflow.seal_until_(ids bigint[], this_round bigint, t timestamp with ti
   set search_path=pg_catalog, pg_temp
   md5 fcce76cdd185da5314fe74994fb15ee7
 
+function pgflow.segment_rows_(list jsonb) returns TABLE(n integer, upto integer, stem text), owner pgflow_owner
+  -- Rows of the protocol as columns: parts of a journal, each with the beginning of its idempotency keys
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 a692dd84b002b1e233a2ff04a7b19816
+  md5 1cbdf46e55a3bdb10cdbaa40c79ec232
 
 function pgflow.seize_(me bigint, shown text, verb text, OUT lane_id integer, OUT priority smallint, OUT was json) returns record, owner pgflow_owner
   -- Locks a run where it is, unless a worker holds it (PF006); says how it was
@@ -6580,10 +6780,10 @@ function pgflow.set_sealing(is_on boolean, by text DEFAULT NULL::text) returns v
   grant execute to pgflow_operator
 
 function pgflow.settle_budgets_(units jsonb, closes jsonb, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Books what the units of a batch say was spent, and returns the reservations of calls that are over: [[run, call], ...], call null = all of the run, 0 = none. The pools are locked
+  -- Books what the units of a batch say was spent, and returns the reservations of calls that are over. The pools are locked
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 11e8b8a5999423f3e0372580ec8d4dce
+  md5 046c7a84bd6d33d01b614f0d53d25d11
 
 function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records a person's verdict on an effect, and its outcome, if the effect is still open and not in progress
@@ -6613,14 +6813,14 @@ function pgflow.settle_events(name text, token bigint, upto bigint, results json
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 ac812b088ba874498dfa37dcd4f2c270
+  md5 71e924e366aaf029e2d1b786f8eb07f4
   grant execute to pgflow_worker
 
 function pgflow.settle_fenced_(units jsonb, closes jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- The same for the transaction of a step, whose last locks these are
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 080ca5245ee587b898cf7d7b137f014c
+  md5 74cb845e56b87096f8ef48fb748e17f5
 
 function pgflow.settle_fleet_(t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Chooses again which declarations count if workers have come or gone; true if it has
@@ -6633,14 +6833,14 @@ function pgflow.settle_locks_(questions jsonb, positions integer[], seqs integer
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 286db68394a9fcc9b62b3503b20e315c
+  md5 5deefc149bb16a4abb2f4c4bc568532b
 
 function pgflow.settle_updates_(told jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Takes updates out of the mailboxes and writes down their answers, with the units of a batch that say so; refuses (PF006) to take one that is not there
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 4741270c6761c6f45ea0c9b0bb1cd7f8
+  md5 99597f5cb220e636a3989611df2d38ae
 
 function pgflow.share_session(worker integer) returns void, owner pgflow_owner
   -- Holds the latch of a worker for as long as this session lives
@@ -6676,6 +6876,11 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   md5 edcaac510ca140cc307b42643e027149
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.signal_rows_(list jsonb) returns TABLE(call integer, name text), owner pgflow_owner
+  -- Rows of the protocol as columns: waits for signals
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.slot_due_(name text, slot timestamp with time zone, jitter_seconds double precision) returns timestamp with time zone, owner pgflow_owner
   -- Time at which a slot is due: its own and a part of the jitter, which is always the same for one slot
@@ -6717,7 +6922,7 @@ function pgflow.spend_(f pgflow.flow_frame, node pgflow.flow_node, worker_id int
   -- Has the budget of a run allow what it spends, and charges it: both, or neither
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1d025348ea15e31a98c2979f6aebdef3
+  md5 9ff36085c80785b971d5c283bfc709a9
 
 function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
@@ -6729,7 +6934,7 @@ function pgflow.start_children_(questions jsonb, positions integer[], seqs integ
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 5f8b42b1c4a8d76e6c1ae0538d7bb015
+  md5 441083adb28f2f68f05c6b20ce8c8db7
 
 function pgflow.start_failure_(f pgflow.batch_failure, member_id bigint, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Starts the run that begins with the failure of this member, and notes it; answers its lane
@@ -6737,11 +6942,16 @@ function pgflow.start_failure_(f pgflow.batch_failure, member_id bigint, t times
   set search_path=pg_catalog, pg_temp
   md5 d4060dd31e5388ddc3d00a4643dce40a
 
-function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
+function pgflow.start_known_(me bigint, wanted jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts one child whose key may name a run already: what is recorded of it, started or refused
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3bc2d69c3a0e5ddf66103053e62b5911
+  md5 ad8b2a449a63b446d7c6e89deb7fb974
+
+function pgflow.start_rows_(list json) returns TABLE(n integer, start json, call integer, effect text, name text, ordinal text, args_hash bigint, mark jsonb), owner pgflow_owner
+  -- Rows of the protocol as columns: licences in the column ``starts`` of units
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision, debounce_seconds double precision DEFAULT NULL::double precision, max_wait_seconds double precision DEFAULT NULL::double precision, collect integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
   -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF026 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and the run gets those of all starts with its key, up to so many items; it begins once it has them, or max_wait_seconds after the first start
@@ -6786,7 +6996,7 @@ function pgflow.stem_at_(segments jsonb, own text, seq integer) returns text, ow
   -- The stem that holds at a seq, by segments [[last seq or null, stem], ...] and the run's own after them
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 3378e60d5656ccf0ba108fa7b471272a
+  md5 7c6f6231659998880a4967e725492d08
 
 function pgflow.step_details(run_id bigint, call integer) returns text, owner pgflow_owner
   -- Progress that the last attempt of a step reported
@@ -6795,6 +7005,12 @@ function pgflow.step_details(run_id bigint, call integer) returns text, owner pg
   set jit=off
   md5 0d154693d3875229e6e0067cdc7dc3e3
   grant execute to pgflow_worker
+
+function pgflow.stop_all_(questions jsonb, positions integer[], pausing integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, place text, to_wake bigint[]), owner pgflow_owner
+  -- Pauses idle runs of a batch, and holds those that only a person can continue instead of parking them
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 90234e9a067aa1451d5b7d3f43966739
 
 function pgflow.sweep_documents(most integer DEFAULT 1000) returns integer, owner pgflow_owner
   -- Deletes documents that have expired, and answers how many it has found
@@ -6855,19 +7071,19 @@ function pgflow.take_in_saga_(chain bigint, generation integer, carried jsonb) r
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0b7affec8e1af2b4fd9432565de9b8ea
+  md5 34575ce120d94fc091128f6fa2cd3b3b
 
 function pgflow.take_keys_(questions jsonb) returns void, owner pgflow_owner
   -- Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait and never deadlock
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 84f6a4bc7a2e015de1ed3d37b68a4aab
+  md5 1c576a93f0b1f3c945402379e90b869b
 
 function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   -- Makes what lanes the children of a batch need in one order, ahead of their runs, so that two batches wait and never deadlock
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 378c2ebc2daecc1e18158b250107bb87
+  md5 85a9e9b7f7a9edfee3dc730f1b637666
 
 function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DEFAULT false, patience interval DEFAULT NULL::interval, secret text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Takes a lock for plain code, for a limited time: answers the fence, or null if it is held or others wait for it. With patience the holder stands in the queue, and must ask again within that time. secret = what the holder shows to renew the lock or give it back; without one, only this session can. The same holder who asks again with it goes on holding, under a new fence. PF003 without a limit of time; PF006 if the holder has it in the other mode
@@ -6885,7 +7101,13 @@ function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ef9fe9c847528e9b996cd200821cb583
+  md5 93853866027ff9006a881bfce5b49a17
+
+function pgflow.take_names_(questions jsonb) returns void, owner pgflow_owner
+  -- Takes the lanes and keys of all children of a batch, ahead of their runs
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 140d2bb8567db847ff8bd1946d20cc34
 
 function pgflow.take_out_(chain bigint, message bigint, why_moved text, number bigint, said_by text, why text) returns void, owner pgflow_owner
   -- Keeps a copy of a message that is taken out of a mailbox, under another number if that one stays in use
@@ -6898,7 +7120,7 @@ function pgflow.take_pools_(batch jsonb) returns text[], owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 a4b01dfed83903bb02bbfda4a7a0f47b
+  md5 5301b1b8d233e09a7166f88b82effb5c
 
 function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb) returns bigint[], owner pgflow_owner
   -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
@@ -6920,12 +7142,24 @@ function pgflow.take_update(names text[], passed_over bigint[] DEFAULT '{}'::big
   md5 001a995fc0c2bcc9cc52538b6a14c7e1
   grant execute to pgflow_worker
 
+function pgflow.take_verdicts_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
+  -- Takes the verdicts on effects and obligations of runs of a batch: of each position the last seq then, and its units
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 d265f81ec8eab34cdca2713b961c7bca
+
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes the verdicts of people and webhooks on the effects and obligations of a run, and records them
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 397aec5b32503e18c225665aa0dfff80
+
+function pgflow.taken_rows_(list jsonb) returns TABLE(run_id bigint, chain_id bigint, name text, signal_id bigint, kind "char"), owner pgflow_owner
+  -- Rows of the protocol as columns: messages to delete from mailboxes; a unit of the batch records each
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
@@ -6978,13 +7212,18 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b75c56048ff0e91a2d01a23ec9b327f8
+  md5 aa509deaff7b87b996bb9c0f52e44563
 
 function pgflow.time_step_(flow pgflow.flow, node pgflow.flow_node, f pgflow.flow_frame) returns jsonb, owner pgflow_owner
   -- Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 6bb88a2acb61020054ae80d1b8aaaab2
+
+function pgflow.timer_rows_(list jsonb) returns TABLE(call integer, seq integer, kind "char"), owner pgflow_owner
+  -- Rows of the protocol as columns: sleeps, and time-outs of waits; of reasons to wake, only the first two slots
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.told_(why text, most integer) returns text, owner pgflow_owner
   -- A given reason, with the passwords in it masked, cut to so many characters
@@ -7076,7 +7315,7 @@ function pgflow.undeclared(declared jsonb) returns text[], owner pgflow_owner
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e3192ad35408efa56c6f0e6996fd372a
+  md5 3ab448b2f0da68baa9352ddae501d5b6
   grant execute to pgflow_client
   grant execute to pgflow_declarer
   grant execute to pgflow_operator
@@ -7090,6 +7329,11 @@ function pgflow.undone_from_(run_id bigint, cut integer) returns TABLE(key text,
 
 function pgflow.unit_json_(seq integer, call integer, kind "char", name text, payload json) returns jsonb, owner pgflow_owner
   -- A unit as it travels in an answer, its payload as exact text
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.unit_rows_(list jsonb) returns TABLE(run_id bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at timestamp with time zone, delay interval, token bigint, key text, apart integer), owner pgflow_owner
+  -- Rows of the protocol as columns: units to append to journals
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
@@ -7329,6 +7573,12 @@ function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 8e0b5d3022ce47d097adc69a35b70dc1
+
+function pgflow.without_runs_(batch jsonb, bad jsonb) returns jsonb, owner pgflow_owner
+  -- A batch without these runs: every list of it, so that no kind of row is forgotten
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 7553d6da7001fb0632d2ac6edbd265e4
 
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction

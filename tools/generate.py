@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from pgflow.schema import migrate
-from tools import colours, reference
+from tools import colours, protocol, reference
 
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
@@ -45,6 +45,11 @@ def pages() -> Texts:
         REFERENCE / "errors.md": reference.errors_page(),
         REFERENCE / "checks.md": reference.rules_page(),
     }
+
+
+def readers() -> Texts:
+    """The functions that read the rows of the protocol, from their description."""
+    return {REPOSITORY / "sql" / "runs" / "protocol.sql": protocol.sql_file()}
 
 
 def guarantees() -> Texts:
@@ -84,6 +89,7 @@ def session(conn: Connection) -> Texts:
 OF_FILES: dict[str, Callable[[], Texts]] = {
     "twins": twins,
     "pages": pages,
+    "readers": readers,
     "guarantees": guarantees,
 }
 OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {

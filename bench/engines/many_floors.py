@@ -157,9 +157,7 @@ async def _steps(
     values = ["null"] * len(claims)
     for seq in range(1, floors.STEPS_A_RUN + 1):
         units = _units(claims, values, seq, floors.licence(seq))
-        document = (
-            f'{{"w":{request.worker_id},"r":[{_heads(claims, seq - 1)}],"u":[{",".join(units)}]}}'
-        )
+        document = f'{{"worker":{request.worker_id},"runs":[{_heads(claims, seq - 1)}],"units":[{",".join(units)}]}}'
         await wire.ask(commit_units(document))
         values = await results()
     units = _units(claims, values, floors.STEPS_A_RUN + 1, None)
@@ -311,8 +309,8 @@ async def ask(
         for c in claims
     ]
     document = (
-        f'{{"w":{request.worker_id},"r":[{_heads(claims, expected_seq)}],'
-        f'"u":[{",".join(units)}],"x":[{",".join(questions)}]}}'
+        f'{{"worker":{request.worker_id},"runs":[{_heads(claims, expected_seq)}],'
+        f'"units":[{",".join(units)}],"questions":[{",".join(questions)}]}}'
     )
     answer = await wire.ask(commit_units(document))
     assert not answer.bad
@@ -334,5 +332,5 @@ def ends(
     outcomes = ",".join(
         [f'[{c.run_id},"completed",null,"1",null,{c.chain_id},{c.token}]' for c in claims]
     )
-    kin = f',"f":[{",".join([str(c.run_id) for c in claims])}]' if has_kin else ""
-    return f'{{"w":{request.worker_id},"r":[{_heads(claims, seq)}],"u":[{",".join(units)}],"o":[{outcomes}]{kin}}}'
+    kin = f',"kin":[{",".join([str(c.run_id) for c in claims])}]' if has_kin else ""
+    return f'{{"worker":{request.worker_id},"runs":[{_heads(claims, seq)}],"units":[{",".join(units)}],"ends":[{outcomes}]{kin}}}'

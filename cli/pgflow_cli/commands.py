@@ -18,167 +18,101 @@ from typer.main import get_command, get_group
 
 from pgflow_cli import version as own_version
 from pgflow_cli.look import failures
-from pgflow_cli.look.help import PLAIN, Command, Group
+from pgflow_cli.look.help import PLAIN, Group, make_group
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Begin": {
-        "demo": ("demo:demo", "Kills workers, and proves that the books still balance."),
-        "init": ("ops.schema:init", "Sets up a project: installs the schema, writes flows.py."),
-        "doctor": ("ops.doctor:doctor", "Checks a database, and shows how to fix what it finds."),
-        "health": ("ops.health:health", "Checks that the database answers and its schema fits."),
-        "bench": ("ops.bench:bench", "Measures pgflow on a database, and says what limits it."),
-        "install-skill": (
-            "skill:install_skill",
-            "Writes the skill for coding assistants, or renews it.",
-        ),
+    "Everyday": {
+        "init": ("ops.schema", "Sets up a project: installs the schema, writes flows.py."),
+        "migrate": ("ops.schema", "Installs the schema, or brings it up to date."),
+        "workers": ("ops.workers", "Works on runs until SIGTERM, or lists the workers."),
+        "start": ("runs.starting", "Starts a run; workers do the rest."),
+        "run": ("runs.starting", "Starts a run, works on it here, and waits for its result."),
+        "list": ("runs.listing:list_runs", "Lists runs, the newest first."),
+        "show": ("runs.showing", "Shows a run: where it is and why, input, result, calls."),
+        "logs": ("runs.following", "Prints the history of a run, line by line."),
+        "signal": ("runs.signals", "Sends a signal to a run."),
+        "gates": ("ledgers.gates", "Lists the gates that wait for an answer."),
+        "approve": ("ledgers.gates", "Approves what a gate asks."),
+        "cancel": ("runs.orders", "Cancels runs: their code may clean up first."),
+        "retry": ("runs.orders", "Retries stuck or failed runs."),
+        "web": ("ops.web", "Serves the web console."),
+        "doctor": ("ops.doctor", "Checks a database, and shows how to fix what it finds."),
     },
-    "Start and work": {
-        "start": ("runs.starting:start", "Starts a run; workers do the rest."),
-        "run": ("runs.starting:run", "Starts a run, works on it here, and waits for its result."),
-        "workers": ("ops.workers:workers", "Works on runs until SIGTERM, or lists the workers."),
-        "tick": ("ops.tick:tick", "Drains queues once, for cron: ends when nothing is ready."),
+    "Runs": {
+        "wait": ("runs.waiting", "Waits until runs end or get stuck."),
+        "result": ("runs.waiting", "Waits for a run, and prints its result as JSON."),
+        "query": ("runs.updates", "Prints what a run has published."),
+        "timeline": ("runs.timeline", "Draws what a run did and waited for."),
+        "update": ("runs.updates", "Sends an update to a run, and waits for the answer."),
+        "request": ("runs.stages", "Requests a stage that a run would skip."),
+        "messages": ("runs.messages", "Lists undelivered signals, or repairs one."),
+        "pause": ("runs.orders", "Holds runs until they are resumed."),
+        "resume": ("runs.orders", "Resumes paused or stuck runs."),
+        "rewind": ("runs.rewinding", "Takes a run back to an earlier point."),
+        "restart": ("runs.rewinding", "Restarts a run from the beginning, with the same key."),
+        "fork": ("runs.rewinding", "Starts a run from a copy of another's journal."),
+        "batches": ("runs.batches", "Lists batches, or counts the runs of one."),
+        "entities": ("ops.entities", "Lists entities, or the updates of one."),
     },
-    "Write": {
-        "check": (
-            "files.checking:check",
-            "Finds code in workflows that a replay would not repeat.",
-        ),
+    "Queues": {
+        "queues": ("ops.queues", "Shows queues, or pauses, resumes or configures one."),
+        "schedules": ("ops.schedules", "Shows schedules, or changes one."),
+        "locks": ("ops.locks", "Shows locks and their holders, or releases one."),
+        "outbox": ("ops.outbox", "Shows relays and their lag, or replays or repairs one."),
+        "triggers": ("ops.triggers", "Lists triggers that start runs, or prints their statements."),
+        "tick": ("ops.tick", "Drains queues once, for cron: ends when nothing is ready."),
     },
-    "Workflows in SQL": {
-        "apply": (
-            "files.sqlflows:apply",
-            "Runs files that create workflows in SQL: all, or none.",
-        ),
-        "flow": (
-            "files.flow:flow",
-            "Lists workflows in SQL, or shows one.",
-        ),
+    "Ledgers": {
+        "reject": ("ledgers.gates", "Rejects what a gate asks."),
+        "edit": ("ledgers.gates", "Approves an edited version of the request."),
+        "respond": ("ledgers.gates", "Answers a gate with one of the decisions it offers."),
+        "escalate": ("ledgers.gates", "Escalates a gate to another person."),
+        "take-over": ("ledgers.gates", "Closes a gate whose request you did yourself."),
+        "delegate": ("ledgers.gates", "Delegates a gate to another person."),
+        "owed": ("ledgers.owing", "Lists what is owed: effects and obligations."),
+        "settle": ("ledgers.owing", "Records the outcome of an effect that is unknown."),
+        "discharge": ("ledgers.owing", "Closes an obligation: it was done."),
+        "transfer": ("ledgers.owing", "Hands an obligation to an outside party."),
+        "waive": ("ledgers.owing", "Waives an obligation."),
+        "budgets": ("ledgers.budgets", "Shows what pools allow, or sets, revokes and grants."),
+        "policy": ("ledgers.policy", "Shows what the policy requires of an effect."),
+        "audit": ("ledgers.seals", "Shows a run's audit trail, or proves that it is unchanged."),
+        "redact": ("ledgers.seals", "Replaces a value of a run by its hash, permanently."),
     },
-    "Declared workflows": {
-        "validate": (
-            "files.validating:validate",
-            "Lists all errors in workflow files.",
-        ),
-        "dry-run": ("files.dryrun:dry_run", "Shows what a run would do, without running it."),
+    "Files and code": {
+        "check": ("files.checking", "Finds code in workflows that a replay would not repeat."),
+        "validate": ("files.validating", "Lists all errors in workflow files."),
+        "dry-run": ("files.dryrun", "Shows what a run would do, without running it."),
         "compile": (
             "files.compiling:compile_workflow",
             "Prints the graph of a workflow, or draws it.",
         ),
-        "icm": ("files.icm:icm", "Makes the prose of an ICM workspace executable."),
-        "serve": (
-            "ops.serve:serve",
-            "Runs workflow files by schedule, webhook, topic or new file.",
-        ),
-        "reset-sessions": (
-            "runs.sessions:reset_sessions",
-            "Forgets the sessions that agents keep between runs.",
-        ),
+        "icm": ("files.icm", "Makes the prose of an ICM workspace executable."),
+        "serve": ("ops.serve", "Runs workflow files by schedule, webhook, topic or new file."),
+        "reset-sessions": ("runs.sessions", "Forgets the sessions that agents keep between runs."),
+        "apply": ("files.sqlflows", "Runs files that create workflows in SQL: all, or none."),
+        "flow": ("files.flow", "Lists workflows in SQL, or shows one."),
+        "replay": ("ops.replaying", "Replays recorded runs against the current code."),
+        "versions": ("ops.versions", "Shows which versions open runs need, and who serves them."),
+        "patches": ("ops.versions", "Shows patches, and whether their old code can be removed."),
     },
-    "Look": {
-        "web": ("ops.web:web", "Serves the web console."),
-        "top": ("top.command:top", "Opens the live console in the terminal."),
-        "list": ("runs.listing:list_runs", "Lists runs, the newest first."),
-        "show": ("runs.showing:show", "Shows a run: where it is and why, input, result, calls."),
-        "wait": ("runs.waiting:wait", "Waits until runs end or get stuck."),
-        "result": ("runs.waiting:result", "Waits for a run, and prints its result as JSON."),
-        "logs": ("runs.following:logs", "Prints the history of a run, line by line."),
-        "query": ("runs.updates:query", "Prints what a run has published."),
-        "timeline": ("runs.timeline:timeline", "Draws what a run did and waited for."),
-        "gates": ("ledgers.gates:gates", "Lists the gates that wait for an answer."),
-        "policy": ("ledgers.policy:policy", "Shows what the policy requires of an effect."),
-        "owed": ("ledgers.owing:owed", "Lists what is owed: effects and obligations."),
-        "budgets": (
-            "ledgers.budgets:budgets",
-            "Shows what pools allow, or sets, revokes and grants.",
-        ),
-        "audit": (
-            "ledgers.seals:audit",
-            "Shows a run's audit trail, or proves that it is unchanged.",
-        ),
-        "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes or configures one."),
-        "mcp": ("ops.mcp:mcp", "Serves MCP tools over standard input and output."),
-        "batches": ("runs.batches:batches", "Lists batches, or counts the runs of one."),
-        "schedules": (
-            "ops.schedules:schedules",
-            "Shows schedules, or changes one.",
-        ),
-        "locks": ("ops.locks:locks", "Shows locks and their holders, or releases one."),
-        "entities": ("ops.entities:entities", "Lists entities, or the updates of one."),
-        "outbox": (
-            "ops.outbox:outbox",
-            "Shows relays and their lag, or replays or repairs one.",
-        ),
-        "triggers": (
-            "ops.triggers:triggers",
-            "Lists triggers that start runs, or prints their statements.",
-        ),
-        "sql": ("ops.reading:sql", "Runs a read-only query against the database."),
-    },
-    "Change code": {
-        "replay": ("ops.replaying:replay", "Replays recorded runs against the current code."),
-        "versions": (
-            "ops.versions:versions",
-            "Shows which versions open runs need, and who serves them.",
-        ),
-        "patches": (
-            "ops.versions:patches",
-            "Shows patches, and whether their old code can be removed.",
-        ),
-        "export": ("ops.transfer:export", "Writes runs with their journals as JSON Lines."),
-        "import": (
-            "ops.transfer:import_runs",
-            "Imports exported runs as read-only history.",
-        ),
-    },
-    "Act": {
-        "signal": ("runs.signals:signal", "Sends a signal to a run."),
-        "request": ("runs.stages:request", "Requests a stage that a run would skip."),
-        "update": ("runs.updates:update", "Sends an update to a run, and waits for the answer."),
-        "messages": (
-            "runs.messages:messages",
-            "Lists undelivered signals, or repairs one.",
-        ),
-        "approve": ("ledgers.gates:approve", "Approves what a gate asks."),
-        "edit": ("ledgers.gates:edit", "Approves an edited version of the request."),
-        "reject": ("ledgers.gates:reject", "Rejects what a gate asks."),
-        "respond": ("ledgers.gates:respond", "Answers a gate with one of the decisions it offers."),
-        "escalate": ("ledgers.gates:escalate", "Escalates a gate to another person."),
-        "take-over": (
-            "ledgers.gates:take_over",
-            "Closes a gate whose request you did yourself.",
-        ),
-        "delegate": ("ledgers.gates:delegate", "Delegates a gate to another person."),
-        "settle": (
-            "ledgers.owing:settle",
-            "Records the outcome of an effect that is unknown.",
-        ),
-        "discharge": ("ledgers.owing:discharge", "Closes an obligation: it was done."),
-        "transfer": ("ledgers.owing:transfer", "Hands an obligation to an outside party."),
-        "waive": ("ledgers.owing:waive", "Waives an obligation."),
-        "redact": ("ledgers.seals:redact", "Replaces a value of a run by its hash, permanently."),
-        "cancel": ("runs.orders:cancel", "Cancels runs: their code may clean up first."),
-        "pause": ("runs.orders:pause", "Holds runs until they are resumed."),
-        "resume": ("runs.orders:resume", "Resumes paused or stuck runs."),
-        "retry": ("runs.orders:retry", "Retries stuck or failed runs."),
-        "rewind": ("runs.rewinding:rewind", "Takes a run back to an earlier point."),
-        "restart": (
-            "runs.rewinding:restart",
-            "Restarts a run from the beginning, with the same key.",
-        ),
-        "fork": ("runs.rewinding:fork", "Starts a run from a copy of another's journal."),
-    },
-    "Database": {
-        "migrate": ("ops.schema:migrate", "Installs the schema, or brings it up to date."),
-        "prune": ("ops.pruning:prune", "Removes runs that ended long ago."),
-        "cleanup": (
-            "ops.cleaning:cleanup",
-            "Removes what ended runs of files left in a folder.",
-        ),
-        "pg": ("ops.embedded:pg", "The embedded Postgres server, for development."),
+    "Operations": {
+        "health": ("ops.health", "Checks that the database answers and its schema fits."),
+        "top": ("top.command", "Opens the live console in the terminal."),
+        "sql": ("ops.reading", "Runs a read-only query against the database."),
+        "export": ("ops.transfer", "Writes runs with their journals as JSON Lines."),
+        "import": ("ops.transfer:import_runs", "Imports exported runs as read-only history."),
+        "prune": ("ops.pruning", "Removes runs that ended long ago."),
+        "cleanup": ("ops.cleaning", "Removes what ended runs of files left in a folder."),
+        "mcp": ("ops.mcp", "Serves MCP tools over standard input and output."),
+        "bench": ("ops.bench", "Measures pgflow on a database, and says what limits it."),
+        "demo": ("demo", "Kills workers, and proves that the books still balance."),
+        "pg": ("ops.embedded", "The embedded Postgres server, for development."),
+        "install-skill": ("skill", "Writes the skill for coding assistants, or renews it."),
     },
 }
-"""Commands by section, each with its place and its line of help, so that a list of all of them
-imports none.
+"""Commands by section, each with its module and its line of help, so that a list of all of them
+imports none. The function has the name of the command, unless another one is given.
 """
 
 ELSEWHERE = {
@@ -264,13 +198,14 @@ def ours(args: list[str]) -> list[str]:
 
 def make_command(name: str, place: str) -> Any:
     """Return the command of a function, or the group of a Typer app."""
-    module, attribute = place.split(":")
+    module, _, attribute = place.partition(":")
+    attribute = attribute or name.replace("-", "_")
     found = getattr(importlib.import_module(f"pgflow_cli.{module}"), attribute)  # noqa: TID251 - from a table in the code
     if isinstance(found, typer.Typer):
         command: Any = get_group(found)
     else:
-        alone = typer.Typer(add_completion=False, **PLAIN)
-        alone.command(name, cls=Command)(found)
+        alone = make_group(name, "")
+        alone.command(name)(found)
         command = get_command(alone)
     command.name = name
     return command
@@ -352,10 +287,10 @@ def run(arguments: list[str]) -> int:
         return ended.code
     except typer.Abort as aborted:
         is_interrupted = isinstance(aborted.__context__, KeyboardInterrupt)
-        failures_say("nothing was done", below=is_interrupted)
+        print_mistake("nothing was done", below=is_interrupted)
         return failures.INTERRUPTED if is_interrupted else failures.FAILED
     except KeyboardInterrupt:
-        failures_say("interrupted", below=True)
+        print_mistake("interrupted", below=True)
         return failures.INTERRUPTED
     except BrokenPipeError:
         return _unread()
@@ -394,7 +329,7 @@ def _fail(error: Exception) -> int:
             file=sys.stderr,
         )
     if line is not None:
-        failures_say(line)
+        print_mistake(line)
     return code
 
 
@@ -412,8 +347,8 @@ def _misused(error: Any) -> int:
     return failures.USAGE
 
 
-def failures_say(line: str, *, below: bool = False) -> None:
-    """Says what went wrong; below the ^C that a terminal shows."""
+def print_mistake(line: str, *, below: bool = False) -> None:
+    """Print what went wrong; below the ^C that a terminal shows."""
     from pgflow_cli.look.output import shown
 
     print(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pgflow._client.values import UNCHANGED, stored_edit, stored_new_input
+from pgflow._client.values import UNCHANGED, stored_edit, stored_new_input, stored_value
 from pgflow._db.calls import fork, start
 from pgflow._db.query import Query
 from pgflow._flow.interceptor import Interceptor
@@ -120,6 +120,40 @@ def start_query(
         options,
         defaults=stored_defaults(workflow, envelopes),
         start_id=start_id_of(options),
+    )
+
+
+@dataclass(frozen=True)
+class StartedRun:
+    """A run that exists, by this start or by an earlier one with the same key.
+
+    Attributes:
+        key: Its key.
+        is_new: True if this start made it.
+        has_replaced: True if another run had the key, and is cancelled first.
+    """
+
+    key: str
+    is_new: bool
+    has_replaced: bool
+
+
+def named_start_query(
+    workflow: str,
+    arguments: dict[str, Any],
+    options: StartOptions,
+    defaults: str | None,
+    envelopes: Envelopes | None,
+) -> Query[start.Started]:
+    """Return the query that starts one run of a workflow by its name."""
+    named = replace(options, key=options.key or new_keys(1)[0])
+    text = stored_value(envelopes, arguments, f"the input of workflow {workflow}", named.key)
+    return start.start_run(
+        workflow,
+        text,
+        stored_options(named, envelopes),
+        defaults=None if envelopes is not None and envelopes.is_writing else defaults,
+        start_id=start_id_of(named),
     )
 
 

@@ -1,8 +1,8 @@
 """A flush: everything an execution sends in one commit, and the document that carries it.
 
 The document is built by joining text, because rows are small, a worker builds tens of thousands a
-second, and each value is JSON text already. ``sql/runs/commit.sql`` describes the format. Long
-values travel beside the document: inside it they would be escaped here and parsed twice by the
+second, and each value is JSON text already. ``pgflow/_model/protocol.py`` describes each row.
+Long values travel beside the document: inside it they would be escaped here and parsed twice by the
 server.
 """
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pgflow._engine.calls import StepCall
 from pgflow._model.claims import Offer
 from pgflow._model.codecs import quote_json
+from pgflow._model.protocol import Question
 
 CHILDS = ',"c"'
 """Suffix of a taken message that is the result of a child."""
@@ -103,7 +104,7 @@ class Flush:
     """Last seq that this flush writes."""
     rows: list[Row]
     starts: list[StepCall] = field(default_factory=list)
-    question: dict[str, Any] | None = None
+    question: Question | None = None
     ending: Ending | None = None
     has_kin: bool = False
     has_gates: bool = False
@@ -156,7 +157,7 @@ class Flush:
         return text and text + "]"
 
     def unit_rows(self, now_us: Callable[[], int], apart: list[str]) -> str:
-        """Return the rows of ``u``, joined.
+        """Return the :class:`UnitRow` of each unit, joined.
 
         Args:
             now_us: Returns the run's time; called only if a row has a delay.
@@ -183,15 +184,15 @@ class Flush:
         return ",".join(rows)
 
     def taken_rows(self) -> list[str]:
-        """Return the rows of ``m``."""
+        """Return the :class:`TakenRow` of each message."""
         address = f"{self.run_id},{self.chain_id}"
         return [
             f"[{address},{quote_json(o.name)},{o.signal_id}{'' if o.call is None else CHILDS}]"
             for o in self.taken
         ]
 
-    def ending_row(self, apart: list[str]) -> str:
-        """Return the row of ``o``; ``apart`` receives a long output."""
+    def end_row(self, apart: list[str]) -> str:
+        """Return the :class:`EndRow`; ``apart`` receives a long output."""
         assert self.ending is not None
         status, reason, output, error = self.ending
         number, inside = "", "null"
@@ -219,7 +220,7 @@ def _seconds_left(row: Row, now_us: Callable[[], int]) -> float:
 
 
 def draws_of(flush: Flush) -> list[str]:
-    """Return the rows of ``d``: [run, call]; a call of 0 is none, null is all."""
+    """Return the :class:`DrawRow` of each call."""
     if flush.over is None:
         return []
     calls = flush.over or [0]
@@ -236,51 +237,54 @@ def batch_document(
         flushes: Pairs of a flush and a function that returns its run's time in microseconds.
         apart: Receives the long values, which travel beside the document.
     """
-    runs, units, endings, kin, locks, questions, taken, returned = [], [], [], [], [], [], [], []
-    draws: list[str] = []
-    gated = []
-    awaited = []
-    words: list[str] = []
+    runs, units, ends, taken, returned, draws, replies, questions = [], [], [], [], [], [], [], []
+    kin: list[str] = []
+    gated: list[str] = []
+    awaiting: list[str] = []
+    locking: list[str] = []
     has_ledger = has_obligations = False
-    for _, flush, now_us in sorted([(flush.run_id, flush, now_us) for flush, now_us in flushes]):
-        runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
+    for run_id, flush, now_us in sorted([(f.run_id, f, now_us) for f, now_us in flushes]):
+        runs.append(f"[{run_id},{flush.token},{flush.expected_seq}]")
         if flush.rows:
             units.append(flush.unit_rows(now_us, apart))
             has_ledger = has_ledger or flush.has_ledger
         has_obligations = has_obligations or flush.has_obligations
         if flush.ending is not None:
-            endings.append(flush.ending_row(apart))
-            if flush.has_kin:
-                kin.append(str(flush.run_id))
-            if flush.has_gates:
-                gated.append(str(flush.run_id))
-            if flush.has_events:
-                awaited.append(str(flush.chain_id))
-            if flush.has_locks:
-                locks.append(str(flush.run_id))
+            ends.append(flush.end_row(apart))
+            concerned = (
+                (kin, flush.has_kin),
+                (gated, flush.has_gates),
+                (awaiting, flush.has_events),
+                (locking, flush.has_locks),
+            )
+            for rows, is_concerned in concerned:
+                if is_concerned:
+                    rows.append(str(run_id))
         if flush.taken or flush.returned:
             taken += flush.taken_rows()
-            returned += [json.dumps([flush.run_id, flush.chain_id, *r]) for r in flush.returned]
+            returned += [json.dumps([run_id, flush.chain_id, *r]) for r in flush.returned]
         if flush.words:
-            words += [json.dumps([flush.run_id, flush.chain_id, *w]) for w in flush.words]
+            replies += [json.dumps([run_id, flush.chain_id, *w]) for w in flush.words]
         if flush.over is not None:
             draws += draws_of(flush)
         if flush.question is not None:
             questions.append(json.dumps(flush.question))
-    parts = [f'"w":{worker_id},"r":[{",".join(runs)}],"u":[{",".join(units)}]']
+    parts = [f'"worker":{worker_id},"runs":[{",".join(runs)}],"units":[{",".join(units)}]']
     if has_ledger or has_obligations:
-        parts.append('"l":true,"p":true' if has_obligations else '"l":true')
+        parts.append('"has_ledger":true')
+    if has_obligations:
+        parts.append('"has_obligations":true')
     lists = (
-        ("m", taken),
-        ("b", returned),
-        ("d", draws),
-        ("o", endings),
-        ("f", kin),
-        ("g", gated),
-        ("n", awaited),
-        ("k", locks),
-        ("v", words),
-        ("x", questions),
+        ("taken", taken),
+        ("returned", returned),
+        ("draws", draws),
+        ("ends", ends),
+        ("kin", kin),
+        ("gated", gated),
+        ("awaiting", awaiting),
+        ("locking", locking),
+        ("replies", replies),
+        ("questions", questions),
     )
     parts += [f'"{name}":[{",".join(rows)}]' for name, rows in lists if rows]
     return "{" + ",".join(parts) + "}"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection
+from typing import Any, cast
 
-from pgflow._engine.calls import Call, ChildCall, StepCall
+from pgflow._engine.calls import ChildCall, StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.flush import Flush, Misfit
 from pgflow._model.kinds import Ground, StepKind
+from pgflow._model.protocol import (
+    Admission,
+    ChildRow,
+    HoldReason,
+    Intent,
+    Question,
+    QuestionPart,
+    RefusedRow,
+)
 from pgflow.texts import without_secrets_in
 
 
-def address_of(flush: Flush) -> dict[str, Any]:
+def address_of(flush: Flush) -> Question:
     """Return the beginning of every question: run, token, chain and last seq."""
     return {
         "run": flush.run_id,
@@ -22,10 +31,10 @@ def address_of(flush: Flush) -> dict[str, Any]:
     }
 
 
-def child_row(call: ChildCall) -> list[Any]:
-    """Return a child to start, as a question carries it."""
+def child_row(call: ChildCall) -> ChildRow:
+    """Return a child to start."""
     r = call.request
-    return [
+    return ChildRow(
         call.number,
         r.workflow,
         r.queue,
@@ -37,16 +46,15 @@ def child_row(call: ChildCall) -> list[Any]:
         r.labels,
         r.stored_metadata or r.metadata,
         r.close_policy,
-        *((r.version,) if r.version or r.pool or r.budget else ()),
-        *((r.pool, r.budget) if r.pool or r.budget else ()),
-    ]
+        r.version or None,
+        r.pool,
+        r.budget,
+    )
 
 
-def admission_of(call: StepCall) -> dict[str, Any]:
-    """Return a request for admission, as a question carries it: see sql/ledgers/budgets.sql. For a
-    step it includes the licence.
-    """
-    row: dict[str, Any] = {"call": call.number, "name": call.name}
+def admission_of(call: StepCall) -> Admission:
+    """Return a request for admission. For a step it includes the licence."""
+    row: Admission = {"call": call.number, "name": call.name}
     if (admit := call.spec.admit) is not None:
         row["amounts"] = admit.amounts
         if admit.pool is not None:
@@ -58,8 +66,8 @@ def admission_of(call: StepCall) -> dict[str, Any]:
     return row
 
 
-def intent_of(call: EffectCall) -> dict[str, Any]:
-    """Return a request for leave to act, as a question carries it: see sql/ledgers/effects.sql."""
+def intent_of(call: EffectCall) -> Intent:
+    """Return a request for leave to act."""
     agreed = call.agreed
     seconds = None
     if call.ground == Ground.REMEMBERED:
@@ -88,17 +96,16 @@ def intent_of(call: EffectCall) -> dict[str, Any]:
         "is_undo": call.is_undo or None,
         "leave": call.leave,
     }
-    return {name: value for name, value in intent.items() if value is not None}
+    return cast("Intent", {name: value for name, value in intent.items() if value is not None})
 
 
-def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
+def owed_detail(owed: list[EffectCall]) -> dict[str, Any]:
     """Return the detail of a stuck run: a message for the person, and name and key of each effect
     to settle.
     """
-    owed = [call for call in calls if isinstance(call, EffectCall)]
     by_hand = [call for call in owed if call.is_by_hand]
     doubtful = [call for call in owed if not call.is_by_hand]
-    parts = [_told_by_hand(call) for call in by_hand]
+    parts = [_request_by_hand(call) for call in by_hand]
     if doubtful:
         keys = ", ".join(call.key for call in doubtful)
         reasons = "".join(f"; {call.notice['why']}" for call in doubtful if call.notice)
@@ -113,7 +120,7 @@ def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
     }
 
 
-def _told_by_hand(call: EffectCall) -> str:
+def _request_by_hand(call: EffectCall) -> str:
     """Return why only a person can take an effect back, and how to settle it."""
     if call.notice is not None:
         why = call.notice["why"]
@@ -123,19 +130,17 @@ def _told_by_hand(call: EffectCall) -> str:
     return f"take {call.compensates} back by hand, then settle {call.key} as confirmed: {why}"
 
 
-def refusals(misfits: Collection[Misfit], code_hash: str) -> dict[str, Any]:
+def refusals(misfits: Collection[Misfit], code_hash: str) -> QuestionPart:
     """Return the messages that this code cannot take, to add to a hold; empty if there are none."""
-    return {"refused": [[m.name, m.error, code_hash] for m in misfits]} if misfits else {}
+    return {"refused": [RefusedRow(*m, code_hash) for m in misfits]} if misfits else {}
 
 
-def deadlock(where: list[str]) -> list[Any]:
+def deadlock(where: list[str]) -> HoldReason:
     """Return the hold of a run that waits for nothing."""
     message = "the workflow waits for something that nothing can bring"
     return stuck("deadlock", {"message": message, "where": where})
 
 
-def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> list[Any]:
-    """Return a hold for a person, as a question carries it; with a hash, also for a worker with
-    other code.
-    """
-    return ["stuck", reason, code_hash, without_secrets_in(detail), "pgflow"]
+def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> HoldReason:
+    """Return a hold for a person; with a hash, also for a worker with other code."""
+    return HoldReason("stuck", reason, code_hash, without_secrets_in(detail), "pgflow")

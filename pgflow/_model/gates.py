@@ -117,9 +117,11 @@ class Escalate:
 
     Attributes:
         to: Name of that approver, for the code.
+        comment: A reason, kept with the answer.
     """
 
     to: str
+    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,8 @@ def answer_parts(answer: Answer) -> tuple[str, Any, bool, str, str | None]:
             return Said.APPROVE, edit, edit is not None, comment, None
         case Reject(reason=reason):
             return Said.REJECT, None, False, reason, None
-        case Escalate(to=to):
-            return Said.ESCALATE, None, False, "", to
+        case Escalate(to=to, comment=comment):
+            return Said.ESCALATE, None, False, comment, to
         case TakeOver(result=result, comment=comment):
             return Said.TAKE_OVER, result, True, comment, None
 

@@ -22,6 +22,7 @@ from pgflow._model.envelopes import (
 )
 from pgflow._model.events import EVENT_MESSAGE
 from pgflow._model.kinds import Kind
+from pgflow._model.protocol import Answer, AnsweredUnit
 from pgflow._model.units import Unit
 
 _WHOLE = frozenset({
@@ -66,16 +67,17 @@ def open_units(units: list[Unit], envelopes: Envelopes | None, key: str) -> list
     ]
 
 
-def open_answer(answer: dict[str, Any], envelopes: Envelopes | None, key: str) -> None:
-    """Open the units that the database has decided, in place: [[seq, call, kind, name, payload,
-    ...], ...]; see :func:`open_claim`.
-    """
-    for row in answer["units"]:
-        if row[4] is not None and "$codec" in row[4]:
-            seq, call, kind, name, payload = row[:5]
-            row[4] = _opened(
-                Unit(seq, call, kind, name, payload, None, 0, None), payload, envelopes, key
-            ).payload
+def open_answer(answer: Answer, envelopes: Envelopes | None, key: str) -> None:
+    """Open the units that the database has decided, in place; see :func:`open_claim`."""
+    answer["units"] = [_opened_unit(unit, envelopes, key) for unit in answer["units"]]
+
+
+def _opened_unit(found: AnsweredUnit, envelopes: Envelopes | None, key: str) -> AnsweredUnit:
+    payload = found.payload
+    if payload is None or "$codec" not in payload:
+        return found
+    unit = Unit(found.seq, found.call, found.kind, found.name, payload, None, 0, None)
+    return found._replace(payload=_opened(unit, payload, envelopes, key).payload)
 
 
 def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> Unit:

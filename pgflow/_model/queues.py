@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from pgflow._model.durations import SHORTEST, Duration, duration, in_short
 from pgflow.errors import InvalidArgument
@@ -51,6 +51,39 @@ class QueueRules(TypedDict, total=False):
     expires: Duration | None
     closed: bool | None
     max_deaths: int | None
+
+
+class QueueRule(NamedTuple):
+    """A rule of queues, as a person sets it.
+
+    Attributes:
+        kind: ``number``, ``text``, ``rate``, ``flag``, ``duration`` or ``weights``.
+        help: What it does, for the field or the option that sets it.
+    """
+
+    kind: Literal["number", "text", "rate", "flag", "duration", "weights"]
+    help: str
+
+
+QUEUE_RULES: Mapping[str, QueueRule] = {
+    "concurrency": QueueRule("number", "Most runs at once, over all workers."),
+    "per_worker": QueueRule("number", "Most runs at once of one worker."),
+    "key": QueueRule(
+        "text", "Key of a run: parts of input, labels, tenant, workflow, like input.customer."
+    ),
+    "per_key": QueueRule("number", "Most runs at once of one key."),
+    "fifo": QueueRule("flag", "A run begins once those before it of its key have ended."),
+    "rate": QueueRule("rate", "Most runs that begin, such as 100/1m."),
+    "burst": QueueRule("number", "Size of a bucket that the rate fills."),
+    "key_rate": QueueRule("rate", "Most runs of one key that begin."),
+    "key_burst": QueueRule("number", "Size of the bucket of each key."),
+    "ageing": QueueRule("duration", "Waiting that is worth one step of priority."),
+    "expires": QueueRule("duration", "A run that has not begun by then is cancelled."),
+    "weights": QueueRule("weights", "Runs of a key in its turn; may be repeated."),
+    "closed": QueueRule("flag", "Refuse new runs, while what is there goes on."),
+    "max_deaths": QueueRule("number", "After so many dead workers a run is stuck."),
+}
+"""The rules in the order in which the command line and the console show them."""
 
 
 class Queue:

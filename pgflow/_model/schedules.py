@@ -388,6 +388,26 @@ def _newest(spec: Spec, after: datetime, now: datetime) -> list[datetime]:
         window *= 4
 
 
+def parse_moment(text: str, what: str, tz: str) -> datetime:
+    """Return a time that a person typed. Without a zone it is meant in this one.
+
+    Args:
+        text: The time, such as ``2026-01-01T02:30``.
+        what: Name for errors.
+        tz: Time zone of the IANA database.
+
+    Raises:
+        InvalidArgument: It is not a time, or no time zone has this name.
+    """
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidArgument(
+            f"{what} is a time such as 2026-01-01T02:30, not {text.strip()!r}"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone_of(tz))
+
+
 def slots_between(spec: Spec, first: datetime, last: datetime, most: int) -> list[datetime]:
     """Return the slots from one time to another, both included.
 

@@ -214,17 +214,21 @@ class AsyncApp(AsyncPoolClient):
 
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
+        if not chains and self._here.workers:  # nothing to ask the database for
+            for worker in self._here.workers:
+                worker.notifications.ready(list(lanes), [])
+            return
         async with lent_async(pool) as connection:
             here = list(self._here.workers)
             for delay in WAKE_AGAIN_SECONDS if chains else ():
                 await asyncio.sleep(delay)
                 woken = await run_async(connection, wake.wake(chains, tell=not here))
                 for worker in here:
-                    worker.woken(woken.lanes, woken.mail)
+                    worker.notifications.ready(woken.lanes, woken.mail)
                 if not woken.busy:
                     break
             for worker in here:
-                worker.woken(list(lanes), [])
+                worker.notifications.ready(list(lanes), [])
             for text in payloads(lanes, set()) if not here else ():
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
@@ -309,19 +313,23 @@ class AsyncApp(AsyncPoolClient):
     @asynccontextmanager
     async def worker(
         self, *, concurrency: int = 100, queues: Sequence[str] | None = None, **options: Any
-    ) -> AsyncIterator[None]:
+    ) -> AsyncIterator[Worker]:
         """Work on runs of the app's workflows, on this event loop, while the context is open.
 
         Args:
             concurrency: Most runs at once; waiting runs do not count.
             queues: Queues to serve; those of the app's workflows if not given.
-            **options: Further fields of :class:`pgflow._worker.options.WorkerOptions`.
+            **options: Further fields of :class:`pgflow._worker.options.WorkerOptions`, and
+                ``dead_after``: time without a sign of life after which a worker is dead.
+
+        Returns:
+            The worker, with its ``worker_id``.
         """
         async with (
             self._work(self._worker_options(concurrency, queues, options)) as worker,
             self._told_if_failed(worker),
         ):
-            yield
+            yield worker
 
     @asynccontextmanager
     async def _told_if_failed(self, worker: Worker) -> AsyncIterator[None]:

@@ -234,14 +234,6 @@ class AsyncPoolClient(AppBase, AsyncClient):
         """
         return AsyncHeldLock(self.ask, key, ttl, timeout, shared=shared)
 
-    async def pause(self, key: str, *, why: str = "paused", by: str | None = None) -> None:
-        """Pause a run until :meth:`resume`."""
-        await self._ask(mail.pause_run(key, why, sent_by=by), wakes=True)
-
-    async def resume(self, key: str, *, why: str = "resumed", by: str | None = None) -> None:
-        """Resume a paused or stuck run."""
-        await self._ask(mail.resume_run(key, why, sent_by=by), wakes=True)
-
 
 class AsyncBoundClient(AsyncClient):
     """A client in an open transaction of the application."""

@@ -23,15 +23,14 @@ from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.relays import Relay
 from pgflow._flow.workflow import Workflow
 from pgflow._model.budgets import Pool
-from pgflow._model.durations import Duration
+from pgflow._model.durations import Duration, seconds
 from pgflow._model.effects import Ref
-from pgflow._model.envelopes import PayloadCodec, envelopes_of
+from pgflow._model.envelopes import PayloadCodec, envelopes_of, open_value
 from pgflow._model.failures import FailedRun
 from pgflow._model.pages import Page
 from pgflow._model.queues import Queue
-from pgflow._worker.options import Definitions, WorkerOptions
-from pgflow._worker.pager import make_hook
-from pgflow._worker.ref_checks import make_checker
+from pgflow._worker.hooks import make_checker, make_pager_hook
+from pgflow._worker.options import Definitions, Rhythm, WorkerOptions
 from pgflow.errors import DefinitionError, WrongState
 from pgflow.schema import migrate_dsn, require_schema
 
@@ -248,7 +247,7 @@ class AppBase:
         def declare(fn: H) -> H:
             if self.definitions.pager is not None:
                 raise DefinitionError("the app has a pager: there is one function to call")
-            self.definitions.pager = make_hook(fn, again_after, timeout)
+            self.definitions.pager = make_pager_hook(fn, again_after, timeout)
             return fn
 
         return declare if fn is None else declare(fn)
@@ -384,7 +383,20 @@ class AppBase:
         self, concurrency: int, queues: Sequence[str] | None, options: dict[str, Any]
     ) -> WorkerOptions:
         served = self.queues if queues is None else sorted(set(queues))
+        if (dead_after := options.pop("dead_after", None)) is not None:
+            options["rhythm"] = Rhythm.within(seconds(dead_after, "dead_after of a worker"))
         return WorkerOptions(queues=served, concurrency=concurrency, listen=self.listens, **options)
+
+    def open_value(self, value: Any) -> Any:
+        """Return a stored value in clear, as the app's codec has encoded it.
+
+        Args:
+            value: The value, as a reader of :mod:`pgflow.inspect` returns it.
+
+        Raises:
+            CodecError: It was encoded with a key that the app does not know.
+        """
+        return open_value(self._envelopes, value, "a stored value")
 
     def _note(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
         """Remember the runs to wake once the caller has committed."""

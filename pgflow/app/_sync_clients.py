@@ -219,14 +219,6 @@ class PoolClient(AppBase, Client):
         """
         return HeldLock(self.ask, key, ttl, timeout, shared=shared)
 
-    def pause(self, key: str, *, why: str = "paused", by: str | None = None) -> None:
-        """Pause a run until :meth:`resume`."""
-        self._ask(mail.pause_run(key, why, sent_by=by), wakes=True)
-
-    def resume(self, key: str, *, why: str = "resumed", by: str | None = None) -> None:
-        """Resume a paused or stuck run."""
-        self._ask(mail.resume_run(key, why, sent_by=by), wakes=True)
-
 
 class BoundClient(Client):
     """A client in an open transaction of the application."""

@@ -41,9 +41,18 @@ if sys.platform not in ("linux", "darwin"):
         "PGFLOW_DSN instead"
     )
 
+from pgflow.embedded._binaries import find_programs
 from pgflow.embedded._client import EmbeddedServer, ServerStatus, acquire, status, stop
 
-__all__ = ["EmbeddedServer", "ServerStatus", "acquire", "acquire_unnamed", "status", "stop"]
+__all__ = [
+    "EmbeddedServer",
+    "ServerStatus",
+    "acquire",
+    "acquire_unnamed",
+    "find_programs",
+    "status",
+    "stop",
+]
 
 VARIABLE = "PGFLOW_EMBEDDED"
 _logger = logging.getLogger("pgflow.embedded")

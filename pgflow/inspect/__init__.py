@@ -9,6 +9,9 @@ a placeholder in its place.
 """
 
 from pgflow._db.calls.replay import Idleness
+from pgflow._db.calls.updates import Reply
+from pgflow._model.queues import QUEUE_RULES, QueueRule
+from pgflow._model.schedules import parse_moment
 from pgflow.inspect.batches import BatchRow, list_batches
 from pgflow.inspect.budgets import (
     BudgetRow,
@@ -23,6 +26,7 @@ from pgflow.inspect.budgets import (
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now, has_passed
+from pgflow.inspect.connecting import connect, resolve_dsn
 from pgflow.inspect.decided import DecidedRow, list_decided
 from pgflow.inspect.documents import DocumentRow, list_documents
 from pgflow.inspect.entities import (
@@ -40,6 +44,7 @@ from pgflow.inspect.gates import (
     list_gates,
     list_gates_below,
     read_shape,
+    speaks_for_others,
 )
 from pgflow.inspect.health import (
     Deadlock,
@@ -145,6 +150,8 @@ from pgflow.inspect.runs import (
     list_outcomes,
     list_runs,
     read_output,
+    read_published,
+    read_reply,
     read_state,
     read_statuses,
     sample_chains,
@@ -180,7 +187,13 @@ from pgflow.inspect.server import (
     list_tables,
     read_server,
 )
-from pgflow.inspect.sqlflows import SqlFlowRow, list_sql_flows
+from pgflow.inspect.sqlflows import (
+    SqlFlowError,
+    SqlFlowRow,
+    check_sql_flow,
+    draw_sql_flow,
+    list_sql_flows,
+)
 from pgflow.inspect.steps import StepRow, list_steps
 from pgflow.inspect.timeline import (
     Entry,
@@ -195,7 +208,7 @@ from pgflow.inspect.timeline import (
 )
 from pgflow.inspect.traces import derive_ids, read_trace
 from pgflow.inspect.versions import PatchRow, VersionRow, list_patches, list_versions
-from pgflow.inspect.words import describe_error, encoded, readable
+from pgflow.inspect.words import describe_error, describe_reason, encoded, readable
 from pgflow.inspect.workers import (
     HeldRun,
     Holder,
@@ -215,6 +228,7 @@ from pgflow.inspect.workflows import (
 
 __all__ = [
     "EVERY_RUN",
+    "QUEUE_RULES",
     "STATUSES",
     "After",
     "AsyncSource",
@@ -262,9 +276,11 @@ __all__ = [
     "Question",
     "QueueChangeRow",
     "QueueRow",
+    "QueueRule",
     "Rates",
     "RelayChangeRow",
     "RelayRow",
+    "Reply",
     "RunDetail",
     "RunFilter",
     "RunRow",
@@ -278,6 +294,7 @@ __all__ = [
     "SnapshotRow",
     "Source",
     "SpentRow",
+    "SqlFlowError",
     "SqlFlowRow",
     "StatementRow",
     "StepRow",
@@ -301,7 +318,9 @@ __all__ = [
     "check_anchor",
     "check_books",
     "check_proof",
+    "check_sql_flow",
     "check_workers",
+    "connect",
     "count_ended",
     "count_left",
     "count_left_messages",
@@ -312,6 +331,8 @@ __all__ = [
     "database_now",
     "derive_ids",
     "describe_error",
+    "describe_reason",
+    "draw_sql_flow",
     "encoded",
     "find_detail",
     "find_entity",
@@ -386,6 +407,7 @@ __all__ = [
     "list_workers",
     "list_workflow_rows",
     "list_workflows",
+    "parse_moment",
     "read_anchor",
     "read_audit",
     "read_calls",
@@ -395,8 +417,10 @@ __all__ = [
     "read_output",
     "read_progress",
     "read_proof",
+    "read_published",
     "read_pulse",
     "read_rates",
+    "read_reply",
     "read_seal_lag",
     "read_server",
     "read_shape",
@@ -405,8 +429,10 @@ __all__ = [
     "read_trace",
     "read_view_costs",
     "readable",
+    "resolve_dsn",
     "sample_chains",
     "search_runs",
+    "speaks_for_others",
     "stream",
     "stream_async",
     "sum_charges",

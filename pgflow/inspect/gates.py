@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
+from pgflow._db.calls import gates
 from pgflow._db.query import Query
 from pgflow.inspect.listing import After, Listing, page, parse_place
 from pgflow.inspect.question import Question, once, select, statement
@@ -158,3 +159,8 @@ def read_shape(gate: str) -> Question[Any]:
     """
     sql = statement("select shape from pgflow.gates where gate = %s")
     return once(Query(sql, (gate,), lambda rows: rows[0][0] if rows and rows[0][0] else True))
+
+
+def speaks_for_others() -> Question[bool]:
+    """Ask whether the role of the connection may answer gates in the names of people."""
+    return once(gates.speaks_for_others())

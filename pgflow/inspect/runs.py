@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, LiteralString, get_args
 
-from pgflow._db.calls import result
+from pgflow._db.calls import result, updates
+from pgflow._db.calls.updates import Reply
 from pgflow._db.query import Query, Row
 from pgflow._model.kinds import Status
 from pgflow.errors import InvalidArgument, RunNotFound
@@ -594,6 +595,35 @@ def read_state(key: str, *, tenant: str = "") -> Steps[dict[str, Any] | None]:
         return None
     state: dict[str, Any] = yield result.run_state(key, tenant)
     return state
+
+
+def read_published(key: str, name: str, *, tenant: str = "") -> Question[str]:
+    """Ask for the value that a run last published under a name with ``set_state``, as JSON text.
+
+    Args:
+        key: Key of the run.
+        name: Name of the value.
+        tenant: Tenant of the run.
+
+    Raises:
+        RunNotFound: No run has the key.
+        InvalidArgument: The run has published no value under the name.
+    """
+    return once(updates.query(key, name, tenant))
+
+
+def read_reply(key: str, update_id: str, *, tenant: str = "") -> Question[Reply]:
+    """Ask for the answer to an update.
+
+    Args:
+        key: Key of the run.
+        update_id: Id of the update.
+        tenant: Tenant of the run.
+
+    Raises:
+        RunNotFound: No run has the key, or the run no update of this id.
+    """
+    return once(updates.update_reply(key, update_id, tenant))
 
 
 def read_output(key: str, *, tenant: str = "") -> Question[Any]:

@@ -10,7 +10,13 @@ from itertools import islice
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
-from pgflow._model.schedules import read_spec, slots_after
+from pgflow._model.schedules import (
+    MOST_LATE,
+    parse_moment,
+    read_spec,
+    slots_after,
+    slots_between,
+)
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
 from pgflow.inspect.question import Question, once, select, statement
@@ -107,6 +113,26 @@ class ScheduleRow:
             InvalidArgument: Its slots cannot be evaluated.
         """
         return list(islice(slots_after(read_spec(self.spec), after or self.read_at), count))
+
+    def slots_between(self, first: datetime, last: datetime) -> list[datetime]:
+        """Return the slots from one time to another, both included, at most 1,000.
+
+        Raises:
+            InvalidArgument: They are more, or a time has no zone.
+        """
+        return slots_between(read_spec(self.spec), first, last, MOST_LATE)
+
+    def parse_moment(self, text: str, what: str) -> datetime:
+        """Return a time that a person typed. Without a zone it is meant in that of the schedule.
+
+        Args:
+            text: The time, such as ``2026-01-01T02:30``.
+            what: Name for errors.
+
+        Raises:
+            InvalidArgument: It is not a time.
+        """
+        return parse_moment(text, what, str(self.spec.get("tz", "UTC")))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ placeholder replaces each such part.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pgflow._model.envelopes import is_redacted
@@ -44,3 +45,8 @@ def describe_error(payload: Any) -> str:
     name = str(payload.get("type") or "error").rpartition(".")[2]
     message = encoded(payload) or " ".join(str(payload.get("message") or "").split())
     return f"{name}: {message}" if message else name
+
+
+def describe_reason(payload: Mapping[str, Any]) -> str:
+    """Return the reason that an outcome of an effect was recorded with, in words."""
+    return in_words(payload)

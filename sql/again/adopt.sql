@@ -81,7 +81,7 @@ begin
   return query
     with ledger as materialized (
       select i.seq, i.call::int as call, i.name::text as name, i.key::text as key,
-        coalesce(i.args_hash, (i.starts->0->>4)::bigint) as args_hash,
+        coalesce(i.args_hash, pgflow.licensed_hash_(i.starts)) as args_hash,
         i.payload::json as payload, o.kind::"char" as kind, o.payload::json as result,
         case
           when o.kind is null then 'open'
@@ -266,8 +266,8 @@ as $$
       select from pgflow.run kid
       where kid.run_id = (k.payload->>'run_id')::bigint and kid.chain_id = (s.payload->>'run_id')::bigint
     ))
-    cross join lateral json_array_elements(k.payload->'saga'->'effects') e
-    join pgflow.undone_from_(origin, cut) u on u.key = e->>1
+    cross join lateral pgflow.saga_rows_((k.payload->'saga'->'effects')::jsonb) e
+    join pgflow.undone_from_(origin, cut) u on u.key = e.key
     where s.run_id = origin and s.kind = 'k' and s.call = child_is_undone_.call
   )
 $$;

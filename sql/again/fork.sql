@@ -419,7 +419,10 @@ begin
   keys := pgflow.segments_(origin.heritage->'keys', own, cut);
   if mode = 'reuse' then
     seeds := seeds || jsonb_build_array(
-      jsonb_build_array(null, pgflow.segments_(origin.heritage->'seeds', own, 2147483647)->-1->>1));
+      jsonb_build_array(null, (
+        select s.stem from pgflow.segment_rows_(pgflow.segments_(origin.heritage->'seeds', own, 2147483647)) s
+        order by s.n desc limit 1
+      )));
   end if;
   heir.run_id := nextval('pgflow.run_id_seq');
   heir.created_at := t;

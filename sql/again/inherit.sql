@@ -32,8 +32,8 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(
-    (select e->>1 from jsonb_array_elements(segments) with ordinality as x (e, n)
-      where stem_at_.seq <= coalesce((e->>0)::int, 2147483647) order by n limit 1),
+    (select s.stem from pgflow.segment_rows_(segments) s
+      where stem_at_.seq <= coalesce(s.upto, 2147483647) order by s.n limit 1),
     own)
 $$;
 comment on function pgflow.stem_at_(jsonb, text, int)
@@ -49,8 +49,7 @@ as $$
   from (
     select g.n, g.upto, g.stem, coalesce(lag(g.upto) over (order by g.n), 0) as after
     from (
-      select n, coalesce((e->>0)::int, 2147483647) as upto, e->>1 as stem
-      from jsonb_array_elements(coalesce(known, '[]')) with ordinality as x (e, n)
+      select k.n, coalesce(k.upto, 2147483647) as upto, k.stem from pgflow.segment_rows_(coalesce(known, '[]')) k
       union all
       select 2147483647, 2147483647, own
     ) g
@@ -75,8 +74,8 @@ begin
     and u.kind in ('c', 'H', 'f', 'a', 's', 'X', 'd', 'i', 'q')
   order by u.kind in ('f', 'q') desc, u.call desc limit 1;
   if chosen is null then
-    select max((s->>0)::int) into chosen
-    from pgflow.unit u cross join lateral json_array_elements(u.starts) s where u.run_id = run_id and s->>2 = step;
+    select max(s.call) into chosen
+    from pgflow.unit u cross join lateral pgflow.start_rows_(u.starts) s where u.run_id = run_id and s.name = step;
   end if;
   if chosen is null then
     raise exception using errcode = 'PF003',
@@ -90,6 +89,16 @@ end
 $$;
 comment on function pgflow.cut_before_(bigint, text)
   is 'The seq before the first unit of a step''s last call, of its last failed or refused one if there is one';
+
+create or replace function pgflow.licensed_hash_(starts json)
+returns bigint
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select s.args_hash from pgflow.start_rows_(starts) s order by s.n limit 1
+$$;
+comment on function pgflow.licensed_hash_(json) is 'Hash of the arguments in the first licence of a unit';
 
 create or replace function pgflow.acts_(run_id bigint, cut int)
 returns table (seq int, call int, what text, name text, state text, key text, args_hash bigint, payload json)
@@ -107,9 +116,8 @@ begin
       select u.* from pgflow.unit u where u.run_id = acts_.run_id
     ), licence as (
       select distinct on (l.call) l.* from (
-        select (s->>0)::int as call, j.seq, s->>1 as class, s->>2 as name, s->>3 as ordinal,
-          (s->>4)::bigint as args_hash
-        from journal j cross join lateral json_array_elements(j.starts) s where s->>1 in ('s', 't')
+        select s.call, j.seq, s.effect as class, s.name, s.ordinal, s.args_hash
+        from journal j cross join lateral pgflow.start_rows_(j.starts) s where s.effect in ('s', 't')
       ) l order by l.call, l.seq
     ), ending as (
       select j.* from journal j where j.kind in ('c', 'H', 'f', 'X')
@@ -132,9 +140,11 @@ begin
     from ending e where e.kind in ('c', 'H') and e.args_hash is not null and e.seq > cut
     union all
     select e.seq, e.call, 'transaction', e.name, 'completed', null, null, e.payload -- of a workflow in SQL
-    from ending e where e.kind = 'c' and e.starts->0->>1 = 'q' and e.seq > cut
+    from ending e cross join lateral pgflow.start_rows_(e.starts) s
+    where e.kind = 'c' and s.n = 1 and s.effect = 'q' and e.seq > cut
     union all
-    select g.seq, g.call, 'effect', g.name, k.name, i.key, coalesce(i.args_hash, (i.starts->0->>4)::bigint), g.payload
+    select g.seq, g.call, 'effect', g.name, k.name, i.key, coalesce(i.args_hash, pgflow.licensed_hash_(i.starts)),
+      g.payload
     from ledger g join pgflow.unit_kind k on k.kind = g.kind join journal i on i.call = g.call and i.kind = 'i'
     where g.kind <> 'F' and g.seq > cut
     union all
@@ -272,7 +282,7 @@ as $$
   select s.seq, 'child', s.name::text, c.seq
   from undo c
   join pgflow.unit k on k.run_id = parted_.run_id and k.kind = 'K' and exists (
-    select from json_array_elements(k.payload->'saga'->'effects') e where e->>1 = c.key
+    select from pgflow.saga_rows_((k.payload->'saga'->'effects')::jsonb) e where e.key = c.key
   )
   join pgflow.unit s on s.run_id = k.run_id and s.call = k.call and s.kind = 'k' and s.seq <= parted_.cut
   order by 1, 4
@@ -414,9 +424,9 @@ begin
     where u.run_id = origin and u.seq <= cut and u.kind in ('c', 'H', 'f', 'X', 'x')
   ), unlicensed as (
     select distinct on (l.call) l.* from (
-      select (s->>0)::int as call, u.seq, s->>3 as ordinal
-      from pgflow.unit u cross join lateral json_array_elements(u.starts) s
-      where u.run_id = origin and u.seq <= cut and s->>1 = 's'
+      select s.call, u.seq, s.ordinal
+      from pgflow.unit u cross join lateral pgflow.start_rows_(u.starts) s
+      where u.run_id = origin and u.seq <= cut and s.effect = 's'
     ) l
     where l.call not in (select c.call from closed c) order by l.call, l.seq
   ), done as (
@@ -440,10 +450,10 @@ begin
           'leave', u.payload->>'leave')
         else u.payload end,
       case when u.starts is not null then (
-        select json_agg(case when s->>1 = 'e' then json_build_array(s->0, s->1, s->2, u.key, s->4) else s end
-          order by n)
-        from json_array_elements(u.starts) with ordinality as x (s, n)
-        where s->>1 = 'e' or (s->>0)::int in (select c.call from closed c)
+        select json_agg(case when s.effect = 'e'
+            then json_build_array(s.call, s.effect, s.name, u.key, s.args_hash) else s.start end order by s.n)
+        from pgflow.start_rows_(u.starts) s
+        where s.effect = 'e' or s.call in (select c.call from closed c)
       ) end
     from pgflow.unit u where u.run_id = origin and u.seq <= cut
     returning 1

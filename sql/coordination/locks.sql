@@ -265,15 +265,13 @@ declare
   said json;
   done record;
 begin
-  perform pgflow.leave_queues_(array_agg((a.q->'run')::bigint), array_agg(e::int), t)
-  from jsonb_array_elements(questions) with ordinality as a (q, pos)
-  cross join lateral jsonb_array_elements(a.q->'unlocks') e
-  where a.pos = any(positions);
+  perform pgflow.leave_queues_(array_agg(q.run), array_agg(e::int), t)
+  from pgflow.question_rows_(questions) q cross join lateral jsonb_array_elements(q.unlocks) e
+  where q.pos = any(positions);
   for one in
-    select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain,
-      (a.q->'token')::bigint as token
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(positions) and a.q ?| array['holds', 'unlocks'] order by a.pos
+    select q.pos, q.run as me, q.chain, q.token, q.holds, q.unlocks, q.children
+    from pgflow.question_rows_(questions) q
+    where q.pos = any(positions) and (q.holds is not null or q.unlocks is not null) order by q.pos
   loop
     pos := one.pos;
     seq := seqs[one.pos];
@@ -281,7 +279,7 @@ begin
     is_lost := false;
     to_wake := '{}';
     freed := '{}';
-    for part in select e::int as call from jsonb_array_elements(one.q->'unlocks') e loop
+    for part in select e::int as call from jsonb_array_elements(one.unlocks) e loop
       delete from pgflow.lock l where l.ctid = (
         select k.ctid from pgflow.lock k where k.run_id = one.me and k.call = part.call for update skip locked
       ) returning l.key into given;
@@ -292,8 +290,7 @@ begin
       where s.chain_id = one.chain and s.kind = 'l' and s.run_id = one.me and s.call = part.call;
     end loop;
     for part in
-      select (e->0)::int as call, e->>1 as key, (e->2)::bigint as fence, (e->3)::boolean as is_given_back
-      from jsonb_array_elements(one.q->'holds') e
+      select h.* from pgflow.hold_rows_(one.holds) h
     loop
       -- A locked one is over: it expired, or is being taken away.
       select l.* into held from pgflow.lock l
@@ -320,6 +317,9 @@ begin
       -- The wake of the session that postponed it finds the sweep.
       to_wake := to_wake || done.to_wake || case when done.is_put_off then array[one.chain] end;
     end loop;
+    if is_lost and one.children is not null then
+      perform pgflow.leave_keys_(one.me, one.children);
+    end if;
     return next;
   end loop;
 end
@@ -341,13 +341,11 @@ declare
   told int[] := '{}';
 begin
   for late in
-    select a.pos::int as pos, (a.q->'run')::bigint as me, (w->>0)::int as call, u.due_at
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    cross join lateral jsonb_array_elements(a.q->'locks') w
-    cross join lateral (select n.due_at from pgflow.unit n
-      where n.run_id = (a.q->'run')::bigint and n.seq = (w->>4)::int offset 0) u
-    where a.pos = any(positions) and u.due_at <= t
-    order by a.pos
+    select q.pos, q.run as me, w.call, u.due_at
+    from pgflow.question_rows_(questions) q cross join lateral pgflow.lock_rows_(q.locks) w
+    cross join lateral (select n.due_at from pgflow.unit n where n.run_id = q.run and n.seq = w.seq offset 0) u
+    where q.pos = any(positions) and u.due_at <= t
+    order by q.pos
   loop
     -- One that is locked is just being served.
     delete from pgflow.lock_wait w where w.ticket = (
@@ -460,10 +458,9 @@ declare
   said json;
 begin
   for one in
-    select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain,
-      (a.q->'token')::bigint as token
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(positions) and a.q->'locks' <> '[]' order by a.pos
+    select q.pos, q.run as me, q.chain, q.token, q.locks
+    from pgflow.question_rows_(questions) q
+    where q.pos = any(positions) and q.locks <> '[]' order by q.pos
   loop
     pos := one.pos;
     seq := seqs[one.pos];
@@ -471,10 +468,7 @@ begin
     is_news := false;
     to_wake := '{}';
     for ask in
-      select (e->0)::int as call, e->>1 as key, (e->2)::boolean as is_shared,
-        (e->>3)::float8 * interval '1 second' as ttl,
-        array(select f::bigint from jsonb_array_elements_text(e->5) f) as within
-      from jsonb_array_elements(one.q->'locks') with ordinality as x (e, n) order by x.n
+      select w.* from pgflow.lock_rows_(one.locks) w order by w.n
     loop
       select g.* into got from pgflow.ask_lock_(one.me, one.chain, ask.call, ask.key, ask.is_shared, ask.ttl,
         ask.within, t) g;

@@ -30,9 +30,7 @@ declare
   t timestamptz := pgflow.now_();
 begin
   with given as (
-    select e->>0 as workflow, e->>1 as version, e->>2 as code_hash, (e->>3)::boolean as is_pinned, e->>4 as alias_of,
-      (e->>7)::json as defaults
-    from jsonb_array_elements(codes) e
+    select e.* from pgflow.code_rows_(codes) e
   )
   insert into pgflow.code as c (first_at, last_at, is_pinned, workflow, version, code_hash, alias_of, defaults)
   select t, t, g.is_pinned, g.workflow, g.version, g.code_hash, g.alias_of, g.defaults from given g
@@ -42,16 +40,16 @@ begin
     defaults = excluded.defaults;
   insert into pgflow.code_patch (code_id, is_deprecated, patch)
   select c.code_id, p.value::boolean, p.key
-  from jsonb_array_elements(codes) e
-  join pgflow.code c on c.workflow = e->>0 and c.version = e->>1 and c.code_hash = e->>2
-  cross join lateral jsonb_each_text(e->5) p
+  from pgflow.code_rows_(codes) e
+  join pgflow.code c on c.workflow = e.workflow and c.version = e.version and c.code_hash = e.code_hash
+  cross join lateral jsonb_each_text(e.patches) p
   order by c.code_id, p.key
   on conflict do nothing;
   insert into pgflow.code_signal (code_id, signal, shape)
   select c.code_id, p.key, p.value
-  from jsonb_array_elements(codes) e
-  join pgflow.code c on c.workflow = e->>0 and c.version = e->>1 and c.code_hash = e->>2
-  cross join lateral jsonb_each(coalesce(e->6, '{}')) p
+  from pgflow.code_rows_(codes) e
+  join pgflow.code c on c.workflow = e.workflow and c.version = e.version and c.code_hash = e.code_hash
+  cross join lateral jsonb_each(coalesce(e.signals, '{}')) p
   order by p.key, c.code_id
   on conflict do nothing;
 end
@@ -69,8 +67,8 @@ begin
   perform pgflow.put_code_(codes);
   insert into pgflow.worker_code (worker_id, code_id)
   select register_code.worker_id, c.code_id
-  from jsonb_array_elements(codes) e join pgflow.code c on c.workflow = e->>0 and c.version = e->>1
-    and c.code_hash = e->>2
+  from pgflow.code_rows_(codes) e join pgflow.code c on c.workflow = e.workflow and c.version = e.version
+    and c.code_hash = e.code_hash
   on conflict do nothing;
 end
 $$;

@@ -248,22 +248,22 @@ begin
     return false;
   end if;
   t := pgflow.now_();
-  went := array(select (x->>0)::bigint from json_array_elements(results) x where x->>1 = 'ok');
-  select count(*), (array_agg(x->>2))[count(*)] into failed, last_error
-  from json_array_elements(results) x where x->>1 in ('failed', 'dead');
+  went := array(select x.event_id from pgflow.delivery_rows_(results) x where x.outcome = 'ok');
+  select count(*), (array_agg(x.error))[count(*)] into failed, last_error
+  from pgflow.delivery_rows_(results) x where x.outcome in ('failed', 'dead');
   delete from pgflow.delivery d where d.relay = name and d.event_id = any(went);
   if cardinality(went) < json_array_length(results) then
-    update pgflow.delivery d set attempts = d.attempts + (x->>1 <> 'behind')::int, is_dead = x->>1 = 'dead',
-      due_at = case when x->>1 = 'behind' then d.due_at else t + coalesce((x->>3)::float8, 0) * interval '1 second' end,
-      error = coalesce(left(x->>2, 4096), d.error)
-    from json_array_elements(results) x
-    where x->>1 <> 'ok' and d.relay = name and d.event_id = (x->>0)::bigint;
+    update pgflow.delivery d set attempts = d.attempts + (x.outcome <> 'behind')::int, is_dead = x.outcome = 'dead',
+      due_at = case when x.outcome = 'behind' then d.due_at else t + coalesce(x.delay, '0') end,
+      error = coalesce(left(x.error, 4096), d.error)
+    from pgflow.delivery_rows_(results) x
+    where x.outcome <> 'ok' and d.relay = name and d.event_id = x.event_id;
     insert into pgflow.delivery (event_id, run_id, at, due_at, attempts, is_dead, relay, topic, key, error, payload)
-    select e.event_id, e.run_id, e.at, t + coalesce((x->>3)::float8, 0) * interval '1 second',
-      (x->>1 <> 'behind')::int, x->>1 = 'dead', name, e.topic, e.key, left(x->>2, 4096), e.payload
-    from json_array_elements(results) x
-    join pgflow.event e on e.event_id = (x->>0)::bigint
-    where x->>1 <> 'ok' and e.event_id > r.event_id and e.event_id <= upto
+    select e.event_id, e.run_id, e.at, t + coalesce(x.delay, '0'),
+      (x.outcome <> 'behind')::int, x.outcome = 'dead', name, e.topic, e.key, left(x.error, 4096), e.payload
+    from pgflow.delivery_rows_(results) x
+    join pgflow.event e on e.event_id = x.event_id
+    where x.outcome <> 'ok' and e.event_id > r.event_id and e.event_id <= upto
     on conflict do nothing;
   end if;
   r.failures := case when cardinality(went) > 0 then 0 else r.failures end + failed;

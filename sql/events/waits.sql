@@ -63,14 +63,12 @@ declare
   newest bigint := pgflow.newest_event_();
 begin
   with asked as materialized (
-    select a.pos, (a.q->'chain')::bigint as chain, a.q->'events' as events
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(positions) and a.q ? 'events'
+    select q.pos, q.chain, q.events
+    from pgflow.question_rows_(questions) q where q.pos = any(positions) and q.events is not null
   ), wanted as materialized (
-    select a.chain, e->>1 as name, e->>2 as topic, nullif(e->3, 'null') as match, e->>4 as key,
-      (e->>5)::bigint as after
-    from asked a cross join lateral jsonb_array_elements(a.events) e
-    where not exists (select from jsonb_array_elements(units[a.pos]) u where (u->>1)::int = (e->>0)::int)
+    select a.chain, e.name, e.topic, e.match, e.key, e.after
+    from asked a cross join lateral pgflow.event_rows_(a.events) e
+    where not exists (select from pgflow.answered_rows_(units[a.pos]) u where u.call = e.call)
   ), forgotten as (
     delete from pgflow.event_wait o where o.chain_id = any(array(select a.chain from asked a))
       and o.chain_id || ' ' || o.name <> all(array(select n.chain || ' ' || n.name from wanted n))

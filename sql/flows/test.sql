@@ -87,9 +87,10 @@ begin
         perform pgflow.release_runs(array[run.run_id], array[run.token]);
       end if;
     elsif children ? run.workflow then
-      answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(run.run_id, run.token,
-        run.last_seq)), 'u', jsonb '[]', 'w', worker, 'f', jsonb_build_array(run.run_id), 'o', jsonb_build_array(
-        jsonb_build_array(run.run_id, 'completed', null, (children->run.workflow)::text, null, run.chain_id,
+      answer := pgflow.commit_units(jsonb_build_object('worker', worker, 'units', jsonb '[]',
+        'runs', jsonb_build_array(jsonb_build_array(run.run_id, run.token, run.last_seq)),
+        'kin', jsonb_build_array(run.run_id), 'ends', jsonb_build_array(
+          jsonb_build_array(run.run_id, 'completed', null, (children->run.workflow)::text, null, run.chain_id,
           run.token, null))));
     else
       raise exception using errcode = 'PF001', message = format('the child %s is not in SQL', run.workflow),

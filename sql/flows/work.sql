@@ -148,7 +148,7 @@ declare
   first int := f.seq;
   t bigint := pgflow.micros_(pgflow.now_());
   answer jsonb;
-  unit jsonb;
+  unit record;
   is_each boolean := (select n.op = 'each' from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc);
 begin
   -- [kind, call, name, payload, starts, delay in seconds] -> as commit_units takes them
@@ -156,9 +156,8 @@ begin
     (u.unit->3)::text,
     nullif(u.unit->4, 'null')::text, t, u.unit->5, token, null, null) order by u.n), '[]')
     from jsonb_array_elements(units) with ordinality as u (unit, n));
-  for unit in select u from jsonb_array_elements(units) u loop
-    f := pgflow.fold_unit_(f, (unit->>1)::int, (unit->>2)::int, (unit->>3)::"char", (unit->>5)::jsonb,
-      (unit->>6)::jsonb);
+  for unit in select u.* from pgflow.unit_rows_(units) u order by u.seq loop
+    f := pgflow.fold_unit_(f, unit.seq, unit.call, unit.kind, unit.payload::jsonb, unit.starts::jsonb);
   end loop;
   if question ? 'timers' then -- of the wait that is open now
     question := question || jsonb_build_object('timers',
@@ -176,25 +175,27 @@ begin
       || case when question ? 'lock' and f.waits ? 'timer' then jsonb_build_object('retries',
         jsonb_build_array(jsonb_build_array(f.waits->'call', f.waits->'timer'))) else '{}' end;
   end if;
-  answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, first)),
-    'u', units, 'w', worker_id, 'x', jsonb_build_array(question || jsonb_build_object('run', f.run_id, 'token', token,
+  answer := pgflow.commit_units(jsonb_build_object('worker', worker_id, 'units', units,
+    'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, first)), 'questions', jsonb_build_array(
+      question || jsonb_build_object('run', f.run_id, 'token', token,
       'chain', chain, 'seq', f.seq, 'idle', true)
       || case when f.error ? 'cancelled' then jsonb '{"cancelled": true}' else '{}' end))
-    || case when question ? 'admits' then jsonb_build_object('d', jsonb_build_array(jsonb_build_array(f.run_id, 0)))
+    || case when question ? 'admits' then jsonb_build_object('draws', jsonb_build_array(jsonb_build_array(f.run_id, 0)))
       else '{}' end);
   if answer->'bad' <> 'null' then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
   end if;
-  for unit in select u from jsonb_array_elements(answer->'x'->0->'units') u loop
-    if is_each and unit->>2 in ('k', 'K') and f.state <> 'undoing' then
-      perform pgflow.fold_items_(f, (unit->>1)::int, (unit->>2)::"char", (unit->>4)::jsonb);
+  answer := answer || (answer->'answers'->0);
+  for unit in select u.* from pgflow.answered_rows_(answer->'units') u order by u.n loop
+    if is_each and unit.kind in ('k', 'K') and f.state <> 'undoing' then
+      perform pgflow.fold_items_(f, unit.call, unit.kind, unit.payload::jsonb);
     end if;
-    f := pgflow.fold_unit_(f, (unit->>0)::int, (unit->>1)::int, (unit->>2)::"char", (unit->>4)::jsonb, null);
+    f := pgflow.fold_unit_(f, unit.seq, unit.call, unit.kind, unit.payload::jsonb, null);
   end loop;
   if question ? 'events' and f.waits is null then
     perform pgflow.forget_events_(array[chain]);
   end if;
-  place := answer->'x'->0->>'place';
+  place := answer->>'place';
   wake := coalesce(nullif(answer->'wake', 'null'), '[]');
 end
 $$;
@@ -214,16 +215,16 @@ declare
   ops text[] := array(select distinct n.op from pgflow.flow_node n where n.flow_id = f.flow_id);
 begin
   perform pgflow.drop_frames_(array[f.run_id]);
-  answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, f.seq)),
-      'u', jsonb '[]', 'w', worker_id, 'f', jsonb_build_array(f.run_id),
-      'o', jsonb_build_array(jsonb_build_array(f.run_id, status, reason, output::text, error::text, chain, token,
+  answer := pgflow.commit_units(jsonb_build_object('worker', worker_id, 'units', jsonb '[]',
+      'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, f.seq)), 'kin', jsonb_build_array(f.run_id),
+      'ends', jsonb_build_array(jsonb_build_array(f.run_id, status, reason, output::text, error::text, chain, token,
         null)))
     -- What may be left of these, if nothing but the run is to end them.
-    || case when 'ask' = any(ops) then jsonb_build_object('g', jsonb_build_array(f.run_id)) else '{}' end
-    || case when 'event' = any(ops) then jsonb_build_object('n', jsonb_build_array(chain)) else '{}' end
-    || case when 'lock' = any(ops) then jsonb_build_object('k', jsonb_build_array(f.run_id)) else '{}' end
-    || case when 'spend' = any(ops) then jsonb_build_object('d', jsonb_build_array(jsonb_build_array(f.run_id, null)))
-      else '{}' end);
+    || case when 'ask' = any(ops) then jsonb_build_object('gated', jsonb_build_array(f.run_id)) else '{}' end
+    || case when 'event' = any(ops) then jsonb_build_object('awaiting', jsonb_build_array(f.run_id)) else '{}' end
+    || case when 'lock' = any(ops) then jsonb_build_object('locking', jsonb_build_array(f.run_id)) else '{}' end
+    || case when 'spend' = any(ops)
+      then jsonb_build_object('draws', jsonb_build_array(jsonb_build_array(f.run_id, null))) else '{}' end);
   if answer->'bad' <> 'null' then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
   end if;
@@ -346,10 +347,11 @@ begin
   -- As texts, which are exact in every language.
   told := jsonb_build_object('call', call, 'amounts', (select coalesce(jsonb_object_agg(a.key, a.value), '{}')
     from jsonb_each_text(amounts) a));
-  answer := pgflow.commit_units(jsonb_build_object('r', jsonb_build_array(jsonb_build_array(f.run_id, token, after.seq)),
-    'u', jsonb_build_array(jsonb_build_array(f.run_id, after.seq + 1, call, 'M', null, told::text, null,
-      pgflow.micros_(pgflow.now_()), null, token, null, null)), 'w', worker_id,
-    'd', jsonb_build_array(jsonb_build_array(f.run_id, case when has_pool then call else 0 end))));
+  answer := pgflow.commit_units(jsonb_build_object('worker', worker_id,
+    'runs', jsonb_build_array(jsonb_build_array(f.run_id, token, after.seq)), 'units', jsonb_build_array(
+      jsonb_build_array(f.run_id, after.seq + 1, call, 'M', null, told::text, null,
+      pgflow.micros_(pgflow.now_()), null, token, null, null)),
+    'draws', jsonb_build_array(jsonb_build_array(f.run_id, case when has_pool then call else 0 end))));
   if answer->'bad' <> 'null' then
     raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
   end if;

@@ -29,9 +29,9 @@ begin
   insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask)
   select g.run_id, g.call, t + g.seconds * interval '1 second', t, g.seconds, g.can_ask
   from (
-    select (e->0)::bigint as run_id, (e->2)::int as call, (p->>'heartbeat_timeout')::float8 as seconds,
-      coalesce((p->>'can_ask')::boolean, false) as can_ask
-    from jsonb_array_elements(units) e cross join lateral (select (e->>5)::jsonb as p where e->>3 = 'A') a
+    select u.run_id, u.call, (u.payload->>'heartbeat_timeout')::float8 as seconds,
+      coalesce((u.payload->>'can_ask')::boolean, false) as can_ask
+    from pgflow.unit_rows_(units) u where u.kind = 'A'
   ) g
   where g.seconds is not null and exists (select from pgflow.owed o where o.run_id = g.run_id and o.call = g.call
     and o.kind = 'effect');
@@ -39,13 +39,12 @@ begin
   set look_at = t + coalesce(g.seconds, b.timeout_seconds) * interval '1 second', beat_at = t,
     timeout_seconds = coalesce(g.seconds, b.timeout_seconds)
   from (
-    select (e->0)::bigint as run_id, (e->2)::int as call, (p->>'heartbeat_timeout')::float8 as seconds
-    from jsonb_array_elements(units) e cross join lateral (select (e->>5)::jsonb as p where e->>3 = 'U') u
-    where p->>'reason' = 'accepted'
+    select u.run_id, u.call, (u.payload->>'heartbeat_timeout')::float8 as seconds
+    from pgflow.unit_rows_(units) u where u.kind = 'U' and u.payload->>'reason' = 'accepted'
   ) g
   where b.run_id = g.run_id and b.call = g.call;
-  delete from pgflow.effect_beat b using jsonb_array_elements(units) e
-  where e->>3 = 'E' and b.run_id = (e->0)::bigint and b.call = (e->2)::int
+  delete from pgflow.effect_beat b using pgflow.unit_rows_(units) u
+  where u.kind = 'E' and b.run_id = u.run_id and b.call = u.call
     and not exists (select from pgflow.owed o where o.run_id = b.run_id and o.call = b.call and o.kind = 'effect');
 end
 $$;

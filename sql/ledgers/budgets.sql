@@ -159,20 +159,21 @@ declare
 begin
   -- A sweep that has the row of an obligation may wait for pools: such rows come before them.
   perform from pgflow.owed o
-  where o.run_id = any(array(select (e->0)::bigint from jsonb_array_elements(batch->'r') e)) and o.kind = 'obligation'
+  where o.run_id = any(array(select r.run_id from pgflow.run_rows_(batch->'runs') r)) and o.kind = 'obligation'
   order by o.run_id, o.call for update;
   with drawing as (
-    select (e->0)::bigint as run_id from jsonb_array_elements(batch->'d') e
+    select d.run_id from pgflow.draw_rows_(batch->'draws') d
     union
     -- Those that this batch ends by force return what they have.
-    select (q->'run')::bigint from jsonb_array_elements(batch->'x') q
-    where exists (select from pgflow.signal s where s.chain_id = (q->'chain')::bigint and s.kind = 'x'
+    select q.run from pgflow.question_rows_(batch->'questions') q
+    where exists (select from pgflow.signal s where s.chain_id = q.chain and s.kind = 'x'
       and s.name = 'force' offset 0)
   ), asked as (
     select r.pool as name from drawing d
     cross join lateral (select n.pool from pgflow.run n where n.run_id = d.run_id offset 0) r
     union
-    select a->>'pool' from jsonb_array_elements(batch->'x') q cross join lateral jsonb_array_elements(q->'admits') a
+    select a.pool
+    from pgflow.question_rows_(batch->'questions') q cross join lateral pgflow.admission_rows_(q.admits) a
   )
   select array_agg(distinct n) into names
   from (
@@ -310,18 +311,17 @@ declare
   one record;
 begin
   for one in
-    select (e->0)::bigint as run_id, (e->1)::int as seq from jsonb_array_elements(units) e where e->>3 = 'M'
-    order by 1, 2
+    select u.run_id, u.seq from pgflow.unit_rows_(units) u where u.kind = 'M' order by 1, 2
   loop
     perform pgflow.charge_one_(one.run_id, one.seq, clock, t);
   end loop;
-  perform pgflow.close_reservations_(array_agg((e->0)::bigint), array_agg((e->>1)::int))
-  from jsonb_array_elements(closes) e where e->>1 is distinct from '0' having count(*) > 0;
+  perform pgflow.close_reservations_(array_agg(d.run_id), array_agg(d.call))
+  from pgflow.draw_rows_(closes) d where d.call is distinct from 0 having count(*) > 0;
 end
 $$;
 comment on function pgflow.settle_budgets_(jsonb, jsonb, timestamptz)
-  is 'Books what the units of a batch say was spent, and returns the reservations of calls that are over: [[run, '
-     'call], ...], call null = all of the run, 0 = none. The pools are locked';
+  is 'Books what the units of a batch say was spent, and returns the reservations of calls that are over. The pools '
+     'are locked';
 
 create or replace function pgflow.return_reservations_(runs bigint[])
 returns void
@@ -367,16 +367,15 @@ declare
   at_seq int;
 begin
   for one in
-    select a.pos::int as pos, (a.q->'run')::bigint as me, (a.q->'token')::bigint as token, r.pool as own_pool, e.n,
-      (e.a->>'call')::int as call, e.a->>'name' as name, e.a->>'pool' as pool, e.a->'amounts' as amounts,
-      coalesce((e.a->>'hard')::boolean, false) as is_hard, e.a->'licence' as licence,
-      lag(a.pos) over (order by a.pos, e.n) is distinct from a.pos as is_first,
-      lead(a.pos) over (order by a.pos, e.n) is distinct from a.pos as is_last
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    cross join lateral (select n.pool from pgflow.run n where n.run_id = (a.q->'run')::bigint offset 0) r
-    cross join lateral jsonb_array_elements(a.q->'admits') with ordinality as e (a, n)
-    where a.pos = any(positions)
-    order by a.pos, e.n
+    select q.pos, q.run as me, q.token, r.pool as own_pool, a.n, a.call, a.name, a.pool, a.amounts,
+      coalesce(a.hard, false) as is_hard, a.licence,
+      lag(q.pos) over (order by q.pos, a.n) is distinct from q.pos as is_first,
+      lead(q.pos) over (order by q.pos, a.n) is distinct from q.pos as is_last
+    from pgflow.question_rows_(questions) q
+    cross join lateral (select n.pool from pgflow.run n where n.run_id = q.run offset 0) r
+    cross join lateral pgflow.admission_rows_(q.admits) a
+    where q.pos = any(positions)
+    order by q.pos, a.n
   loop
     if one.is_first then
       pos := one.pos;
@@ -497,10 +496,10 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  names text[] := pgflow.take_pools_(jsonb_build_object('d', closes));
+  names text[] := pgflow.take_pools_(jsonb_build_object('draws', closes));
 begin
   perform pgflow.settle_budgets_(units, closes, t);
-  perform pgflow.tell_soft_(names, array(select distinct (e->0)::bigint from jsonb_array_elements(closes) e));
+  perform pgflow.tell_soft_(names, array(select distinct d.run_id from pgflow.draw_rows_(closes) d));
 end
 $$;
 comment on function pgflow.settle_fenced_(jsonb, jsonb, timestamptz)

@@ -62,13 +62,15 @@ $$;
 comment on function pgflow.leave_of_(bigint, text, text, jsonb)
   is 'The verdict by which a gate of a run lets an effect act with these arguments, once; null = it does not';
 
-create or replace function pgflow.intend_(q jsonb, t timestamptz, inout seq int, out units jsonb, out refused jsonb)
+create or replace function pgflow.intend_(
+  me bigint, token bigint, intents jsonb, t timestamptz, inout seq int, out units jsonb, out refused jsonb,
+  out terms jsonb
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  me bigint := (q->'run')::bigint;
   e record;
   told record;
   kind "char";
@@ -84,13 +86,9 @@ declare
 begin
   units := '[]';
   refused := '[]';
+  terms := '{}';
   for e in
-    select i.* from jsonb_array_elements(q->'effects') as a (intent)
-    cross join lateral jsonb_to_record(a.intent) as i (
-      call int, name text, key text, args_hash bigint, risk text, code text, ordinal jsonb, request text, decision text,
-      compensates text, reads jsonb, ground text, seconds float8, is_keyed boolean, expects text, notice jsonb,
-      is_undo boolean, leave text
-    )
+    select i.* from pgflow.intent_rows_(intents) i
   loop
     due := null;
     leave := null;
@@ -100,11 +98,12 @@ begin
         and not o.detail ? 'ref'
     );
     if e.ground is null then
-      select a->>0 into stale
-      from jsonb_array_elements(e.reads) a join pgflow.unit u on u.run_id = me and u.seq = (a->1)::int
-      where u.at + (a->>2)::float8 * interval '1 second' < t limit 1;
+      select r.name into stale
+      from pgflow.read_rows_(e.reads) r join pgflow.unit u on u.run_id = me and u.seq = r.seq
+      where u.at + r.max_age < t limit 1;
       if found then
         refused := refused || jsonb_build_array(jsonb_build_array(e.call, null, stale));
+        terms := terms || jsonb_build_object(e.call, null);
         continue;
       end if;
       select n.* into told
@@ -114,7 +113,8 @@ begin
       end if;
       -- what takes back an effect that was let through needs no leave of its own
       if told.needs = 'gate' and e.compensates is null and leave is null then
-        refused := refused || jsonb_build_array(jsonb_build_array(e.call, told.version, null, told.terms));
+        refused := refused || jsonb_build_array(jsonb_build_array(e.call, told.version, null));
+        terms := terms || jsonb_build_object(e.call, told.terms);
         continue;
       end if;
       kind := 'i';
@@ -136,7 +136,7 @@ begin
           || coalesce(nullif(e.notice, 'null'), '{}')
       where leave->>'verdict' is distinct from 'take_over';
     else
-      wait := e.seconds * interval '1 second';
+      wait := e.seconds;
       select min(u.recorded_at), max(u.recorded_at) into first_at, last_at
       from pgflow.unit u where u.run_id = me and u.call = e.call and u.kind in ('i', 'j');
       -- What was absent when it was asked counts by the time of the question, not of the answer.
@@ -172,7 +172,7 @@ begin
       me, seq, e.call, kind, e.name, e.key, e.args_hash, payload,
       case when kind <> 'U' and leave->>'verdict' is distinct from 'take_over'
         then json_build_array(json_build_array(e.call, 'e', e.name, e.ordinal, e.args_hash)) end,
-      (q->'token')::bigint, t, t, due
+      intend_.token, t, t, due
     );
     units := units || jsonb_build_array(
       pgflow.unit_json_(seq, e.call, kind, e.name, payload) || jsonb_build_array(pgflow.micros_(due))
@@ -181,19 +181,19 @@ begin
       -- The approver did the work: that is recorded, and no body starts.
       payload := json_build_object('verdict', 'confirmed', 'by', leave->'by'->>0, 'why', leave->>'reason',
         'word', true);
-      perform pgflow.append_(me, seq + 1, e.call, 'E', e.name, payload, (q->'token')::bigint, t, t);
+      perform pgflow.append_(me, seq + 1, e.call, 'E', e.name, payload, intend_.token, t, t);
       units := units || jsonb_build_array(pgflow.unit_json_(seq + 1, e.call, 'E', e.name, payload));
       payload := coalesce(leave->'value', 'null');
-      perform pgflow.append_(me, seq + 2, e.call, 'C', e.name, payload, (q->'token')::bigint, t, t);
+      perform pgflow.append_(me, seq + 2, e.call, 'C', e.name, payload, intend_.token, t, t);
       units := units || jsonb_build_array(pgflow.unit_json_(seq + 2, e.call, 'C', e.name, payload));
       seq := seq + 2;
     end if;
   end loop;
 end
 $$;
-comment on function pgflow.intend_(jsonb, timestamptz, int)
+comment on function pgflow.intend_(bigint, bigint, jsonb, timestamptz, int)
   is 'Records the intents and further attempts that a flush asks for; refused = those that the policy does not let '
-     'through';
+     'through, terms = those of the gates at which leave is asked';
 
 create or replace function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamptz)
 returns void
@@ -219,48 +219,49 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
+  kinds "char"[];
   said record;
 begin
   for said in
-    select (e->0)::bigint as run_id, min((e->1)::int) as seq from jsonb_array_elements(units) e where e->>3 = 'y'
-    group by 1 order by 1
+    select u.run_id, min(u.seq) as seq from pgflow.unit_rows_(units) u where u.kind = 'y' group by 1 order by 1
   loop
     perform pgflow.relabel_(said.run_id, said.seq - 1);
   end loop;
-  if units @? 'strict $[*] ? (@[3] == "E")' then
+  kinds := array(select distinct u.kind from pgflow.unit_rows_(units) u);
+  if 'E' = any(kinds) then
     -- Its own settle function has settled the acceptance.
-    perform pgflow.note_confirmation_(o.detail->>'ref', r.chain_id, (e->>5)::jsonb->>'verdict', null, t)
-    from jsonb_array_elements(units) e
-    join pgflow.owed o on o.run_id = (e->0)::bigint and o.call = (e->2)::int and o.kind = 'effect' and o.detail ? 'ref'
+    perform pgflow.note_confirmation_(o.detail->>'ref', r.chain_id, u.payload->>'verdict', null, t)
+    from pgflow.unit_rows_(units) u
+    join pgflow.owed o on o.run_id = u.run_id and o.call = u.call and o.kind = 'effect' and o.detail ? 'ref'
     join pgflow.run r on r.run_id = o.run_id
-    where e->>3 = 'E';
+    where u.kind = 'E';
   end if;
-  delete from pgflow.owed o using jsonb_array_elements(units) e
-  where (e->>3 in ('C', 'F') or e->>3 = 'E' and o.detail ? 'ref') and o.run_id = (e->0)::bigint and o.call = (e->2)::int
+  delete from pgflow.owed o using pgflow.unit_rows_(units) u
+  where (u.kind in ('C', 'F') or u.kind = 'E' and o.detail ? 'ref') and o.run_id = u.run_id and o.call = u.call
     and o.kind = 'effect';
   -- The units of a run stand in their order: of several, the last one counts.
   update pgflow.owed o
-  set due_at = t + g.delay * interval '1 second',
+  set due_at = t + g.delay,
     detail = o.detail || jsonb_strip_nulls(jsonb_build_object(
       'state', case g.kind when 'U' then 'unknown' when 'A' then 'accepted' else 'absent' end, 'ref', g.ref,
       'since', case when g.kind = 'U' and g.delay is null then pgflow.micros_(t) end))
   from (
-    select distinct on (1, 2) (e->0)::bigint as run_id, (e->2)::int as call, (e->>8)::float8 as delay,
+    select distinct on (u.run_id, u.call) u.run_id, u.call, u.delay,
       -- The counterparty may say of one that was silent that it still has it.
-      case when e->>3 = 'U' and (e->>5)::jsonb->>'reason' = 'accepted' then 'A' else e->>3 end as kind,
-      case when e->>3 = 'A' then (e->>5)::jsonb->>'ref' end as ref
-    from jsonb_array_elements(units) e
-    where e->>3 in ('U', 'A') or e->>3 = 'E' and (e->>5)::jsonb->>'verdict' = 'absent'
-    order by 1, 2, (e->1)::int desc
+      case when u.kind = 'U' and u.payload->>'reason' = 'accepted' then 'A' else u.kind end as kind,
+      case when u.kind = 'A' then u.payload->>'ref' end as ref
+    from pgflow.unit_rows_(units) u
+    where u.kind in ('U', 'A') or u.kind = 'E' and u.payload->>'verdict' = 'absent'
+    order by u.run_id, u.call, u.seq desc
   ) g
   where o.run_id = g.run_id and o.call = g.call and o.kind = 'effect';
-  if units @? 'strict $[*] ? (@[3] == "A" || @[3] == "U" || @[3] == "E")' then
+  if kinds && array['A', 'U', 'E']::"char"[] then
     perform pgflow.book_beats_(units, t);
   end if;
-  if units @? 'strict $[*] ? (@[3] == "x")' then
+  if 'x' = any(kinds) then
     for said in
-      select (e->0)::bigint as run_id, array_agg((e->2)::int) as calls
-      from jsonb_array_elements(units) e where e->>3 = 'x' group by 1 order by 1
+      select u.run_id, array_agg(u.call) as calls
+      from pgflow.unit_rows_(units) u where u.kind = 'x' group by 1 order by 1
     loop
       perform pgflow.close_gates_(array[said.run_id], said.calls);
     end loop;

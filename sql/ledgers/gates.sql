@@ -116,10 +116,9 @@ declare
   due timestamptz;
 begin
   for asked in
-    select a.pos::int as pos, (a.q->'run')::bigint as me, (a.q->'token')::bigint as token, g.wanted
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    cross join lateral jsonb_array_elements(a.q->'new_gates') with ordinality as g (wanted, n)
-    where a.pos = any(positions) order by a.pos, g.n
+    select q.pos, q.run as me, q.token, g.*
+    from pgflow.question_rows_(questions) q cross join lateral pgflow.gate_rows_(q.new_gates) g
+    where q.pos = any(positions) order by q.pos, g.n
   loop
     if pos is distinct from asked.pos then
       if pos is not null then
@@ -130,20 +129,16 @@ begin
       units := '[]';
     end if;
     seq := seq + 1;
-    due := t + (asked.wanted->>'timeout')::float8 * (1 + jsonb_array_length(asked.wanted->'escalate'))
-      * interval '1 second';
-    payload := json_build_object('request', (asked.wanted->>'request')::json, 'hash', asked.wanted->>'hash',
-      'approvers', asked.wanted->'approvers', 'quorum', asked.wanted->'quorum', 'timeout', asked.wanted->'timeout',
-      'on_timeout', asked.wanted->>'on_timeout', 'escalate', asked.wanted->'escalate',
-      'needs_value', asked.wanted->'needs_value', 'decision', asked.wanted->>'decision',
-      'path', pgflow.path_of_(asked.me), 'shape', asked.wanted->'shape');
+    due := t + (asked.timeout #>> '{}')::float8 * (1 + jsonb_array_length(asked.escalate)) * interval '1 second';
+    payload := json_build_object('request', asked.request, 'hash', asked.hash, 'approvers', asked.approvers,
+      'quorum', asked.quorum, 'timeout', asked.timeout, 'on_timeout', asked.on_timeout, 'escalate', asked.escalate,
+      'needs_value', asked.needs_value, 'decision', asked.decision, 'path', pgflow.path_of_(asked.me),
+      'shape', asked.shape);
     insert into pgflow.unit (run_id, seq, call, kind, name, key, payload, token, at, recorded_at, due_at)
-    values (asked.me, seq, (asked.wanted->'call')::int, 'g', asked.wanted->>'name', asked.wanted->>'key', payload,
-      asked.token, t, t, due);
+    values (asked.me, seq, asked.call, 'g', asked.name, asked.key, payload, asked.token, t, t, due);
     perform pgflow.open_gate_(asked.me, seq);
     units := units || jsonb_build_array(
-      pgflow.unit_json_(seq, (asked.wanted->'call')::int, 'g', asked.wanted->>'name', payload)
-        || jsonb_build_array(pgflow.micros_(due)));
+      pgflow.unit_json_(seq, asked.call, 'g', asked.name, payload) || jsonb_build_array(pgflow.micros_(due)));
   end loop;
   if pos is not null then
     return next;
@@ -208,13 +203,13 @@ declare
   found_news int[] := '{}';
 begin
   for late in
-    select a.pos::int as pos, g.asked
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    select q.pos, g.asked
+    from pgflow.question_rows_(questions) q
     cross join lateral (
-      select o as asked, o.call from pgflow.gate o where o.run_id = (a.q->'run')::bigint and o.expires_at <= t
-        and a.q->'gates' @> jsonb_build_array(jsonb_build_array(o.call)) offset 0
+      select o as asked, o.call from pgflow.gate o where o.run_id = q.run and o.expires_at <= t
+        and q.gates @> jsonb_build_array(jsonb_build_array(o.call)) offset 0
     ) g
-    where a.pos = any(positions) order by a.pos, g.call
+    where q.pos = any(positions) order by q.pos, g.call
   loop
     asked := late.asked;
     -- An answer in progress was in time. A statement sees only earlier commits, so the look is a statement of its
@@ -250,14 +245,14 @@ as $$
 begin
   insert into pgflow.wait (run_id, call, kind, name)
   select g.run_id, g.call, 'g', g.name
-  from jsonb_array_elements(questions) with ordinality as a (q, pos)
-  cross join lateral (select o.* from pgflow.gate o where o.run_id = (a.q->'run')::bigint offset 0) g
-  where a.pos = any(positions) and a.q ? 'gates';
+  from pgflow.question_rows_(questions) q
+  cross join lateral (select o.* from pgflow.gate o where o.run_id = q.run offset 0) g
+  where q.pos = any(positions) and q.gates is not null;
   insert into pgflow.timer (due_at, run_id, call)
   select greatest(g.expires_at, t + interval '1 second'), g.run_id, g.call
-  from jsonb_array_elements(questions) with ordinality as a (q, pos)
-  cross join lateral (select o.* from pgflow.gate o where o.run_id = (a.q->'run')::bigint offset 0) g
-  where a.pos = any(positions) and a.q ? 'gates' and g.expires_at is not null;
+  from pgflow.question_rows_(questions) q
+  cross join lateral (select o.* from pgflow.gate o where o.run_id = q.run offset 0) g
+  where q.pos = any(positions) and q.gates is not null and g.expires_at is not null;
 end
 $$;
 comment on function pgflow.park_gates_(jsonb, int[], timestamptz)
@@ -274,9 +269,9 @@ declare
   back record;
 begin
   for back in
-    select u.run_id, u.payload->>'n' as n, left(e->>4, 4096) as error, a.seq, a.key
-    from jsonb_array_elements(returned) e
-    join pgflow.unit u on u.run_id = (e->0)::bigint and u.seq = (e->3)::int and u.kind = 'G'
+    select u.run_id, u.payload->>'n' as n, left(r.error, 4096) as error, a.seq, a.key
+    from pgflow.returned_rows_(returned) r
+    join pgflow.unit u on u.run_id = r.run_id and u.seq = r.seq and u.kind = 'G'
     cross join lateral (
       select o.seq, o.key from pgflow.unit o
       where o.run_id = u.run_id and o.call = u.call and o.kind = 'g' order by o.seq desc limit 1
@@ -289,7 +284,7 @@ begin
 end
 $$;
 comment on function pgflow.reopen_gates_(jsonb)
-  is 'Opens the gates again whose answers the code could not take: [[run_id, chain_id, call, seq, error], ...]';
+  is 'Opens the gates again whose answers the code could not take';
 
 create or replace function pgflow.inherit_gates_(heir bigint, cut int)
 returns void

@@ -39,9 +39,8 @@ declare
   said record;
 begin
   for said in
-    select (e->0)::bigint as run_id, (e->2)::int as call, e->>3 as kind, e->>4 as name, (e->>5)::jsonb as p,
-      (e->>8)::float8 as delay
-    from jsonb_array_elements(units) e where e->>3 in ('O', 'D') order by (e->0)::bigint, (e->1)::int
+    select u.run_id, u.call, u.kind, u.name, u.payload::jsonb as p, u.delay
+    from pgflow.unit_rows_(units) u where u.kind in ('O', 'D') order by u.run_id, u.seq
   loop
     if said.kind = 'D' then
       perform pgflow.close_debt_(said.run_id, said.p);
@@ -53,7 +52,7 @@ begin
     continue when found;
     insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
     values (said.run_id, said.call, t,
-      coalesce(t + said.delay * interval '1 second',
+      coalesce(t + said.delay,
         timestamptz 'epoch' + (said.p->>'due_us')::bigint * interval '1 microsecond'),
       'obligation', said.name, said.p->>'to',
       jsonb_build_object('state', 'open', 'key', said.p->>'key') || (

@@ -22,9 +22,9 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
   insert into pgflow.saga_effect (chain_id, generation, call, name, key, code, request, result, ref)
-  select chain, hand_on_saga_.generation, f.call, (f.intent).name, (f.intent).key, e.entry->>1,
+  select chain, hand_on_saga_.generation, f.call, (f.intent).name, (f.intent).key, e.code,
     (f.intent).payload->'request', f.result, f.ref
-  from jsonb_array_elements(entries) as e (entry)
+  from pgflow.handed_rows_(entries) e
   join (
     select u.call, (array_agg(u order by u.seq) filter (where u.kind = 'i'))[1] as intent,
       (array_agg(u.payload order by u.seq) filter (where u.kind = 'C'))[1] as result,
@@ -32,13 +32,11 @@ as $$
     from pgflow.unit u
     where u.run_id = me and u.kind in ('i', 'C', 'A')
     group by u.call
-  ) f on f.call = (e.entry->0)::int;
+  ) f on f.call = e.call;
   insert into pgflow.saga_effect (chain_id, generation, call, n, name, key, code, request, result, ref)
-  select chain, hand_on_saga_.generation, k.call, e.n, e.entry->>0, e.entry->>1, e.entry->>2, (e.entry->>3)::json,
-    (e.entry->>4)::json, e.entry->>5
-  from pgflow.unit k cross join lateral json_array_elements(
-    k.payload->'saga'->'effects') with ordinality as e (entry, n)
-  where of_children is not null and k.run_id = me and k.kind = 'K' and of_children ? (e.entry->>1)
+  select chain, hand_on_saga_.generation, k.call, e.n, e.name, e.key, e.code, e.request, e.result, e.ref
+  from pgflow.unit k cross join lateral pgflow.saga_rows_((k.payload->'saga'->'effects')::jsonb) e
+  where of_children is not null and k.run_id = me and k.kind = 'K' and of_children ? e.key
 $$;
 comment on function pgflow.hand_on_saga_(bigint, bigint, int, jsonb, jsonb)
   is 'Hands effects of a run, [[call, place of its code], ...], and those of its children, by key, on to the next '
@@ -108,13 +106,12 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
   update pgflow.saga_effect s set taken_back_in = take_in_saga_.generation - 1
-  where s.chain_id = chain and s.taken_back_in is null and not exists (select from jsonb_array_elements(carried) e
-    where e->>1 = s.key);
+  where s.chain_id = chain and s.taken_back_in is null and not exists (select from pgflow.saga_rows_(carried) e
+    where e.key = s.key);
   insert into pgflow.saga_effect (chain_id, generation, call, name, key, code, request, result, ref)
-  select chain, take_in_saga_.generation - 1, e.n, e.entry->>0, e.entry->>1, e.entry->>2, (e.entry->>3)::json,
-    (e.entry->>4)::json, e.entry->>5
-  from jsonb_array_elements(carried) with ordinality as e (entry, n)
-  where not exists (select from pgflow.saga_effect s where s.chain_id = chain and s.key = e.entry->>1)
+  select chain, take_in_saga_.generation - 1, e.n, e.name, e.key, e.code, e.request, e.result, e.ref
+  from pgflow.saga_rows_(carried) e
+  where not exists (select from pgflow.saga_effect s where s.chain_id = chain and s.key = e.key)
 $$;
 comment on function pgflow.take_in_saga_(bigint, int, jsonb)
   is 'Takes in what an imported generation had from those before it, which are imported already';
@@ -166,23 +163,23 @@ as $$
       and (bool_or(j.kind = 'C') or bool_or(j.kind = 'A')
         and not bool_or(j.kind = 'E' and j.payload->>'verdict' = 'failed'))
   ), done as (
-    select 0 as seq, n, e.entry - 6 as entry
-    from family f cross join lateral jsonb_array_elements(
-      pgflow.carried_saga_(f.chain_id, f.generation)) with ordinality as e (entry, n)
+    select 0 as seq, e.n, e.key, e.entry - 6 as entry
+    from family f cross join lateral pgflow.saga_rows_(pgflow.carried_saga_(f.chain_id, f.generation)) e
     union all
-    select o.seq, 1, jsonb_build_array(o.name, o.key, coalesce(o.code, ''), o.request, o.result, o.ref) from own o
+    select o.seq, 1, o.key, jsonb_build_array(o.name, o.key, coalesce(o.code, ''), o.request, o.result, o.ref)
+    from own o
     where not o.is_undo
     union all
-    select k.seq, e.n, e.entry::jsonb
+    select k.seq, e.n, e.key, e.entry
     from family f cross join journal k
-    cross join lateral json_array_elements(k.payload->'saga'->'effects') with ordinality as e (entry, n)
+    cross join lateral pgflow.saga_rows_((k.payload->'saga'->'effects')::jsonb) e
     where k.kind = 'K' and k.payload->'saga'->>'of' = f.root::text
   )
   select jsonb_build_object('of', (select f.parent_root from family f),
     'effects', jsonb_agg(d.entry order by d.seq, d.n))
   from done d
   left join (select distinct i.payload->>'compensates' as key from journal i
-    where i.kind = 'i') back on back.key = d.entry->>1
+    where i.kind = 'i') back on back.key = d.key
   where back.key is null
   having count(*) > 0
 $$;

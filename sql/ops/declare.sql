@@ -60,8 +60,8 @@ as $$
     where not exists (select from pgflow.schedule s where s.name = e->>'name')
       and not exists (select from pgflow.schedule_change c where c.schedule = e->>'name' and c.what = 'removed')
     union all
-    select format('the signals of workflow %s', e->>0) from jsonb_array_elements(declared->'codes') e
-    where not exists (select from pgflow.code c where c.workflow = e->>0)
+    select format('the signals of workflow %s', e.workflow) from pgflow.code_rows_(declared->'codes') e
+    where not exists (select from pgflow.code c where c.workflow = e.workflow)
   )
 $$;
 comment on function pgflow.undeclared(jsonb)
@@ -95,8 +95,8 @@ begin
         one->>'target', one->>'start');
     end if;
   end loop;
-  perform pgflow.put_code_(jsonb_agg(e order by e->>0)) from jsonb_array_elements(declared->'codes') e
-  where format('the signals of workflow %s', e->>0) = any(missing) having count(*) > 0;
+  perform pgflow.put_code_(jsonb_agg(e.code order by e.workflow)) from pgflow.code_rows_(declared->'codes') e
+  where format('the signals of workflow %s', e.workflow) = any(missing) having count(*) > 0;
   return missing;
 end
 $$;

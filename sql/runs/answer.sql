@@ -13,46 +13,9 @@
 -- Which runs have mail is looked for once, and what comes later is found by the wake of its sender: the leases are
 -- locked.
 --
--- A question is an object:
---   run, token, chain     whose
---   seq                   the last seq after the units of this flush
---   children              [[call, workflow, queue, input, key, priority, run_at_us, timeout_seconds, labels, metadata,
---                         close policy, version, pool, limits of a pool of its own], ...]
---   signals               [[call, name], ...]         waits for a signal
---   timers                [[call, seq of its start, "T" or "W"], ...]   sleeps (T) and time-outs of waits (W)
---   retries               [[call, seq of its failed attempt], ...]      reasons to wake, never an answer
---   child_calls           {[call,call],...}           ranges, as text, of calls that wait for a child; or [call, ...]
---   unwanted              [chain, ...]                children whose calls the code has given up: cancel them
---   cancelled             true once a cancel was delivered: further ones are dropped
---   idle                  true if no body runs and none may start: the run may be paused
---   park                  true: if nothing has happened, park
---   stuck                 the same as hold, for when it would park: nothing but a person can bring it on
---   hold                  [state, reason, code hash, detail]
---   refused               [[name, error, code hash], ...]   of a hold: signals that the code could not take
---   continue              input of the next generation
---   cancel                {why, by, reason} of a cancel that was taken after the code had ended, for the next
---                         generation
---   admits                [{call, name, pool, amounts, hard, licence}, ...]   calls that ask a pool, see admit_all_
---   effects               [{call, name, key, ...}, ...]   intents and further attempts, see intend_
---   open_effects          [call, ...]                 effects that may be settled while the run is parked,
---                         and obligations that it waits for before it ends
---   owes                  of `continue`: true if obligations are open
---   gates                 [[call, name], ...]         gates that the code waits for, see sql/ledgers/gates.sql
---   new_gates             [{call, name, key, ...}, ...]   those of them that are to be asked
---   gated                 true: a run that continues has open gates, which close
---   locks, holds, unlocks                             waits for locks, and blocks in them: see settle_locks_
---   updates               [[call], ...]               calls that take an update, if their code lets it through
---   events                [[call, name, ...], ...]    waits for events, which come as signals: see await_events_
---   awaited               true: a run that continues waits for no event any more
--- and the answer:
---   refused               [[call, version of the policy, name of a read that is too old], ...]
---   terms                 {call: terms, ...}      of the gates at which leave for those that are refused is asked
---   postponed             true: a lock that it rests on is lost, so nothing else of the question was done
---   offers                [[message, name, payload, ...], ...]   updates that wait, see offer_updates_
---   run
---   units                 [[seq, call, kind, name, payload, due_at of an effect], ...]
---   place                 "leased" | "parked" | "held" | "ended"
---   at, pause, wake, lanes
+-- A question is a `Question` of pgflow/_model/protocol.py, and its answer an `Answer`. Each kind of thing that a
+-- question asks for is a function of its own, which takes the positions of the questions that it is about and returns
+-- what it has done, by position. answer_all_ calls them in their order and keeps the score.
 
 create or replace function pgflow.append_(
   run_id bigint, seq int, call int, kind "char", name text, payload json, token bigint, at timestamptz, t timestamptz
@@ -96,8 +59,7 @@ begin
     select m.pos, m.chain, max(s.signal_id) as last_word,
       (array_agg(s.kind order by s.signal_id desc))[1] = 'p' as is_pause
     from (
-      select a.pos::int as pos, (a.q->'chain')::bigint as chain
-      from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(mailed)
+      select q.pos, q.chain from pgflow.question_rows_(questions) q where q.pos = any(mailed)
     ) m
     cross join lateral (select o.kind, o.signal_id from pgflow.signal o
       where o.chain_id = m.chain and o.kind in ('p', 'r', 't') offset 0) s
@@ -115,10 +77,10 @@ begin
   -- One that was cancelled before hears of no further cancel.
   if questions @? '$[*] ? (@.cancelled == true)' then
     delete from pgflow.signal s where s.ctid = any(array(
-      select o.ctid from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      select o.ctid from pgflow.question_rows_(questions) q
       cross join lateral (select m.ctid from pgflow.signal m
-        where m.chain_id = (a.q->'chain')::bigint and m.kind = 'x' offset 0) o
-      where a.pos = any(mailed) and (a.q->'cancelled')::boolean
+        where m.chain_id = q.chain and m.kind = 'x' offset 0) o
+      where q.pos = any(mailed) and q.cancelled
     ));
   end if;
   return coalesce(pausing, '{}');
@@ -156,10 +118,10 @@ declare
   child bigint;
 begin
   with asked as materialized (
-    select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain,
-      (a.q->'token')::bigint as token, a.pos = any(has_mail) as has_mail
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(positions) and (a.q ? 'timers' or a.pos = any(has_mail))
+    select q.pos, q.run as me, q.chain, q.token, q.pos = any(has_mail) as has_mail, q.cancelled, q.signals,
+      q.child_calls, q.gates, q.locks, q.timers
+    from pgflow.question_rows_(questions) q
+    where q.pos = any(positions) and (q.timers is not null or q.pos = any(has_mail))
   ), happened as (
     select a.pos, a.me, a.token, h.*,
       -- what the code could not take before stands in nobody's way
@@ -169,25 +131,26 @@ begin
       select s.kind, 0 as call, s.name, s.sent_at as at, s.signal_id, s.payload, s.sent_by, false as is_refused,
         s.ctid as address
       from pgflow.signal s
-      where a.has_mail and not coalesce((a.q->'cancelled')::boolean, false) and s.chain_id = a.chain and s.kind = 'x'
+      where a.has_mail and not coalesce(a.cancelled, false) and s.chain_id = a.chain and s.kind = 'x'
       union all
-      select 'S', (w->>0)::int, w->>1, s.sent_at, s.signal_id, s.payload, s.sent_by, s.refusal is not null, s.address
-      from jsonb_array_elements(a.q->'signals') w
+      select 'S', w.call, w.name, s.sent_at, s.signal_id, s.payload, s.sent_by, s.refusal is not null, s.address
+      from pgflow.signal_rows_(a.signals) w
       cross join lateral (
         select m.*, m.ctid as address from pgflow.signal m
-        where a.has_mail and m.chain_id = a.chain and m.kind = 's' and m.name = w->>1
+        where a.has_mail and m.chain_id = a.chain and m.kind = 's' and m.name = w.name
         order by m.signal_id limit 1
       ) s
       union all
       select 'K', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by, false, s.address
-      from (select pgflow.calls_of_(a.q->'child_calls') as calls where a.has_mail and a.q ? 'child_calls' offset 0) w
+      from (select pgflow.calls_of_(a.child_calls) as calls
+        where a.has_mail and a.child_calls is not null offset 0) w
       cross join lateral (
         select m.*, m.ctid as address from pgflow.signal m where m.chain_id = a.chain and m.kind = 'c' offset 0
       ) s
       where s.run_id = a.me and s.call <@ w.calls
       union all
       select 'G', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by, false, s.address
-      from (select a.q->'gates' as gates where a.has_mail and a.q ? 'gates' offset 0) w
+      from (select a.gates where a.has_mail and a.gates is not null offset 0) w
       cross join lateral (
         select m.*, m.ctid as address from pgflow.signal m where m.chain_id = a.chain and m.kind = 'g' offset 0
       ) s
@@ -195,17 +158,17 @@ begin
       union all
       select (case when s.payload->'fence' is not null then 'L' when s.payload->'refused' is not null then 'u'
         else 'W' end)::"char", s.call, s.name, s.sent_at, s.signal_id, s.payload, null, false, s.address
-      from jsonb_array_elements(a.q->'locks') w
+      from pgflow.lock_rows_(a.locks) w
       cross join lateral (
         select m.*, m.ctid as address from pgflow.signal m
-        where a.has_mail and m.chain_id = a.chain and m.kind = 'l' and m.name = w->>1 offset 0
+        where a.has_mail and m.chain_id = a.chain and m.kind = 'l' and m.name = w.key offset 0
       ) s
-      where s.run_id = a.me and s.call = (w->>0)::int
+      where s.run_id = a.me and s.call = w.call
       union all
-      select (w->>2)::"char", (w->>0)::int, u.name, u.due_at, null, null, null, false, null
-      from jsonb_array_elements(a.q->'timers') w
+      select w.kind, w.call, u.name, u.due_at, null, null, null, false, null
+      from pgflow.timer_rows_(a.timers) w
       cross join lateral (select n.name, n.due_at from pgflow.unit n
-        where n.run_id = a.me and n.seq = (w->>1)::int offset 0) u
+        where n.run_id = a.me and n.seq = w.seq offset 0) u
       where u.due_at <= t
     ) h
   ), chosen as (
@@ -281,44 +244,46 @@ declare
   chains bigint[];
   last_seqs int[];
 begin
-  select array_agg((a.q->'run')::bigint order by a.pos), array_agg((a.q->'chain')::bigint order by a.pos),
-    array_agg(seqs[a.pos] order by a.pos)
+  select array_agg(q.run order by q.pos), array_agg(q.chain order by q.pos), array_agg(seqs[q.pos] order by q.pos)
   into ids, chains, last_seqs
-  from jsonb_array_elements(questions) with ordinality as a (q, pos) where a.pos = any(positions);
+  from pgflow.question_rows_(questions) q where q.pos = any(positions);
   insert into pgflow.parked (run_id, chain_id, token, parked_at, lane_id, last_seq, priority)
   select a.me, a.chain, e.token, t, e.lane_id, a.seq, e.priority
   from unnest(ids, chains, last_seqs) as a (me, chain, seq)
   cross join lateral (select l.* from pgflow.lease l where l.run_id = a.me offset 0) e;
   delete from pgflow.lease e where e.run_id = any(ids);
   insert into pgflow.wait (run_id, call, kind, name, calls)
-  select (a.q->'run')::bigint, w.*
-  from jsonb_array_elements(questions) with ordinality as a (q, pos)
+  select q.run, w.*
+  from pgflow.question_rows_(questions) q
   cross join lateral (
-    select (s->0)::int, 's'::"char", s->>1, null::int[] from jsonb_array_elements(a.q->'signals') s
+    select s.call, 's'::"char", s.name, null::int[] from pgflow.signal_rows_(q.signals) s
     union all
     select lower(c.calls), 'c', 'child', array(select n from unnest(c.calls) r
       cross join lateral generate_series(lower(r), upper(r) - 1) n)
-    from (select pgflow.calls_of_(a.q->'child_calls') as calls offset 0) c where not isempty(c.calls)
+    from (select pgflow.calls_of_(q.child_calls) as calls offset 0) c where not isempty(c.calls)
     union all
-    select e::int, 'e', 'effect', null from jsonb_array_elements(a.q->'open_effects') e
+    select e::int, 'e', 'effect', null from jsonb_array_elements(q.open_effects) e
     union all
-    select (k->0)::int, 'l', k->>1, null from jsonb_array_elements(a.q->'locks') k
+    select k.call, 'l', k.key, null from pgflow.lock_rows_(q.locks) k
     union all
-    select (p->0)::int, 'u', 'update', null from jsonb_array_elements(a.q->'updates') p
+    select u.call, 'u', 'update', null from pgflow.call_rows_(q.updates) u
   ) w
-  where a.pos = any(positions);
+  where q.pos = any(positions);
   insert into pgflow.timer (due_at, run_id, call)
-  select u.due_at, (a.q->'run')::bigint, (w->0)::int
-  from jsonb_array_elements(questions) with ordinality as a (q, pos)
-  cross join lateral jsonb_array_elements(coalesce(a.q->'timers', '[]') || coalesce(a.q->'retries', '[]')) w
-  cross join lateral (select n.due_at from pgflow.unit n
-    where n.run_id = (a.q->'run')::bigint and n.seq = (w->1)::int offset 0) u
-  where a.pos = any(positions);
+  select u.due_at, q.run, w.call
+  from pgflow.question_rows_(questions) q
+  cross join lateral pgflow.timer_rows_(coalesce(q.timers, '[]') || coalesce(q.retries, '[]')) w
+  cross join lateral (select n.due_at from pgflow.unit n where n.run_id = q.run and n.seq = w.seq offset 0) u
+  where q.pos = any(positions);
+  if questions @? '$[*].gates' then
+    perform pgflow.park_gates_(questions, positions, t);
+  end if;
   return array(
-    select (a.q->'chain')::bigint from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(positions)
-      and (a.q ?| array['signals', 'child_calls', 'open_effects', 'gates', 'updates']
-        or a.q->'locks' <> '[]') order by a.pos
+    select q.chain from pgflow.question_rows_(questions) q
+    where q.pos = any(positions) and (
+      q.question ?| array['signals', 'child_calls', 'open_effects', 'gates', 'updates'] or q.locks <> '[]'
+    )
+    order by q.pos
   );
 end
 $$;
@@ -326,110 +291,445 @@ comment on function pgflow.park_all_(jsonb, int[], int[], timestamptz)
   is 'Lease -> parked, for runs of a batch, with their reasons to wake; answers the chains for which a message that '
      'crossed it should be looked for at once';
 
-create or replace function pgflow.hold_(q jsonb, seq int, t timestamptz)
+create or replace function pgflow.hold_(run bigint, seq int, t timestamptz, why jsonb, noted jsonb default null)
 returns void
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
   with gone as (
-    delete from pgflow.lease where run_id = (q->'run')::bigint returning *
+    delete from pgflow.lease where run_id = hold_.run returning *
   )
   insert into pgflow.held (run_id, token, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason,
     code_hash, held_by, detail)
-  select run_id, token, t, lane_id, seq, attempt, priority, true, q->'hold'->>0, q->'hold'->>1, q->'hold'->>2,
-    q->'hold'->>4, nullif(q->'hold'->3, 'null')
-  from gone
+  select g.run_id, g.token, t, g.lane_id, hold_.seq, g.attempt, g.priority, true, r.state, r.reason, r.code_hash,
+    r.held_by, coalesce(noted, r.detail)
+  from gone g cross join pgflow.reason_rows_(jsonb_build_array(why)) r
 $$;
-comment on function pgflow.hold_(jsonb, int, timestamptz) is 'Lease -> held';
+comment on function pgflow.hold_(bigint, int, timestamptz, jsonb, jsonb)
+  is 'Lease -> held, for a reason as a question has it, perhaps with another detail';
 
-create or replace function pgflow.pause_(q jsonb, t timestamptz, inout seq int)
+create or replace function pgflow.pause_(run bigint, chain bigint, token bigint, seq int, t timestamptz)
+returns void
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   request record;
+  why jsonb;
 begin
   -- What is asked after the last pause is left to the wake that its nudge brings.
   for request in
     with gone as (
       delete from pgflow.signal s
-      where s.chain_id = (q->'chain')::bigint and s.kind in ('p', 'r', 't')
+      where s.chain_id = chain and s.kind in ('p', 'r', 't')
         and s.signal_id <= (select max(p.signal_id) from pgflow.signal p where p.chain_id = s.chain_id and p.kind = 'p')
       returning s.*
     )
     select * from gone order by signal_id
   loop
     seq := seq + 1;
-    perform pgflow.append_((q->'run')::bigint, seq, 0, 'o', request.name,
-      json_build_object('why', request.payload->'why', 'by', request.sent_by), (q->'token')::bigint, t, t);
+    perform pgflow.append_(run, seq, 0, 'o', request.name,
+      json_build_object('why', request.payload->'why', 'by', request.sent_by), token, t, t);
     continue when request.kind <> 'p';
-    q := q || jsonb_build_object(
-      'hold', jsonb_build_array('paused', coalesce(left(request.payload->>'why', 255), 'paused'), null, null,
-        request.sent_by));
+    why := jsonb_build_array('paused', coalesce(left(request.payload->>'why', 255), 'paused'), null, null,
+      request.sent_by);
   end loop;
-  perform pgflow.hold_(q, seq, t);
+  perform pgflow.hold_(run, seq, t, why);
 end
 $$;
-comment on function pgflow.pause_(jsonb, timestamptz, int)
+comment on function pgflow.pause_(bigint, bigint, bigint, int, timestamptz)
   is 'Takes the requests to pause, records who asked and why, and holds the run';
 
-create or replace function pgflow.continue_(q jsonb, seq int, t timestamptz)
+create or replace function pgflow.continue_(question jsonb, seq int, t timestamptz)
 returns int
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  me bigint := (q->'run')::bigint;
+  q record;
+  me bigint;
   next_id bigint := nextval('pgflow.run_id_seq');
   next_generation int;
   lane int;
   begins_at int := 0;
 begin
-  if q ? 'owes' then
-    begins_at := pgflow.adopt_obligations_(me, 0, next_id, (q->'token')::bigint, false, t, 0);
+  select r.* into q from pgflow.question_rows_(jsonb_build_array(question)) r;
+  me := q.run;
+  if q.owes then
+    begins_at := pgflow.adopt_obligations_(me, 0, next_id, q.token, false, t, 0);
     seq := (select max(u.seq) from pgflow.unit u where u.run_id = me);
   end if;
-  perform pgflow.append_(me, seq + 1, 0, 'n', null, json_build_object('run_id', next_id), (q->'token')::bigint, t, t);
+  perform pgflow.append_(me, seq + 1, 0, 'n', null, json_build_object('run_id', next_id), q.token, t, t);
   insert into pgflow.run (
     run_id, chain_id, root_run_id, parent_run_id, created_at, deadline_at, root, generation, lane_id, parent_call,
     priority, close_policy, tenant, key, input, labels, metadata, pool
   )
   select next_id, chain_id, case when parent_run_id is null then next_id else root_run_id end, parent_run_id, t,
     deadline_at, root,
-    generation + 1, lane_id, parent_call, priority, close_policy, tenant, key, (q->>'continue')::json, labels, metadata,
+    generation + 1, lane_id, parent_call, priority, close_policy, tenant, key, q.continue::json, labels, metadata,
     pool
   from pgflow.run where run_id = me
   returning lane_id, generation into lane, next_generation;
-  if q ? 'saga' or q ? 'of_children' then
-    perform pgflow.hand_on_saga_(me, (q->'chain')::bigint, next_generation - 1, coalesce(q->'saga', '[]'),
-      q->'of_children');
+  if q.saga is not null or q.of_children is not null then
+    perform pgflow.hand_on_saga_(me, q.chain, next_generation - 1, coalesce(q.saga, '[]'), q.of_children);
   end if;
-  if q ? 'locks' then
+  if q.locks is not null then
     perform pgflow.carry_locks_(me, next_id, t);
   end if;
-  if q ? 'cancel' then
-    perform pgflow.post_((q->'chain')::bigint,
-      'x', 'cancel', json_strip_nulls(json_build_object('why', q->'cancel'->'why', 'reason', q->'cancel'->'reason')),
-      q->'cancel'->>'by');
+  if q.cancel is not null then
+    perform pgflow.post_(q.chain, 'x', 'cancel',
+      json_strip_nulls(json_build_object('why', q.cancel->'why', 'reason', q.cancel->'reason')), q.cancel->>'by');
   end if;
   insert into pgflow.deadline (run_id, due_at) select next_id, deadline_at from pgflow.run
   where run_id = me and deadline_at is not null;
-  insert into pgflow.outcome (run_id, token, finished_at, status) values (me, (q->'token')::bigint, t, 'continued');
+  insert into pgflow.outcome (run_id, token, finished_at, status) values (me, q.token, t, 'continued');
   with gone as (
     delete from pgflow.lease where run_id = me returning *
   )
   -- What has something to take back is never ended without its code.
   insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
   select next_id, t, lane_id, begins_at, 0, priority,
-    case when pgflow.carried_saga_((q->'chain')::bigint, next_generation) is not null then true end from gone;
+    case when pgflow.carried_saga_(q.chain, next_generation) is not null then true end from gone;
   return lane;
 end
 $$;
 comment on function pgflow.continue_(jsonb, int, timestamptz)
   is 'Ends a run as the next generation of its chain, which is ready at once; answers the lane';
+
+create or replace function pgflow.end_forced_(questions jsonb, positions int[], seqs int[], t timestamptz)
+returns table (pos int, to_wake bigint[])
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  one record;
+begin
+  for one in
+    select q.pos as at, q.run, q.chain, q.token, q.children
+    from pgflow.question_rows_(questions) q
+    where q.pos = any(positions) and exists (select from pgflow.signal s
+      where s.chain_id = q.chain and s.kind = 'x' and s.name = 'force' offset 0)
+    order by q.pos
+  loop
+    perform pgflow.end_by_force_(one.run, one.chain, seqs[one.at], one.token, t);
+    delete from pgflow.lease where run_id = one.run;
+    if one.children is not null then
+      perform pgflow.leave_keys_(one.run, one.children);
+    end if;
+    pos := one.at;
+    to_wake := pgflow.wind_up_(array[one.run], t);
+    perform pgflow.return_reservations_(array[one.run]);
+    return next;
+  end loop;
+end
+$$;
+comment on function pgflow.end_forced_(jsonb, int[], int[], timestamptz)
+  is 'Ends the runs of a batch that a cancel by force waits for: their positions, and the chains to wake';
+
+create or replace function pgflow.cancel_unwanted_(questions jsonb, positions int[])
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  unwanted bigint[] := array(
+    select c::bigint from pgflow.question_rows_(questions) q cross join lateral jsonb_array_elements(q.unwanted) c
+    where q.pos = any(positions) order by q.pos
+  );
+  chain bigint;
+begin
+  foreach chain in array unwanted loop
+    perform pgflow.post_(chain, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it',
+      'reason', 'parent_gave_up'), 'pgflow');
+  end loop;
+  return unwanted;
+end
+$$;
+comment on function pgflow.cancel_unwanted_(jsonb, int[])
+  is 'Cancels the children that runs of a batch have given up; answers their chains';
+
+create or replace function pgflow.take_verdicts_(questions jsonb, positions int[], seqs int[], t timestamptz)
+returns table (pos int, seq int, units jsonb)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  one record;
+begin
+  for one in
+    select q.pos as at, q.run, q.chain, q.token
+    from pgflow.question_rows_(questions) q
+    where q.pos = any(positions) and exists (select from pgflow.signal s where s.chain_id = q.chain and s.kind = 'e'
+      and (s.run_id = q.run or s.payload->>'obligation' is not null) offset 0)
+    order by q.pos
+  loop
+    pos := one.at;
+    select w.seq, w.units into seq, units
+    from pgflow.take_words_(one.run, one.chain, one.token, t, false, seqs[one.at]) w;
+    return next;
+  end loop;
+end
+$$;
+comment on function pgflow.take_verdicts_(jsonb, int[], int[], timestamptz)
+  is 'Takes the verdicts on effects and obligations of runs of a batch: of each position the last seq then, and its '
+     'units';
+
+create or replace function pgflow.intend_all_(questions jsonb, positions int[], seqs int[], t timestamptz)
+returns table (pos int, seq int, units jsonb, more jsonb)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  one record;
+begin
+  for one in
+    select q.pos as at, q.run, q.token, q.effects
+    from pgflow.question_rows_(questions) q where q.pos = any(positions) and q.effects is not null order by q.pos
+  loop
+    pos := one.at;
+    select i.seq, i.units, case when i.refused <> '[]'
+      then jsonb_build_object('refused', i.refused, 'terms', i.terms) end into seq, units, more
+    from pgflow.intend_(one.run, one.token, one.effects, t, seqs[one.at]) i;
+    return next;
+  end loop;
+end
+$$;
+comment on function pgflow.intend_all_(jsonb, int[], int[], timestamptz)
+  is 'Records the intents and further attempts of a batch: of each position the last seq then, its units, and what the '
+     'policy does not let through';
+
+create or replace function pgflow.leave_all_(questions jsonb, positions int[], seqs int[], t timestamptz)
+returns table (pos int, place text, to_wake bigint[], lanes int[])
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  one record;
+begin
+  for one in
+    select q.pos as at, q.run, q.chain, q.hold, q.refused, q.gated, q.awaited, q.question
+    from pgflow.question_rows_(questions) q
+    where q.pos = any(positions) and (q.hold is not null or q.continue is not null) order by q.pos
+  loop
+    pos := one.at;
+    to_wake := '{}';
+    lanes := '{}';
+    if one.hold is not null then
+      place := 'held';
+      perform pgflow.hold_(one.run, seqs[one.at], t, one.hold,
+        case when one.refused is not null then pgflow.note_refused_(one.chain, one.refused, one.hold) end);
+    else
+      place := 'ended';
+      lanes := lanes || pgflow.continue_(one.question, seqs[one.at], t);
+      if one.gated then
+        perform pgflow.close_gates_(array[one.run]);
+      end if;
+      if one.awaited then
+        perform pgflow.forget_events_(array[one.chain]);
+      end if;
+      to_wake := pgflow.wind_up_(array[one.run], t);
+    end if;
+    to_wake := to_wake || pgflow.nudge_asked_(array[one.chain]);
+    return next;
+  end loop;
+end
+$$;
+comment on function pgflow.leave_all_(jsonb, int[], int[], timestamptz)
+  is 'Holds runs of a batch, or ends them as the next generations of their chains: of each its new place, and whom to '
+     'wake';
+
+create or replace function pgflow.stop_all_(
+  questions jsonb, positions int[], pausing int[], seqs int[], t timestamptz
+)
+returns table (pos int, place text, to_wake bigint[])
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  one record;
+begin
+  for one in
+    select q.pos as at, q.run, q.chain, q.token, q.stuck, q.pos = any(pausing) as is_pause
+    from pgflow.question_rows_(questions) q
+    where q.pos = any(positions)
+      and case when q.pos = any(pausing) then q.idle else q.park and q.stuck is not null end
+    order by q.pos
+  loop
+    pos := one.at;
+    place := 'held';
+    if one.is_pause then
+      perform pgflow.pause_(one.run, one.chain, one.token, seqs[one.at], t);
+    else
+      perform pgflow.hold_(one.run, seqs[one.at], t, one.stuck);
+    end if;
+    to_wake := pgflow.nudge_asked_(array[one.chain]);
+    return next;
+  end loop;
+end
+$$;
+comment on function pgflow.stop_all_(jsonb, int[], int[], int[], timestamptz)
+  is 'Pauses idle runs of a batch, and holds those that only a person can continue instead of parking them';
+
+create or replace function pgflow.mailed_(questions jsonb, positions int[])
+returns int[]
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  select coalesce(array_agg(q.pos order by q.pos), '{}') from pgflow.question_rows_(questions) q
+  where q.pos = any(positions) and exists (select from pgflow.signal s where s.chain_id = q.chain offset 0)
+$$;
+comment on function pgflow.mailed_(jsonb, int[]) is 'Positions of the runs of a batch whose mailboxes are not empty';
+
+create or replace function pgflow.answer_news_(
+  kind text, questions jsonb, looking int[], quiet int[], mailed int[], pausing int[], seqs int[],
+  t timestamptz
+)
+returns table (
+  pos int, seq int, units jsonb, is_news boolean, place text, to_wake bigint[], lanes int[], more jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+  case kind
+    when 'force' then
+      place := 'ended';
+      for pos, to_wake in select f.* from pgflow.end_forced_(questions, mailed, seqs, t) f loop
+        return next;
+      end loop;
+    when 'holds' then
+      -- What a lost lock has protected is not gone on with: the code hears of the loss before anything else.
+      for pos, seq, units, place, to_wake in
+        select l.pos, l.seq, l.units, case when l.is_lost then 'leased' end, l.to_wake
+        from pgflow.settle_locks_(questions, looking, seqs, t) l
+      loop
+        is_news := units <> '[]';
+        more := case when place is not null then '{"postponed": true}' end;
+        return next;
+      end loop;
+    when 'verdicts' then
+      -- Before the effect could be tried again, and before the run could be held for want of it.
+      for pos, seq, units in select v.* from pgflow.take_verdicts_(questions,
+        array(select p from unnest(looking) p where p = any(mailed)), seqs, t) v
+      loop
+        is_news := units <> '[]';
+        return next;
+      end loop;
+    when 'updates' then
+      is_news := true;
+      for pos, more in
+        select o.pos, jsonb_build_object('offers', o.offers) from pgflow.offer_updates_(questions,
+          array(select p from unnest(looking) p where p = any(mailed) and p <> all(pausing))) o
+      loop
+        return next;
+      end loop;
+    when 'locks' then
+      for pos, seq, units, is_news, to_wake in select l.* from pgflow.ask_locks_(questions,
+        array(select p from unnest(quiet) p where p <> all(pausing)), seqs, t) l
+      loop
+        return next;
+      end loop;
+    when 'stop' then
+      for pos, place, to_wake in select s.* from pgflow.stop_all_(questions, quiet, pausing, seqs, t) s loop
+        return next;
+      end loop;
+  end case;
+end
+$$;
+comment on function pgflow.answer_news_(text, jsonb, int[], int[], int[], int[], int[], timestamptz)
+  is 'Answers to one of the rarer kinds: force, locks, verdicts, updates and pauses';
+
+create or replace function pgflow.answer_kind_(
+  kind text, questions jsonb, present int[], looking int[], quiet int[], mailed int[], pausing int[], seqs int[],
+  t timestamptz
+)
+returns table (
+  pos int, seq int, units jsonb, is_news boolean, place text, to_wake bigint[], lanes int[], more jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+  case kind
+    when 'children' then
+      for pos, seq, units, lanes in select c.* from pgflow.start_children_(questions, present, seqs, t) c loop
+        return next;
+      end loop;
+    when 'new_gates' then
+      for pos, seq, units in select g.* from pgflow.ask_gates_(questions, present, seqs, t) g loop
+        return next;
+      end loop;
+    when 'admits' then
+      is_news := true;
+      for pos, seq, units in select a.* from pgflow.admit_all_(questions, present, seqs, t) a loop
+        return next;
+      end loop;
+    when 'effects' then
+      for pos, seq, units, more in select i.* from pgflow.intend_all_(questions, present, seqs, t) i loop
+        return next;
+      end loop;
+    when 'leave' then
+      for pos, place, to_wake, lanes in select l.* from pgflow.leave_all_(questions, present, seqs, t) l loop
+        return next;
+      end loop;
+    when 'look' then
+      is_news := true;
+      for pos, seq, units in select l.* from pgflow.look_all_(questions, looking, seqs, mailed, t) l loop
+        return next;
+      end loop;
+    else
+      return query
+        select n.* from pgflow.answer_news_(kind, questions, looking, quiet, mailed, pausing, seqs, t) n;
+  end case;
+end
+$$;
+comment on function pgflow.answer_kind_(text, jsonb, int[], int[], int[], int[], int[], int[], timestamptz)
+  is 'Answers to one kind of thing that questions of a batch ask for, by position: units, news that keeps a run from '
+     'parking, and changes of place';
+
+create or replace function pgflow.is_asked_(kind text, questions jsonb, has_mail boolean, is_pausing boolean)
+returns boolean
+language sql
+immutable
+return case kind
+  when 'force' then has_mail
+  when 'holds' then questions @? '$[*].locks'
+  when 'mail' then questions @? '$[*].locks'
+  when 'unwanted' then questions @? '$[*].unwanted[*]'
+  when 'children' then questions @? '$[*].children[*]'
+  when 'new_gates' then questions @? '$[*].new_gates'
+  when 'late_locks' then questions @? '$[*].locks'
+  when 'verdicts' then has_mail
+  when 'admits' then questions @? '$[*].admits[*]'
+  when 'effects' then questions @? '$[*].effects[*]'
+  when 'leave' then questions @? '$[*].hold' or questions @? '$[*].continue'
+  when 'pauses' then has_mail
+  when 'late_gates' then questions @? '$[*].gates'
+  when 'look' then has_mail or questions @? '$[*].timers[*]'
+  when 'events' then questions @? '$[*].events'
+  when 'updates' then has_mail and questions @? '$[*].updates'
+  when 'locks' then questions @? '$[*].locks'
+  when 'stop' then is_pausing or questions @? '$[*].stuck'
+end;
+comment on function pgflow.is_asked_(text, jsonb, boolean, boolean)
+  is 'True if questions need answers of a kind';
 
 create or replace function pgflow.answer_all_(
   questions jsonb, t timestamptz, out answers jsonb, out to_wake bigint[], out lanes int[]
@@ -437,285 +737,80 @@ create or replace function pgflow.answer_all_(
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
 as $$
 declare
+  kind text;
+  done record;
   -- Of each run, by its position in the batch.
   seqs int[];
   units jsonb[];
-  refused jsonb[];
   places text[];
-  -- Positions.
+  more jsonb[];
+  -- Positions of runs that are here, that do not leave, to which nothing has happened, that have mail, ...
   present int[];
-  mailed int[];
   looking int[];
   quiet int[];
+  mailed int[];
   pausing int[] := '{}';
   parking int[];
-  settled int[] := '{}';
-  postponed int[] := '{}';
-  has_locks boolean := questions @? '$[*].locks';
-  offers jsonb[];
-  one record;
-  done record;
-  is_gated boolean := questions @? '$[*].gates';
 begin
-  to_wake := '{}';
   lanes := '{}';
-  select array_agg((a.q->'seq')::int order by a.pos), array_agg(jsonb '[]'), array_agg(null::jsonb),
-    array_agg(text 'leased'), array_agg(a.pos::int order by a.pos),
-    coalesce(array_agg(a.pos::int
-      order by a.pos) filter (where exists (select from pgflow.signal s
-        where s.chain_id = (a.q->'chain')::bigint offset 0)), '{}')
-  into seqs, units, refused, places, present, mailed
-  from jsonb_array_elements(questions) with ordinality as a (q, pos);
-
-  if mailed <> '{}' then
-    for one in
-      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain
-      from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      where a.pos = any(mailed) and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint
-        and s.kind = 'x' and s.name = 'force' offset 0)
-      order by a.pos
-    loop
-      perform pgflow.end_by_force_(one.me, one.chain, seqs[one.pos], (one.q->'token')::bigint, t);
-      delete from pgflow.lease where run_id = one.me;
-      if one.q ? 'children' then
-        perform pgflow.leave_keys_(one.q);
-      end if;
-      to_wake := to_wake || pgflow.wind_up_(array[one.me], t);
-      perform pgflow.return_reservations_(array[one.me]);
-      places[one.pos] := 'ended';
-      present := array_remove(present, one.pos);
-      mailed := array_remove(mailed, one.pos);
-    end loop;
-  end if;
-
-  if has_locks then
-    -- What a lost lock has protected is not gone on with: the code hears of the loss before anything else.
-    for done in
-      select l.* from pgflow.settle_locks_(questions, array(
-        select a.pos::int from jsonb_array_elements(questions) with ordinality as a (q, pos)
-        where a.pos = any(present) and not a.q ?| array['hold', 'continue']
-      ), seqs, t) l
-    loop
-      seqs[done.pos] := done.seq;
-      units[done.pos] := done.units;
-      to_wake := to_wake || done.to_wake;
-      if done.is_lost then
-        if questions->(done.pos - 1) ? 'children' then
-          perform pgflow.leave_keys_(questions->(done.pos - 1));
-        end if;
-        postponed := postponed || done.pos;
-        present := array_remove(present, done.pos);
-        mailed := array_remove(mailed, done.pos);
-      elsif done.units <> '[]' then
-        settled := settled || done.pos;
-      end if;
-    end loop;
-    -- What has been given back may have been won by another call of the batch.
-    mailed := array(
-      select a.pos::int from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      where a.pos = any(present) and exists (select from pgflow.signal s
-        where s.chain_id = (a.q->'chain')::bigint offset 0)
-      order by a.pos
-    );
-  end if;
-
-  if questions @? '$[*].unwanted[*]' then
-    for one in
-      select c.id::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      cross join lateral jsonb_array_elements_text(a.q->'unwanted') c (id) where a.pos = any(present) order by a.pos
-    loop
-      perform pgflow.post_(one.chain, 'x', 'cancel', json_build_object('why', 'the parent gave up waiting for it',
-        'reason', 'parent_gave_up'), 'pgflow');
-      to_wake := to_wake || one.chain;
-    end loop;
-  end if;
-  if questions @? '$[*].children[*]' then
-    for done in select c.* from pgflow.start_children_(questions, present, seqs, t) c loop
-      seqs[done.pos] := done.seq;
-      units[done.pos] := units[done.pos] || done.units;
-      lanes := lanes || done.lanes;
-    end loop;
-  end if;
-
-  if is_gated then
-    for done in select g.* from pgflow.ask_gates_(questions, present, seqs, t) g loop
-      seqs[done.pos] := done.seq;
-      units[done.pos] := units[done.pos] || done.units;
-    end loop;
-  end if;
-
-  looking := array(
-    select a.pos::int from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(present) and not a.q ?| array['hold', 'continue'] order by a.pos
-  );
+  to_wake := '{}';
+  select array_agg(q.seq order by q.pos), array_agg(jsonb '[]'), array_agg(text 'leased'),
+    array_agg(q.pos order by q.pos),
+    array_agg(q.pos order by q.pos) filter (where q.hold is null and q.continue is null),
+    array_agg(q.pos order by q.pos) filter (where exists (select from pgflow.signal s
+      where s.chain_id = q.chain offset 0))
+  into seqs, units, places, present, looking, mailed from pgflow.question_rows_(questions) q;
+  looking := coalesce(looking, '{}');
+  mailed := coalesce(mailed, '{}');
   quiet := looking;
-  if has_locks then
-    quiet := array(select p from unnest(looking) p where p <> all(settled));
-    mailed := mailed || pgflow.time_out_locks_(questions, looking, t);
-  end if;
-  if mailed <> '{}' then
-    -- A verdict on an effect comes before it could be tried again, and before the run could be held for
-    -- want of it.
-    for one in
-      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain
-      from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      where a.pos = any(looking) and a.pos = any(mailed)
-        and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint and s.kind = 'e'
-          and (s.run_id = (a.q->'run')::bigint or s.payload->>'obligation' is not null) offset 0)
-      order by a.pos
-    loop
-      select w.seq, w.units into done
-      from pgflow.take_words_(one.me, one.chain, (one.q->'token')::bigint, t, false, seqs[one.pos]) w;
-      seqs[one.pos] := done.seq;
-      units[one.pos] := units[one.pos] || done.units;
-      if done.units <> '[]' then
-        quiet := array_remove(quiet, one.pos);
-      end if;
-    end loop;
-  end if;
-  if questions @? '$[*].admits[*]' then
-    for done in select d.* from pgflow.admit_all_(questions, present, seqs, t) d loop
-      seqs[done.pos] := done.seq;
-      units[done.pos] := units[done.pos] || done.units;
-      quiet := array_remove(quiet, done.pos);
-    end loop;
-  end if;
-  if questions @? '$[*].effects[*]' then
-    for one in
-      select a.pos::int as pos, a.q from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      where a.pos = any(present) and a.q ? 'effects' order by a.pos
-    loop
-      select i.seq, i.units, i.refused into done from pgflow.intend_(one.q, t, seqs[one.pos]) i;
-      seqs[one.pos] := done.seq;
-      units[one.pos] := units[one.pos] || done.units;
-      refused[one.pos] := nullif(done.refused, '[]');
-    end loop;
-  end if;
-
-  if cardinality(looking) < cardinality(present) then
-    for one in
-      select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain
-      from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      where a.pos = any(present) and a.q ?| array['hold', 'continue'] order by a.pos
-    loop
-      if one.q ? 'hold' then
-        perform pgflow.hold_(case when one.q ? 'refused' then pgflow.note_refused_(one.q)
-          else one.q end, seqs[one.pos], t);
-        places[one.pos] := 'held';
+  foreach kind in array array['force', 'holds', 'mail', 'unwanted', 'children', 'new_gates', 'late_locks', 'verdicts',
+    'admits', 'effects', 'leave', 'pauses', 'late_gates', 'look', 'events', 'updates', 'locks', 'stop']
+  loop
+    continue when not pgflow.is_asked_(kind, questions, mailed <> '{}', pausing <> '{}');
+    case kind
+      when 'mail' then mailed := pgflow.mailed_(questions, present); -- another call may have won what was given back
+      when 'unwanted' then to_wake := to_wake || pgflow.cancel_unwanted_(questions, present);
+      when 'late_locks' then mailed := mailed || pgflow.time_out_locks_(questions, looking, t);
+      when 'pauses' then
+        pausing := pgflow.hear_(questions, array(select m from unnest(mailed) m where m = any(looking)));
+      when 'late_gates' then mailed := mailed || pgflow.expire_gates_(questions, looking, t);
+      when 'events' then perform pgflow.await_events_(questions, looking, units);
       else
-        lanes := lanes || pgflow.continue_(one.q, seqs[one.pos], t);
-        if one.q ? 'gated' then
-          perform pgflow.close_gates_(array[one.me]);
-        end if;
-        if one.q ? 'awaited' then
-          perform pgflow.forget_events_(array[one.chain]);
-        end if;
-        to_wake := to_wake || pgflow.wind_up_(array[one.me], t);
-        places[one.pos] := 'ended';
-      end if;
-      to_wake := to_wake || pgflow.nudge_asked_(array[one.chain]);
-    end loop;
-  end if;
-
-  if mailed <> '{}' then
-    pausing := pgflow.hear_(questions, array(select m from unnest(mailed) m where m = any(looking)));
-  end if;
-  if is_gated then
-    mailed := mailed || pgflow.expire_gates_(questions, looking, t);
-  end if;
-  if mailed <> '{}' or questions @? '$[*].timers[*]' then
-    for done in select l.* from pgflow.look_all_(questions, looking, seqs, mailed, t) l loop
-      seqs[done.pos] := done.seq;
-      units[done.pos] := units[done.pos] || done.units;
-      quiet := array_remove(quiet, done.pos);
-      if is_gated and done.units->0->>2 = 'G' then
-        perform pgflow.close_gates_(array[(questions->(done.pos - 1)->'run')::bigint],
-          array[(done.units->0->1)::int]);
-      end if;
-    end loop;
-  end if;
-
-  if questions @? '$[*].events' then
-    perform pgflow.await_events_(questions, looking, units);
-  end if;
-
-  if mailed <> '{}' and questions @? '$[*].updates' then
-    for done in
-      select o.* from pgflow.offer_updates_(questions, array(
-        select p from unnest(looking) p where p = any(mailed) and p <> all(pausing)
-      )) o
-    loop
-      offers[done.pos] := done.offers;
-      quiet := array_remove(quiet, done.pos);
-    end loop;
-  end if;
-
-  if has_locks then
-    for done in
-      select l.*
-      from pgflow.ask_locks_(questions, array(select p from unnest(quiet) p where p <> all(pausing)), seqs, t) l
-    loop
-      seqs[done.pos] := done.seq;
-      units[done.pos] := units[done.pos] || done.units;
-      to_wake := to_wake || done.to_wake;
-      if done.is_news then
-        quiet := array_remove(quiet, done.pos);
-      end if;
-    end loop;
-  end if;
-
-  if pausing <> '{}' or questions @? '$[*].stuck' then
-    for one in
-      select a.pos::int as pos, a.q, (a.q->'chain')::bigint as chain, a.pos = any(pausing) as is_pause
-      from jsonb_array_elements(questions) with ordinality as a (q, pos)
-      where a.pos = any(quiet)
-        and case when a.pos = any(pausing) then (a.q->'idle')::boolean else (a.q->'park')::boolean and a.q ? 'stuck' end
-      order by a.pos
-    loop
-      if one.is_pause then
-        perform pgflow.pause_(one.q, t, seqs[one.pos]);
-      else
-        perform pgflow.hold_(one.q || jsonb_build_object('hold', one.q->'stuck'), seqs[one.pos], t);
-      end if;
-      to_wake := to_wake || pgflow.nudge_asked_(array[one.chain]);
-      places[one.pos] := 'held';
-    end loop;
-  end if;
-  parking := array(
-    select a.pos::int from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(quiet) and a.pos <> all(pausing) and (a.q->'park')::boolean and not a.q ? 'stuck' order by a.pos
-  );
+        for done in
+          select a.* from pgflow.answer_kind_(kind, questions, present, looking, quiet, mailed, pausing, seqs, t) a
+        loop
+          seqs[done.pos] := coalesce(done.seq, seqs[done.pos]);
+          units[done.pos] := units[done.pos] || coalesce(done.units, '[]');
+          to_wake := to_wake || done.to_wake;
+          lanes := lanes || done.lanes;
+          if done.more is not null then
+            more[done.pos] := coalesce(more[done.pos], '{}') || done.more;
+          end if;
+          if done.is_news or done.place is not null then
+            quiet := array_remove(quiet, done.pos);
+          end if;
+          if done.place is not null then
+            places[done.pos] := done.place;
+            present := array_remove(present, done.pos);
+            looking := array_remove(looking, done.pos);
+            mailed := array_remove(mailed, done.pos);
+          end if;
+        end loop;
+    end case;
+  end loop;
+  parking := array(select q.pos from pgflow.question_rows_(questions) q
+    where q.pos = any(quiet) and q.pos <> all(pausing) and q.park and q.stuck is null order by q.pos);
   if parking <> '{}' then
     to_wake := to_wake || pgflow.park_all_(questions, parking, seqs, t);
-    if is_gated then
-      perform pgflow.park_gates_(questions, parking, t);
-    end if;
   end if;
-
-  select jsonb_agg(case
-      when g.pos = any(postponed) then jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place,
-        'at', pgflow.micros_(t), 'pause', false, 'postponed', true)
-      when g.refused is null then jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place,
-        'at', pgflow.micros_(t), 'pause', g.is_pause)
-      else jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place, 'at', pgflow.micros_(t),
-        'pause', g.is_pause, 'terms', (select jsonb_object_agg(e->>0, e->3) from jsonb_array_elements(g.refused) e),
-        'refused', (select jsonb_agg(jsonb_build_array(e->0, e->1, e->2)) from jsonb_array_elements(g.refused) e))
-    end order by g.pos)
-  into answers
-  from (
-    select a.pos, a.q->'run' as run, units[a.pos] as units, refused[a.pos] as refused, a.pos = any(pausing) as is_pause,
-      case when a.pos = any(parking) then 'parked' else places[a.pos] end as place
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-  ) g;
-  if offers is not null then
-    select jsonb_agg(case when offers[a.pos] is null then a.x
-      else a.x || jsonb_build_object('offers', offers[a.pos]) end order by a.pos)
-    into answers
-    from jsonb_array_elements(answers) with ordinality as a (x, pos);
-  end if;
+  answers := (
+    select jsonb_agg(case when more[q.pos] is null then a.answer else a.answer || more[q.pos] end order by q.pos)
+    from pgflow.question_rows_(questions) q cross join lateral jsonb_build_object('run', q.run, 'units', units[q.pos],
+      'at', pgflow.micros_(t), 'pause', q.pos = any(pausing),
+      'place', case when q.pos = any(parking) then 'parked' else places[q.pos] end) as a (answer)
+  );
 end
 $$;
 comment on function pgflow.answer_all_(jsonb, timestamptz)

@@ -12,8 +12,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select pgflow.intern_lane_(g.queue, g.workflow, g.version)
   from (
-    select distinct c->>2 as queue, c->>1 as workflow, coalesce(c->>11, '') as version
-    from jsonb_array_elements(questions) q cross join lateral jsonb_array_elements(q->'children') c
+    select distinct c.queue, c.workflow, coalesce(c.version, '') as version
+    from pgflow.question_rows_(questions) q cross join lateral pgflow.child_rows_(q.children) c
     order by 1, 2, 3
   ) g
 $$;
@@ -28,20 +28,20 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform pgflow.free_key_(r.tenant, r.run_id, c->>4)
-  from jsonb_array_elements(questions) q
+  perform pgflow.free_key_(r.tenant, r.run_id, c.key)
+  from pgflow.question_rows_(questions) q
   cross join lateral (select n.* from pgflow.run n
-    where n.run_id = (q->'run')::bigint and n.heritage is not null offset 0) r
-  cross join lateral jsonb_array_elements(q->'children') c
-  where c->>4 is not null
-  order by r.tenant, c->>4;
+    where n.run_id = q.run and n.heritage is not null offset 0) r
+  cross join lateral pgflow.child_rows_(q.children) c
+  where c.key is not null
+  order by r.tenant, c.key;
   -- Numbered in the order in which the code started them.
   insert into pgflow.run_key (tenant, key, chain_id, root)
   select r.tenant, g.key, g.id, pgflow.uuid7_()
   from (
-    select (q->'run')::bigint as parent, c->>4 as key, nextval('pgflow.run_id_seq') as id
-    from jsonb_array_elements(questions) q cross join lateral jsonb_array_elements(q->'children') c
-    where c->>4 is not null
+    select q.run as parent, c.key, nextval('pgflow.run_id_seq') as id
+    from pgflow.question_rows_(questions) q cross join lateral pgflow.child_rows_(q.children) c
+    where c.key is not null
   ) g
   cross join lateral (select n.tenant from pgflow.run n where n.run_id = g.parent offset 0) r
   order by r.tenant, g.key
@@ -52,22 +52,41 @@ comment on function pgflow.take_keys_(jsonb)
   is 'Takes the keys of all children of a batch in the order of keys, ahead of their runs, so that two batches wait '
      'and never deadlock';
 
-create or replace function pgflow.leave_keys_(q jsonb)
+create or replace function pgflow.take_names_(questions jsonb)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pgflow.take_lanes_(questions);
+  if exists (
+    select from pgflow.question_rows_(questions) q cross join lateral pgflow.child_rows_(q.children) c
+    where c.key is not null
+  ) then
+    perform pgflow.take_keys_(questions);
+  end if;
+end
+$$;
+comment on function pgflow.take_names_(jsonb)
+  is 'Takes the lanes and keys of all children of a batch, ahead of their runs';
+
+create or replace function pgflow.leave_keys_(run bigint, children jsonb)
 returns void
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
   delete from pgflow.run_key k
-  using pgflow.run r, jsonb_array_elements(q->'children') c
-  where r.run_id = (q->'run')::bigint and k.tenant = r.tenant and k.key = c->>4
+  using pgflow.run r, pgflow.child_rows_(leave_keys_.children) c
+  where r.run_id = leave_keys_.run and k.tenant = r.tenant and k.key = c.key
     and not exists (select from pgflow.run x where x.run_id = k.chain_id)
 $$;
-comment on function pgflow.leave_keys_(jsonb)
+comment on function pgflow.leave_keys_(bigint, jsonb)
   is 'Gives back keys that this transaction has taken for children that will not be';
 
 create or replace function pgflow.start_known_(
-  me bigint, c jsonb, t timestamptz, out kind "char", out payload json, out lane_id int
+  me bigint, wanted jsonb, t timestamptz, out kind "char", out payload json, out lane_id int
 )
 language plpgsql
 volatile
@@ -75,18 +94,17 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   parent record;
+  c record;
   child record;
 begin
+  select w.* into c from pgflow.child_rows_(jsonb_build_array(wanted)) w;
   select r.tenant, r.deadline_at, r.root_run_id, r.metadata, r.pool into strict parent
   from pgflow.run r where r.run_id = me;
   select i.* into child
   from pgflow.insert_run_(
-    parent.tenant, c->>4, c->>1, c->>2, coalesce(c->>11, ''), coalesce((c->>5)::int, 0), (c->>3)::json,
-    timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond',
-    coalesce(greatest(t, timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond') + (
-      c->>7)::float8 * interval '1 second', parent.deadline_at),
-    nullif(c->8, 'null'), coalesce(nullif(c->9, 'null'), parent.metadata), me, (c->0)::int, (c->>10)::"char",
-    parent.root_run_id, pool => coalesce(c->>12, parent.pool), budget => nullif(c->13, 'null')
+    parent.tenant, c.key, c.workflow, c.queue, coalesce(c.version, ''), coalesce(c.priority, 0), c.input, c.run_at,
+    coalesce(greatest(t, c.run_at) + c.timeout, parent.deadline_at), c.labels, coalesce(c.metadata, parent.metadata),
+    me, c.call, c.close_policy, parent.root_run_id, pool => coalesce(c.pool, parent.pool), budget => c.budget
   ) i;
   if child.clash is null then
     kind := 'k';
@@ -122,29 +140,26 @@ declare
   child record;
 begin
   stems := pgflow.uuids7_((
-    select sum(jsonb_array_length(a.q->'children')) from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(positions)
+    select sum(jsonb_array_length(q.children)) from pgflow.question_rows_(questions) q where q.pos = any(positions)
   )::int);
   -- The numbers are given in the order of the calls; of two children of one key the first is the run.
   with parents as materialized (
-    select a.pos, a.q->'children' as children, (a.q->'run')::bigint as me, (a.q->'token')::bigint as token,
-      seqs[a.pos] as seq,
+    select q.pos, q.children, q.run as me, q.token, seqs[q.pos] as seq,
       r.tenant, r.deadline_at, r.root_run_id, r.metadata, r.pool
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    cross join lateral (select n.* from pgflow.run n where n.run_id = (a.q->'run')::bigint offset 0) r
-    where a.pos = any(positions)
+    from pgflow.question_rows_(questions) q
+    cross join lateral (select n.* from pgflow.run n where n.run_id = q.run offset 0) r
+    where q.pos = any(positions)
   ), kids as materialized (
-    select p.pos, p.me, p.token, p.seq + e.n as seq, p.tenant, p.root_run_id, e.c,
-      row_number() over (order by p.pos, e.n) as i, e.c->>4 as key, k.chain_id, k.root,
-      timestamptz 'epoch' + (e.c->>6)::bigint * interval '1 microsecond' as run_at,
-      coalesce(greatest(t, timestamptz 'epoch' + (e.c->>6)::bigint * interval '1 microsecond') + (
-        e.c->>7)::float8 * interval '1 second', p.deadline_at) as deadline_at,
-      coalesce(nullif(e.c->9, 'null'), p.metadata) as metadata, coalesce(e.c->>12, p.pool) as pool,
-      nullif(e.c->13, 'null') as budget
-    from parents p cross join lateral jsonb_array_elements(p.children) with ordinality as e (c, n)
+    select p.pos, p.me, p.token, p.seq + c.n as seq, p.tenant, p.root_run_id,
+      c.call, c.workflow, c.queue, c.input, c.labels, c.close_policy, c.key, k.chain_id, k.root, c.run_at,
+      row_number() over (order by p.pos, c.n) as i, coalesce(c.version, '') as version,
+      coalesce(c.priority, 0) as priority,
+      coalesce(greatest(t, c.run_at) + c.timeout, p.deadline_at) as deadline_at,
+      coalesce(c.metadata, p.metadata) as metadata, coalesce(c.pool, p.pool) as pool, c.budget
+    from parents p cross join lateral pgflow.child_rows_(p.children) c
     left join lateral (
       select y.chain_id, y.root from pgflow.run_key y
-      where e.c->>4 is not null and y.tenant = p.tenant and y.key = e.c->>4
+      where c.key is not null and y.tenant = p.tenant and y.key = c.key
         -- one that this batch has just taken
         and not exists (select from pgflow.run x where x.run_id = y.chain_id offset 0)
       offset 0
@@ -157,7 +172,7 @@ begin
     ) f
     cross join lateral (
       select n.lane_id from pgflow.lane n
-      where n.queue = f.c->>2 and n.workflow = f.c->>1 and n.version = coalesce(f.c->>11, '') offset 0
+      where n.queue = f.queue and n.workflow = f.workflow and n.version = f.version offset 0
     ) l
     where f.key is null or f.chain_id is not null and f.nth = 1
     order by f.i
@@ -170,8 +185,8 @@ begin
       parent_call, priority, close_policy, tenant, key, input, labels, metadata, pool
     )
     select f.run_id, f.run_id, f.root_run_id, f.me, began, f.run_at, f.deadline_at, f.stem, 1, f.lane_id,
-      (f.c->0)::int, coalesce((f.c->>5)::int, 0), (f.c->>10)::"char", f.tenant, f.run_key, (f.c->>3)::json,
-      nullif(f.c->8, 'null'), f.metadata, case when f.budget is null then f.pool else pgflow.own_pool_(f.stem) end
+      f.call, f.priority, f.close_policy, f.tenant, f.run_key, f.input,
+      f.labels, f.metadata, case when f.budget is null then f.pool else pgflow.own_pool_(f.stem) end
     from fresh f
   ), limited as (
     insert into pgflow.deadline (run_id, due_at) select f.run_id, f.deadline_at from fresh f
@@ -182,38 +197,37 @@ begin
     from fresh f where f.budget is not null
   ), early as (
     insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
-    select f.run_id, f.run_id, began, f.lane_id, 0, coalesce((f.c->>5)::int, 0) from fresh f where f.run_at > began
+    select f.run_id, f.run_id, began, f.lane_id, 0, f.priority from fresh f where f.run_at > began
   ), timed as (
     insert into pgflow.timer (due_at, run_id, call) select f.run_at, f.run_id, 0 from fresh f where f.run_at > began
   ), placed as (
     insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority)
-    select f.run_id, began, f.lane_id, 0, 0, coalesce((f.c->>5)::int, 0) from fresh f
+    select f.run_id, began, f.lane_id, 0, 0, f.priority from fresh f
     where f.run_at is null or f.run_at <= began
   ), noted as (
     insert into pgflow.unit (run_id, seq, call, kind, name, payload, token, at, recorded_at)
-    select f.me, f.seq, (f.c->0)::int, 'k', f.c->>1, json_build_object('run_id', f.run_id, 'key', f.run_key), f.token,
+    select f.me, f.seq, f.call, 'k', f.workflow, json_build_object('run_id', f.run_id, 'key', f.run_key), f.token,
       t, t from fresh f
   )
   select array_agg(f.pos), array_agg(f.seq), array_agg(f.lane_id),
-    array_agg(pgflow.unit_json_(f.seq::int, (f.c->0)::int, 'k', f.c->>1,
+    array_agg(pgflow.unit_json_(f.seq::int, f.call, 'k', f.workflow,
       json_build_object('run_id', f.run_id, 'key', f.run_key)))
   into made_at, made_seqs, lane_ids, made
   from fresh f;
 
   for known in
-    select a.pos, (a.q->'run')::bigint as me, (a.q->'token')::bigint as token, seqs[a.pos] + e.n as seq, e.c
-    from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    cross join lateral jsonb_array_elements(a.q->'children') with ordinality as e (c, n)
-    where a.pos = any(positions) and e.c->>4 is not null
-      and not exists (select from unnest(made_at, made_seqs) as m (p, s) where m.p = a.pos and m.s = seqs[a.pos] + e.n)
-    order by a.pos, e.n
+    select q.pos, q.run as me, q.token, seqs[q.pos] + c.n as seq, c.call, c.workflow, c.child as wanted
+    from pgflow.question_rows_(questions) q cross join lateral pgflow.child_rows_(q.children) c
+    where q.pos = any(positions) and c.key is not null
+      and not exists (select from unnest(made_at, made_seqs) as m (p, s) where m.p = q.pos and m.s = seqs[q.pos] + c.n)
+    order by q.pos, c.n
   loop
-    select s.* into child from pgflow.start_known_(known.me, known.c, t) s;
-    perform pgflow.append_(known.me, known.seq::int, (known.c->0)::int, child.kind, known.c->>1, child.payload,
-      known.token, t, t);
-    made_at := made_at || known.pos::int;
-    made_seqs := made_seqs || known.seq::int;
-    made := made || pgflow.unit_json_(known.seq::int, (known.c->0)::int, child.kind, known.c->>1, child.payload);
+    select s.* into child from pgflow.start_known_(known.me, known.wanted, t) s;
+    perform pgflow.append_(known.me, known.seq, known.call, child.kind, known.workflow, child.payload, known.token, t,
+      t);
+    made_at := made_at || known.pos;
+    made_seqs := made_seqs || known.seq;
+    made := made || pgflow.unit_json_(known.seq, known.call, child.kind, known.workflow, child.payload);
     lane_ids := lane_ids || child.lane_id;
   end loop;
   return query

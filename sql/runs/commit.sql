@@ -1,28 +1,11 @@
 -- Group commit: the outcomes of many runs of one worker process in one transaction, each run fenced by
 -- the token of the lease that the worker believes it holds.
 --
--- The batch is one JSON document; each text inside it that is itself JSON travels as a string, so that
--- its exact characters are stored (jsonb would change key order, -0.0 and 1e22):
---   r  [[run_id, token, expected last seq], ...]  sorted by run_id
---   u  [[run_id, seq, call, kind, name, payload, starts, at in microseconds, delay in seconds, token, key, apart], ...]
---   o  [[run_id, status, reason, output, error, chain_id, token, apart], ...]   runs that end
---   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
---   l  true            if units of the effect ledger are among `u`
---   p  true            if units of obligations are among `u`, or a run of `o` leaves some open
---   x  [{...}, ...]    runs with a question or a change of place: see answer_all_
---   m  [[run_id, chain_id, name, signal_id, kind], ...]   messages that are taken, signals (s, or left out) and results
---                      of children (c): each has its unit among `u`
---   b  [[run_id, chain_id, call, seq, error], ...]   signals and answers of gates that were taken and go back: see
---                      put_signals_back_ and reopen_gates_
---   d  [[run_id, call], ...]   runs that draw on pools: calls whose reservations are returned, see settle_budgets_
---   g  [run_id, ...]   those of `o` that have asked at gates
---   n  [chain_id, ...] those of `o` that have waited for events
---   k  [run_id, ...]   those of `o` that may hold a lock or wait for one
---   v  [[run_id, chain_id, update id, message, seq of the answer, status, error], ...]   updates that are taken out of
---                      the mailbox, or answered: see settle_updates_
---   w  the worker      whose leases they are
--- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is their
--- place there. So nobody escapes them or reads them as part of another text.
+-- The batch is one JSON document, described with all its rows by pgflow/_model/protocol.py and read by the functions
+-- of runs/protocol.sql. A key without rows is left out. Each text inside it that is itself JSON travels as a string, so
+-- that its exact characters are stored (jsonb would change key order, -0.0 and 1e22). Long payloads and outputs travel
+-- beside the document, in `payloads`: their slot is null, and `apart` is their place there. So nothing escapes them or
+-- reads them as part of another text.
 --
 -- The leases of runs that end, and all of a batch with questions, are locked first, in the order of run_id and skipping
 -- what is locked elsewhere: `busy`, to be tried in the next batch. Everything else happens in later statements, which
@@ -45,7 +28,7 @@
 -- of an earlier try was lost) before it looks at the lease or the outcome.
 --
 -- The answer is null where all is well and there is no news, else
---   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of answer_all_], "wake": [chains], "lanes":
+--   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "answers": [of answer_all_], "wake": [chains], "lanes":
 --   [lanes], "told": [[chain, message of only_messages_], ...]}
 -- `told` has results of children whose parents this worker holds.
 
@@ -115,11 +98,11 @@ declare
   gone int;
 begin
   delete from pgflow.signal s where s.ctid = any(array(
-    select m.ctid from jsonb_array_elements(taken) e
+    select m.ctid from pgflow.taken_rows_(taken) e
     cross join lateral (
-      select ctid from pgflow.signal
-      where chain_id = (e->1)::bigint and kind = coalesce(e->>4, 's')::"char" and name = e->>2
-        and signal_id = (e->3)::bigint offset 0
+      select s.ctid from pgflow.signal s
+      where s.chain_id = e.chain_id and s.kind = coalesce(e.kind, 's') and s.name = e.name
+        and s.signal_id = e.signal_id offset 0
     ) m
   ));
   get diagnostics gone = row_count;
@@ -134,42 +117,27 @@ $$;
 comment on function pgflow.take_mail_(jsonb)
   is 'Deletes the messages that a batch records as taken; refuses (PF006) those that are not there';
 
-create or replace function pgflow.commit_units(batch jsonb, careful boolean default false, payloads json[] default null)
-returns jsonb
+create or replace function pgflow.lock_leases_(batch jsonb, careful boolean)
+returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan
 as $$
 declare
   ids bigint[];
   tokens bigint[];
+  ended bigint[];
   locked_ids bigint[];
   locked_tokens bigint[];
-  bad jsonb;
-  good bigint[];
-  ended bigint[];
-  chains bigint[];
-  to_wake bigint[] := '{}';
-  new_lanes int[] := '{}';
-  parents bigint[];
-  told jsonb;
-  answers jsonb := '[]';
-  pools text[];
-  t timestamptz;
 begin
-  if current_setting('synchronous_commit') = 'off' then
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
-  select array_agg((e->0)::bigint), array_agg((e->1)::bigint) into ids, tokens from jsonb_array_elements(batch->'r') e;
-  if not careful and not batch ? 'x' and pgflow.share_worker_((batch->'w')::int) then
-    ended := array(select (e->0)::bigint from jsonb_array_elements(batch->'o') e);
+  select array_agg(r.run_id), array_agg(r.token) into ids, tokens from pgflow.run_rows_(batch->'runs') r;
+  if not careful and not batch ? 'questions' and pgflow.share_worker_((batch->'worker')::int) then
+    ended := array(select e.run_id from pgflow.end_rows_(batch->'ends') e);
     select array_agg(k.run_id order by k.run_id), array_agg(k.token order by k.run_id) into locked_ids, locked_tokens
     from (
       select e.run_id, e.token from pgflow.lease e
-      where e.run_id = any(ids) and e.token = any(tokens) and e.worker_id = (batch->'w')::int and e.run_id <> all(ended)
+      where e.run_id = any(ids) and e.token = any(tokens) and e.worker_id = (batch->'worker')::int
+        and e.run_id <> all(ended)
       union all
       select l.run_id, l.token from (
         select e.run_id, e.token from pgflow.lease e
@@ -184,136 +152,204 @@ begin
       order by e.run_id for no key update skip locked
     ) k;
   end if;
-  t := pgflow.now_();
+  return locked_ids is not distinct from ids and locked_tokens is not distinct from tokens;
+end
+$$;
+comment on function pgflow.lock_leases_(jsonb, boolean)
+  is 'Keeps the leases of a batch where they are, by the lock of their worker or one by one; true if it has '
+     'all of them';
 
-  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then
-    select jsonb_agg(jsonb_build_array(v.id, v.verdict)) filter (where v.verdict <> 'ok'),
-           array_agg(v.id) filter (where v.verdict = 'ok')
-    into bad, good
-    from (
-      select (e->0)::bigint as id,
-        pgflow.verdict_((e->0)::bigint, (e->1)::bigint, (e->2)::int, k.id is not null, k.token) as verdict
-      from jsonb_array_elements(batch->'r') e
-      left join unnest(locked_ids, locked_tokens) as k (id, token) on k.id = (e->0)::bigint
-    ) v;
-    if good is null then
+create or replace function pgflow.bad_runs_(batch jsonb)
+returns jsonb
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  with asked as materialized (
+    select r.* from pgflow.run_rows_(batch->'runs') r
+  ), locked as materialized (
+    -- Those that lock_leases_ has locked.
+    select e.run_id, e.token from pgflow.lease e
+    where e.run_id = any(array(select a.run_id from asked a)) and e.token = any(array(select a.token from asked a))
+    order by e.run_id for no key update skip locked
+  )
+  select jsonb_agg(jsonb_build_array(v.run_id, v.verdict))
+  from (
+    select a.run_id, pgflow.verdict_(a.run_id, a.token, a.expected_seq, l.run_id is not null, l.token) as verdict
+    from asked a left join locked l on l.run_id = a.run_id
+  ) v
+  where v.verdict <> 'ok'
+$$;
+comment on function pgflow.bad_runs_(jsonb)
+  is 'Runs that a batch may not commit, [[run, verdict], ...], by the leases that it has locked; null = none';
+
+create or replace function pgflow.run_of_(item jsonb)
+returns jsonb
+language sql
+immutable
+return case jsonb_typeof(item) when 'array' then item->0 when 'object' then item->'run' else item end;
+comment on function pgflow.run_of_(jsonb)
+  is 'Run that a row of a batch is about, whatever its kind: each begins with it';
+
+create or replace function pgflow.without_runs_(batch jsonb, bad jsonb)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select jsonb_object_agg(p.key, p.kept)
+  from (
+    select b.key, case when jsonb_typeof(b.value) = 'array' then (
+        select jsonb_agg(e.item order by e.n) from jsonb_array_elements(b.value) with ordinality as e (item, n)
+        where not bad @> jsonb_build_array(jsonb_build_array(pgflow.run_of_(e.item)))
+      ) else b.value end as kept
+    from jsonb_each(batch) b
+  ) p
+  where p.kept is not null
+$$;
+comment on function pgflow.without_runs_(jsonb, jsonb)
+  is 'A batch without these runs: every list of it, so that no kind of row is forgotten';
+
+create or replace function pgflow.run_ids_(list jsonb)
+returns bigint[]
+language sql
+immutable
+return array(select e::bigint from jsonb_array_elements(list) e);
+comment on function pgflow.run_ids_(jsonb) is 'Numbers of runs in a list of a batch';
+
+create or replace function pgflow.end_runs_(
+  batch jsonb, payloads json[], t timestamptz, out to_wake bigint[], out told jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  ended bigint[];
+  chains bigint[];
+  parents bigint[];
+begin
+  to_wake := '{}';
+  insert into pgflow.outcome (run_id, token, finished_at, status, reason, output, error)
+  select e.run_id, e.token, t, e.status, e.reason, coalesce(e.output, payloads[e.apart]), e.error
+  from pgflow.end_rows_(batch->'ends') e;
+  select array_agg(e.run_id), array_agg(e.chain_id) into ended, chains from pgflow.end_rows_(batch->'ends') e;
+  if batch ? 'has_obligations' then
+    perform pgflow.leave_obligations_(ended, t);
+  end if;
+  delete from pgflow.lease where run_id = any(ended);
+  if batch ? 'gated' then
+    perform pgflow.close_gates_(pgflow.run_ids_(batch->'gated'));
+  end if;
+  if batch ? 'awaiting' then
+    perform pgflow.forget_events_(array(
+      select e.chain_id from pgflow.end_rows_(batch->'ends') e where e.run_id = any(pgflow.run_ids_(batch->'awaiting'))
+    ));
+  end if;
+  if batch ? 'locking' then
+    to_wake := pgflow.end_locks_(pgflow.run_ids_(batch->'locking'), t);
+  end if;
+  if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
+    perform pgflow.put_mail_aside_(chains, t);
+  end if;
+  if batch ? 'kin' then
+    parents := pgflow.wind_up_(pgflow.run_ids_(batch->'kin'), t);
+    to_wake := to_wake || parents;
+    -- Of its first generation, a chain has the number of the run.
+    parents := array(select e.run_id from pgflow.lease e
+      where e.run_id = any(parents) and e.worker_id = (batch->'worker')::int);
+    if parents <> '{}' then
+      select jsonb_agg(jsonb_build_array(o.chain, o.message)) into told
+      from pgflow.only_messages_(parents, parents) o;
+    end if;
+  end if;
+end
+$$;
+comment on function pgflow.end_runs_(jsonb, json[], timestamptz)
+  is 'Ends the runs of a batch: answers the chains to wake, and the results for parents that the same worker holds';
+
+create or replace function pgflow.commit_units(batch jsonb, careful boolean default false, payloads json[] default null)
+returns jsonb
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_variable
+declare
+  are_ours boolean;
+  bad jsonb;
+  answers jsonb := '[]';
+  to_wake bigint[] := '{}';
+  lanes int[] := '{}';
+  told jsonb;
+  pools text[];
+  t timestamptz;
+begin
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  are_ours := pgflow.lock_leases_(batch, careful);
+  t := pgflow.now_();
+  if careful or not are_ours then
+    bad := pgflow.bad_runs_(batch);
+    if jsonb_array_length(bad) = jsonb_array_length(batch->'runs') then
       return jsonb_build_object('bad', bad);
     end if;
     if bad is not null then
-      select jsonb_object_agg(p.name, p.part) into batch
-      from (
-        values
-          ('r', (select jsonb_agg(e) from jsonb_array_elements(batch->'r') e where (e->0)::bigint = any(good))),
-          ('u', (select jsonb_agg(e) from jsonb_array_elements(batch->'u') e where (e->0)::bigint = any(good))),
-          ('o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good))),
-          ('f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good))),
-          ('g', (select jsonb_agg(e) from jsonb_array_elements(batch->'g') e where e::bigint = any(good))),
-          ('l', batch->'l'),
-          ('p', batch->'p'),
-          ('k', (select jsonb_agg(e) from jsonb_array_elements(batch->'k') e where e::bigint = any(good))),
-          ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
-          ('b', (select jsonb_agg(e) from jsonb_array_elements(batch->'b') e where (e->0)::bigint = any(good))),
-          ('v', (select jsonb_agg(e) from jsonb_array_elements(batch->'v') e where (e->0)::bigint = any(good))),
-          ('d', (select jsonb_agg(e) from jsonb_array_elements(batch->'d') e where (e->0)::bigint = any(good))),
-          ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
-      ) as p (name, part)
-      where p.part is not null;
+      batch := pgflow.without_runs_(batch, bad);
     end if;
   end if;
 
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key)
-  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4,
-    coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
-    (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
-    t + (e->>8)::float8 * interval '1 second', e->>10
-  from jsonb_array_elements(batch->'u') e;
-  if batch ? 'l' then
-    perform pgflow.book_(batch->'u', t);
+  select u.run_id, u.seq, u.call, u.kind, u.name, coalesce(u.payload, payloads[u.apart]), u.starts, u.token, u.at, t,
+    t + u.delay, u.key
+  from pgflow.unit_rows_(batch->'units') u;
+  if batch ? 'has_ledger' then
+    perform pgflow.book_(batch->'units', t);
   end if;
-  if batch ? 'p' then
-    perform pgflow.book_obligations_(batch->'u', t);
+  if batch ? 'has_obligations' then
+    perform pgflow.book_obligations_(batch->'units', t);
   end if;
-
-  if batch ? 'm' then
-    perform pgflow.take_mail_(batch->'m');
+  if batch ? 'taken' then
+    perform pgflow.take_mail_(batch->'taken');
   end if;
-
-  if batch ? 'v' then
-    perform pgflow.settle_updates_(batch->'v', t);
+  if batch ? 'replies' then
+    perform pgflow.settle_updates_(batch->'replies', t);
   end if;
-
-  if batch ? 'b' then
-    perform pgflow.put_signals_back_(batch->'b');
-    perform pgflow.reopen_gates_(batch->'b');
+  if batch ? 'returned' then
+    perform pgflow.put_signals_back_(batch->'returned');
+    perform pgflow.reopen_gates_(batch->'returned');
   end if;
-
-  if batch ? 'k' then
-    perform pgflow.leave_queues_(array(select e::bigint from jsonb_array_elements(batch->'k') e), null, t);
+  if batch ? 'locking' then
+    perform pgflow.leave_queues_(pgflow.run_ids_(batch->'locking'), null, t);
   end if;
-  if batch ? 'x' then
-    if batch->'x' @? '$[*].children[*]' then
-      perform pgflow.take_lanes_(batch->'x');
-    end if;
-    if batch->'x' @? '$[*].children[*][4] ? (@ != null)' then
-      perform pgflow.take_keys_(batch->'x');
-    end if;
+  if batch->'questions' @? '$[*].children[*]' then
+    perform pgflow.take_names_(batch->'questions');
   end if;
-
-  if batch ? 'd' then
+  if batch ? 'draws' then
     pools := pgflow.take_pools_(batch);
-    perform pgflow.settle_budgets_(batch->'u', batch->'d', t);
+    perform pgflow.settle_budgets_(batch->'units', batch->'draws', t);
   end if;
-
-  if batch ? 'x' then
-    select s.answers, s.to_wake, s.lanes into answers, to_wake, new_lanes from pgflow.answer_all_(batch->'x', t) s;
+  if batch ? 'questions' then
+    select a.answers, a.to_wake, a.lanes into answers, to_wake, lanes
+    from pgflow.answer_all_(batch->'questions', t) a;
   end if;
-
-  if batch ? 'o' then
-    insert into pgflow.outcome (run_id, token, finished_at, status, reason, output, error)
-    select (e->0)::bigint, (e->6)::bigint, t, e->>1, e->>2, coalesce((e->>3)::json, payloads[(e->>7)::int]),
-      (e->>4)::json
-    from jsonb_array_elements(batch->'o') e;
-    select array_agg((e->0)::bigint), array_agg((e->5)::bigint) into ended, chains
-    from jsonb_array_elements(batch->'o') e;
-    if batch ? 'p' then
-      perform pgflow.leave_obligations_(ended, t);
-    end if;
-    delete from pgflow.lease where run_id = any(ended);
-    if batch ? 'g' then
-      perform pgflow.close_gates_(array(select e::bigint from jsonb_array_elements(batch->'g') e));
-    end if;
-    if batch ? 'n' then
-      perform pgflow.forget_events_(array(select e::bigint from jsonb_array_elements(batch->'n') e));
-    end if;
-    if batch ? 'k' then
-      to_wake := to_wake
-        || pgflow.end_locks_(array(select e::bigint from jsonb_array_elements(batch->'k') e order by 1), t);
-    end if;
-    if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
-      perform pgflow.put_mail_aside_(chains, t);
-    end if;
-    if batch ? 'f' then
-      parents := pgflow.wind_up_(array(select e::bigint from jsonb_array_elements(batch->'f') e), t);
-      to_wake := to_wake || parents;
-      -- Of its first generation, a chain has the number of the run.
-      parents := array(select e.run_id from pgflow.lease e
-        where e.run_id = any(parents) and e.worker_id = (batch->'w')::int);
-      if parents <> '{}' then
-        select jsonb_agg(jsonb_build_array(o.chain, o.message)) into told
-        from pgflow.only_messages_(parents, parents) o;
-      end if;
-    end if;
+  if batch ? 'ends' then
+    select to_wake || e.to_wake, e.told into to_wake, told from pgflow.end_runs_(batch, payloads, t) e;
   end if;
-
   if pools is not null then
-    to_wake := to_wake || pgflow.tell_soft_(pools,
-      array(select distinct (e->0)::bigint from jsonb_array_elements(batch->'d') e));
+    to_wake := to_wake || pgflow.tell_soft_(pools, array(
+      select distinct d.run_id from pgflow.draw_rows_(batch->'draws') d));
   end if;
 
   if bad is null and answers = '[]' and to_wake = '{}' then
     return null;
   end if;
-  return jsonb_build_object('bad', bad, 'x', answers, 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(new_lanes),
+  return jsonb_build_object('bad', bad, 'answers', answers, 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(lanes),
     'told', told);
 end
 $$;
@@ -345,7 +381,7 @@ begin
   if cardinality(tokens) > max then
     -- Those beyond are for runs that ask to park here: the place of one is free only if it has.
     max := least(cardinality(tokens),
-      max + (select count(*) from jsonb_array_elements(answer->'x') e where e->>'place' = 'parked')::int);
+      max + (select count(*) from jsonb_array_elements(answer->'answers') e where e->>'place' = 'parked')::int);
   end if;
   began := clock_timestamp();
   ids := pgflow.claim_(worker_id, lanes, max, tokens, take_suspect, after);

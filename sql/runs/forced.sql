@@ -76,14 +76,14 @@ as $$
     where e.state = 'confirmed' and not e.is_undo and not e.is_undone and not e.is_foreign
       and e.risk is distinct from 'irreversible'
     union all
-    select null, x.entry->>0, x.entry->>1, k.seq
+    select null, x.name, x.key, k.seq
     from journal k join mine m on k.payload->'saga'->>'of' = m.root::text
-    cross join lateral json_array_elements(k.payload->'saga'->'effects') as x (entry)
-    where k.kind = 'K' and pgflow.is_to_be_undone_((k.payload->>'run_id')::bigint, x.entry->>1)
+    cross join lateral pgflow.saga_rows_((k.payload->'saga'->'effects')::jsonb) x
+    where k.kind = 'K' and pgflow.is_to_be_undone_((k.payload->>'run_id')::bigint, x.key)
     union all
-    select null, c.entry->>0, c.entry->>1, -1
-    from mine m cross join lateral jsonb_array_elements(pgflow.carried_saga_(m.chain_id, m.generation)) as c (entry)
-    where (c.entry->6)::boolean
+    select null, c.name, c.key, -1
+    from mine m cross join lateral pgflow.saga_rows_(pgflow.carried_saga_(m.chain_id, m.generation)) c
+    where c.is_own
     union all
     select null, c.name, c.key, c.seq
     from pgflow.carried c
@@ -226,8 +226,8 @@ begin
       or exists (select from pgflow.unit i where i.run_id = me and i.kind = 'i' and i.key = o.detail->>'key'
         and (i.seq <= cut or said in ('reuse', 'compensate')))
       or exists (
-        select from pgflow.unit k cross join lateral json_array_elements(k.payload->'saga'->'effects') as x (entry)
-        where k.run_id = me and k.kind = 'K' and (k.seq <= cut or said = 'reuse') and x.entry->>1 = o.detail->>'key'
+        select from pgflow.unit k cross join lateral pgflow.saga_rows_((k.payload->'saga'->'effects')::jsonb) x
+        where k.run_id = me and k.kind = 'K' and (k.seq <= cut or said = 'reuse') and x.key = o.detail->>'key'
       )
       or exists (
         select from pgflow.run r join pgflow.saga_effect s on s.chain_id = r.chain_id and s.generation < r.generation

@@ -25,18 +25,17 @@ as $$
   -- By the time at which it was taken; before the time-out of the wait that it had ended, and before all that wait.
   insert into pgflow.signal (signal_id, chain_id, sent_at, kind, name, payload, refusal)
   overriding system value
-  select nextval('pgflow.put_back_seq'), (e->1)::bigint,
+  select nextval('pgflow.put_back_seq'), r.chain_id,
     least(u.at, (select min(w.due_at) from pgflow.unit w
       where w.run_id = u.run_id and w.call = u.call and w.kind = 't')),
-    's', u.name, u.payload, jsonb_build_object('error', left(e->>4, 4096))
-  from jsonb_array_elements(returned) e
-  join pgflow.unit u on u.run_id = (e->0)::bigint and u.seq = (e->3)::int and u.kind = 'S'
+    's', u.name, u.payload, jsonb_build_object('error', left(r.error, 4096))
+  from pgflow.returned_rows_(returned) r
+  join pgflow.unit u on u.run_id = r.run_id and u.seq = r.seq and u.kind = 'S'
 $$;
 comment on function pgflow.put_signals_back_(jsonb)
-  is 'Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, '
-     'call, seq, error], ...]';
+  is 'Puts messages back into their mailboxes that were recorded and that the code could not take';
 
-create or replace function pgflow.note_refused_(q jsonb)
+create or replace function pgflow.note_refused_(chain bigint, refused jsonb, why jsonb)
 returns jsonb
 language plpgsql
 volatile
@@ -44,23 +43,25 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-  e jsonb;
+  misfit record;
   message bigint;
+  detail jsonb := (select r.detail from pgflow.reason_rows_(jsonb_build_array(why)) r);
 begin
-  for e in select * from jsonb_array_elements(q->'refused') loop
+  for misfit in select r.* from pgflow.refused_rows_(refused) r loop
     select min(s.signal_id) into message from pgflow.signal s
-    where s.chain_id = (q->'chain')::bigint and s.kind = 's' and s.name = e->>0;
-    update pgflow.signal s set refusal = jsonb_build_object('error', left(e->>1, 4096), 'code_hash', e->2)
-    where s.chain_id = (q->'chain')::bigint and s.kind = 's' and s.name = e->>0 and s.signal_id = message;
-    if q->'hold'->3->>'signal' = e->>0 then
-      q := jsonb_set(q, '{hold,3,message_id}', to_jsonb(message));
+    where s.chain_id = chain and s.kind = 's' and s.name = misfit.name;
+    update pgflow.signal s
+    set refusal = jsonb_build_object('error', left(misfit.error, 4096), 'code_hash', misfit.code_hash)
+    where s.chain_id = chain and s.kind = 's' and s.name = misfit.name and s.signal_id = message;
+    if detail->>'signal' = misfit.name then
+      detail := jsonb_set(detail, '{message_id}', to_jsonb(message));
     end if;
   end loop;
-  return q;
+  return detail;
 end
 $$;
-comment on function pgflow.note_refused_(jsonb)
-  is 'Marks the messages that a run could not take, and lists their numbers in the reason of the hold';
+comment on function pgflow.note_refused_(bigint, jsonb, jsonb)
+  is 'Marks the messages that a run could not take; answers the detail of its hold with the number of the one it names';
 
 create or replace function pgflow.seize_message_(
   chain bigint, message bigint, shown text, out me bigint, out place json, out name text, out waits boolean

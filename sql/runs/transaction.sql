@@ -73,11 +73,9 @@ begin
   end if;
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at,
     key, args_hash)
-  select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4,
-    coalesce((e->>5)::json, payloads[(e->>11)::int]), (e->>6)::json,
-    (e->9)::bigint, timestamptz 'epoch' + (e->7)::bigint * interval '1 microsecond', t,
-    t + (e->>8)::float8 * interval '1 second', e->>10, case when (e->2)::int = call then args_hash end
-  from jsonb_array_elements(units) e;
+  select u.run_id, u.seq, u.call, u.kind, u.name, coalesce(u.payload, payloads[u.apart]), u.starts, u.token, u.at, t,
+    t + u.delay, u.key, case when u.call = call then args_hash end
+  from pgflow.unit_rows_(units) u;
   if closes is not null then
     perform pgflow.settle_fenced_(units, closes, t);
   end if;

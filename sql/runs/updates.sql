@@ -170,17 +170,16 @@ as $$
 begin
   -- Its sender learned that the run had ended; then the run was rewound.
   delete from pgflow.signal s where s.ctid = any(array(
-    select m.ctid from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    select m.ctid from pgflow.question_rows_(questions) q
     cross join lateral (
-      select s.ctid, s.payload from pgflow.signal s
-      where s.chain_id = (a.q->'chain')::bigint and s.kind = 'u' offset 0
+      select s.ctid, s.payload from pgflow.signal s where s.chain_id = q.chain and s.kind = 'u' offset 0
     ) m
-    join pgflow.run_update u on u.chain_id = (a.q->'chain')::bigint and u.update_id = m.payload->>'id'
-    where a.pos = any(positions) and a.q ? 'updates' and u.status in ('refused', 'rejected')
+    join pgflow.run_update u on u.chain_id = q.chain and u.update_id = m.payload->>'id'
+    where q.pos = any(positions) and q.updates is not null and u.status in ('refused', 'rejected')
   ));
   return query
-  select a.pos::int, o.offers
-  from jsonb_array_elements(questions) with ordinality as a (q, pos)
+  select q.pos, o.offers
+  from pgflow.question_rows_(questions) q
   cross join lateral (
     select jsonb_agg(jsonb_build_array(k.signal_id, k.name, k.payload::text, k.is_again) order by k.nth) as offers
     from (
@@ -189,14 +188,14 @@ begin
         row_number() over (order by m.signal_id) as nth
       from (
         select s.signal_id, s.name, s.payload from pgflow.signal s
-        where s.chain_id = (a.q->'chain')::bigint and s.kind = 'u' order by s.signal_id limit 64
+        where s.chain_id = q.chain and s.kind = 'u' order by s.signal_id limit 64
       ) m
-      join pgflow.run_update u on u.chain_id = (a.q->'chain')::bigint and u.update_id = m.payload->>'id'
+      join pgflow.run_update u on u.chain_id = q.chain and u.update_id = m.payload->>'id'
     ) k
     where k.before < 262144
     having count(*) > 0
   ) o
-  where a.pos = any(positions) and a.q ? 'updates';
+  where q.pos = any(positions) and q.updates is not null;
 end
 $$;
 comment on function pgflow.offer_updates_(jsonb, int[])
@@ -214,18 +213,18 @@ declare
   taken int;
   gone int;
 begin
-  taken := (select count(*) from jsonb_array_elements(told) e where e->>3 is not null and e->>5 is null);
+  taken := (select count(*) from pgflow.reply_rows_(told) r where r.message is not null and r.status is null);
   with deleted as (
     delete from pgflow.signal s where s.ctid = any(array(
-      select m.ctid from jsonb_array_elements(told) e
+      select m.ctid from pgflow.reply_rows_(told) r
       cross join lateral (
         select s.ctid from pgflow.signal s
-        where s.chain_id = (e->1)::bigint and s.kind = 'u' and s.signal_id = (e->>3)::bigint offset 0
+        where s.chain_id = r.chain_id and s.kind = 'u' and s.signal_id = r.message offset 0
       ) m
     )) returning s.signal_id
   )
   select count(*) into gone
-  from deleted d join jsonb_array_elements(told) e on (e->>3)::bigint = d.signal_id and e->>5 is null;
+  from deleted d join pgflow.reply_rows_(told) r on r.message = d.signal_id and r.status is null;
   -- Only the holder of a run takes its mail: one that is gone was taken, and would be taken twice. A rejection has no
   -- unit that would tell whether it was committed, so it may be said again.
   if gone <> taken then
@@ -234,10 +233,10 @@ begin
   end if;
   -- The first answer counts, also where a rewind runs the handler again; a fork answers no update.
   update pgflow.run_update u
-  set status = e->>5, replied_at = t, reply_run_id = case when e->>4 is not null then (e->0)::bigint end,
-    reply_seq = (e->>4)::int, error = (e->>6)::json
-  from jsonb_array_elements(told) e
-  where e->>5 is not null and u.chain_id = (e->1)::bigint and u.update_id = e->>2 and u.status is null;
+  set status = r.status, replied_at = t, reply_run_id = case when r.seq is not null then r.run_id end,
+    reply_seq = r.seq, error = r.error
+  from pgflow.reply_rows_(told) r
+  where r.status is not null and u.chain_id = r.chain_id and u.update_id = r.update_id and u.status is null;
 end
 $$;
 comment on function pgflow.settle_updates_(jsonb, timestamptz)

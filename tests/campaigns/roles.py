@@ -12,11 +12,10 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import pgflow_cli.ops.workers
+import pgflow_cli.commands
 
 from pgflow import App
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.options import Rhythm, WorkerOptions
 from tests.campaigns import jobs
 
 TINY = Rhythm(beat=0.1, look=0.05, dead_after=0.6)
@@ -66,9 +65,9 @@ def _mislead(offset_seconds: float) -> None:
 
 def command(dsn: str, **options: Any) -> None:
     """`pgflow workers`, which ends the process itself."""
-    pgflow_cli.ops.workers.workers(
-        "tests.campaigns.jobs", dsn=dsn, log_level="error", dead_after=1.0, poll=0.1, **options
-    )
+    given = {"dsn": dsn, "log-level": "error", "dead-after": "1s", "poll": "100ms", **options}
+    words = [f"--{name}={value}" for name, value in given.items()]
+    pgflow_cli.commands.run(["workers", "tests.campaigns.jobs", *words])
 
 
 def script(dsn: str, *, key: str) -> int:

@@ -102,7 +102,7 @@ def second_sigterms(ground: Ground) -> list[Evidence]:
     with ground.database() as (dsn, conn):
         keys = start_bookings(conn, count, steps=2, ms=1000)
         for _ in range(count):
-            child = ground.nursery.start("command", dsn, concurrency=1, grace=60.0)
+            child = ground.nursery.start("command", dsn, concurrency=1, grace="60s")
             wait_until(lambda pid=child.pid: one(conn, RESTING, pid), "it is in a step")
             child.send(signal.SIGTERM)
             wait_until(

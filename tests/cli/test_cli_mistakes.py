@@ -295,7 +295,7 @@ def test_nothing_at_all_shows_the_help():
 
 
 def test_a_bug_of_ours_keeps_its_traceback(shared_dsn, monkeypatch):
-    monkeypatch.setattr("pgflow_cli.runs.listing._list", lambda *_: 1 // 0)
+    monkeypatch.setattr("pgflow_cli.runs.listing._Listing.read", lambda *_: 1 // 0)
     answer = pgflow(shared_dsn, "list")
     assert answer.code == 1
     assert "ZeroDivisionError" in answer.err

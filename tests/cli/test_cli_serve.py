@@ -26,7 +26,7 @@ from pgflow_cli.ops.served.arrivals import Arrivals
 from pgflow_cli.ops.served.flows import Flows
 from pgflow_cli.ops.served.starts import Starts
 from pgflow_cli.ops.served.triggers import read_triggers
-from pgflow_cli.runs.declared import Wishes
+from pgflow_cli.runs.declared import FileOptions
 from servers import HANG_SECONDS, wait_until
 
 from pgflow.declare.durable import declared
@@ -258,7 +258,7 @@ def served(aflow: AsyncHarness, folder: Path, triggers: str = TRIGGERS) -> Arriv
     found = read_triggers(folder / "triggers.toml")
     if declared.name not in aflow.app.definitions.workflows:
         aflow.include(declared)
-    starts = Starts(aflow.app, Flows(folder, found, Wishes([], [], folder)), found, None)
+    starts = Starts(aflow.app, Flows(folder, found, FileOptions(cwd=folder)), found, None)
     return Arrivals(starts, folder, 1.0)
 
 
@@ -342,7 +342,7 @@ async def test_a_workflow_of_another_folder_is_found_and_watched(
     )
     (folder / "triggers.toml").write_text('[a]\nrun = "echo.yaml"\ntopic = "t"')
     found = read_triggers(folder / "triggers.toml")
-    flows = Flows(folder, found, Wishes([], [], folder, search=(library,)))
+    flows = Flows(folder, found, FileOptions(cwd=folder, search=[library]))
     assert "first" in flows.arguments(found[0])["frozen"].model_dump_json()
     (library / "shared.yaml").write_text(
         ECHO.replace("name: echo", "name: shared").replace("first", "mended")

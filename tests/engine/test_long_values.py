@@ -159,7 +159,7 @@ def test_long_values_find_their_rows_where_a_run_of_the_batch_is_lost(
         sqlkit.document(flush(lost, unit(), token=1), flush(a, unit()), flush(b, unit()))
     )
     payloads = [json.dumps({"of": run.run_id, "text": prose(2_000)}) for run in (lost, a, b)]
-    for place, row in enumerate(batch["u"], 1):
+    for place, row in enumerate(batch["units"], 1):
         row[5:6] = [None]
         row += [None, place]
     answer = one(

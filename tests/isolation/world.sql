@@ -86,37 +86,37 @@ declare
   verdict text;
 begin
   select * into strict me from scene.run r where r.name = of;
-  batch := jsonb_build_object('w', case when by_token = me.token then me.worker_id else 0 end, 'r', jsonb_build_array(jsonb_build_array(me.run_id, by_token, me.seq)), 'u', scene.units_(me, by_token, units));
+  batch := jsonb_build_object('worker', case when by_token = me.token then me.worker_id else 0 end, 'runs', jsonb_build_array(jsonb_build_array(me.run_id, by_token, me.seq)), 'units', scene.units_(me, by_token, units));
   if exists (select from jsonb_array_elements(units) u where u->>2 = 'waive') then
-    batch := batch || '{"l": true}';
+    batch := batch || '{"has_ledger": true}';
   end if;
   if question is not null then
-    batch := batch || jsonb_build_object('x', jsonb_build_array(question || jsonb_build_object(
+    batch := batch || jsonb_build_object('questions', jsonb_build_array(question || jsonb_build_object(
       'run', me.run_id, 'token', by_token, 'chain', me.chain_id, 'seq', me.seq + jsonb_array_length(units))));
   end if;
   if outcome is not null then
-    batch := batch || jsonb_build_object('o', jsonb_build_array(jsonb_build_array(me.run_id) || outcome || jsonb_build_array(me.chain_id, by_token)),
-      'f', jsonb_build_array(me.run_id), 'g', jsonb_build_array(me.run_id),
-      'k', jsonb_build_array(me.run_id));
+    batch := batch || jsonb_build_object('ends', jsonb_build_array(jsonb_build_array(me.run_id) || outcome || jsonb_build_array(me.chain_id, by_token)),
+      'kin', jsonb_build_array(me.run_id), 'gated', jsonb_build_array(me.run_id),
+      'locking', jsonb_build_array(me.run_id));
   end if;
   if exists (select from pgflow.owed o where o.run_id = me.run_id) or units @? 'strict $[*] ? (@[1] == "O")' then
-    batch := batch || '{"l": true, "p": true}';
+    batch := batch || '{"has_ledger": true, "has_obligations": true}';
   end if;
   if draws is not null then
-    batch := batch || jsonb_build_object('d', (select jsonb_agg(jsonb_build_array(me.run_id, d)) from jsonb_array_elements(draws) d));
+    batch := batch || jsonb_build_object('draws', (select jsonb_agg(jsonb_build_array(me.run_id, d)) from jsonb_array_elements(draws) d));
   end if;
   if words is not null then
-    batch := batch || jsonb_build_object('v', (select jsonb_agg(jsonb_build_array(me.run_id, me.chain_id) || w) from jsonb_array_elements(words) w));
+    batch := batch || jsonb_build_object('replies', (select jsonb_agg(jsonb_build_array(me.run_id, me.chain_id) || w) from jsonb_array_elements(words) w));
   end if;
   begin
     answer := pgflow.commit_units(batch);
   exception when unique_violation then -- an earlier try was not answered, and yet committed
     answer := pgflow.commit_units(batch, true);
   end;
-  verdict := coalesce(answer->'bad'->0->>1, answer->'x'->0->>'place', 'ok');
+  verdict := coalesce(answer->'bad'->0->>1, answer->'answers'->0->>'place', 'ok');
   return verdict || coalesce(
-    (select ', took ' || string_agg(u->>3, ' and ') from jsonb_array_elements(answer->'x'->0->'units') u where u->>2 in ('S', 'x', 'K', 'T', 'W', 'G')), '')
-    || case answer->'x'->0->'units'->0->>2 when 'm' then ', admitted' when 'q' then ', refused' else '' end;
+    (select ', took ' || string_agg(u->>3, ' and ') from jsonb_array_elements(answer->'answers'->0->'units') u where u->>2 in ('S', 'x', 'K', 'T', 'W', 'G')), '')
+    || case answer->'answers'->0->'units'->0->>2 when 'm' then ', admitted' when 'q' then ', refused' else '' end;
 end
 $$;
 
@@ -524,16 +524,16 @@ begin
     when 'flush_both' then
       select coalesce(string_agg(x->>1, ', '), 'ok') into answer
       from scene.run k, scene.run l, jsonb_array_elements(coalesce(pgflow.commit_units(jsonb_build_object(
-        'w', l.worker_id, 'r', jsonb_build_array(jsonb_build_array(k.run_id, k.token, 0), jsonb_build_array(l.run_id, l.token, 0)),
-        'u', scene.units_(k, k.token, '[[1, "c", "flush_both", "1", null]]') || scene.units_(l, l.token, '[[1, "c", "flush_both", "1", null]]')
+        'worker', l.worker_id, 'runs', jsonb_build_array(jsonb_build_array(k.run_id, k.token, 0), jsonb_build_array(l.run_id, l.token, 0)),
+        'units', scene.units_(k, k.token, '[[1, "c", "flush_both", "1", null]]') || scene.units_(l, l.token, '[[1, "c", "flush_both", "1", null]]')
       ), true)->'bad', '[]')) x
       where k.name = 'k' and l.name = 'l';
     when 'batch' then
       select coalesce(string_agg(x->>1, ', '), 'ok') into answer
       from scene.run k, scene.run l, jsonb_array_elements(coalesce(pgflow.commit_units(jsonb_build_object(
-        'w', l.worker_id, 'r', jsonb_build_array(jsonb_build_array(k.run_id, by_token, 0), jsonb_build_array(l.run_id, l.token, 0)),
-        'u', scene.units_(k, by_token, '[[1, "c", "batch", "1", null]]'),
-        'x', jsonb_build_array(jsonb_build_object('run', l.run_id, 'token', l.token, 'chain', l.chain_id, 'seq', 0,
+        'worker', l.worker_id, 'runs', jsonb_build_array(jsonb_build_array(k.run_id, by_token, 0), jsonb_build_array(l.run_id, l.token, 0)),
+        'units', scene.units_(k, by_token, '[[1, "c", "batch", "1", null]]'),
+        'questions', jsonb_build_array(jsonb_build_object('run', l.run_id, 'token', l.token, 'chain', l.chain_id, 'seq', 0,
           'children', '[[3, "c", "default", "{}", "c", 0, null, null, null, null, "c"]]'::jsonb))
       ))->'bad', '[]')) x
       where k.name = 'k' and l.name = 'l';

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from pgflow._db.calls.commit import read_answer
 from pgflow._db.calls.replay import RecordedRun
 from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Claim, Offer
 from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.kinds import Kind
+from pgflow._model.protocol import Answer
 from pgflow._model.units import Unit
 
 SECOND = 1_000_000
@@ -441,21 +443,21 @@ class Store:
         offer = self.offer_to(parent)
         return {} if offer is None else {parent.chain_id: offer}
 
-    def commit(self, document: str) -> tuple[str | None, dict[str, Any] | None]:
+    def commit(self, document: str) -> tuple[str | None, Answer | None]:
         """``commit_units`` for one run: the verdict, if it is not well, and the answer to the
         question, if there was one.
         """
         self._told_parent = None
         batch = json.loads(document)
-        ((run_id, token, expected),) = batch["r"]
+        ((run_id, token, expected),) = batch["runs"]
         run = self.runs[run_id]
         if self._writers.get((run_id, expected + 1)) == token:
             return "already", None
         if run.place != "leased" or run.token != token or run.last_seq != expected:
             return "lost", None
         self.now_us += 1
-        self.append(run, batch["u"])
-        for of_run, chain_id, name, mail_id, *is_result in batch.get("m", ()):
+        self.append(run, batch["units"])
+        for of_run, chain_id, name, mail_id, *is_result in batch.get("taken", ()):
             kind, unit_kind = (
                 ("c", Kind.CHILD_FINISHED) if is_result else ("s", Kind.SIGNAL_RECEIVED)
             )
@@ -468,21 +470,21 @@ class Store:
             assert any(
                 (row[3], row[5]) == (unit_kind, taken.payload)
                 and (row[2] == taken.call if is_result else row[4] == name)
-                for row in batch["u"]
+                for row in batch["units"]
             )
             self.mail.remove(taken)
-        for word in batch.get("v", ()):
+        for word in batch.get("replies", ()):
             self._settle_update(run, batch, *word)
-        for _, call in batch.get("d", ()):
+        for _, call in batch.get("draws", ()):
             for key in list(self.reserved):
                 if key == (run_id, call) or (call is None and key[0] == run_id):
                     self._purse += self.reserved.pop(key)
-        answer = self._answer(run, batch["x"][0]) if "x" in batch else None
-        for run_id in batch.get("k", ()):
+        answer = self._answer(run, batch["questions"][0]) if "questions" in batch else None
+        for run_id in batch.get("locking", ()):
             self._end_locks(self.runs[run_id])
-        for _, status, reason, output, error, *_ in batch.get("o", ()):
+        for _, status, reason, output, error, *_ in batch.get("ends", ()):
             self._end(run, status, reason, output, error)
-        return None, json.loads(json.dumps(answer))
+        return None, None if answer is None else read_answer(json.loads(json.dumps(answer)))
 
     def _settle_update(
         self,
@@ -502,7 +504,8 @@ class Store:
             (taken,) = [m for m in self.mail if (m.mail_id, m.kind) == (mail_id, "u")]
             if status is None:
                 assert any(
-                    row[3:6] == [Kind.UPDATE_TAKEN, taken.name, taken.payload] for row in batch["u"]
+                    row[3:6] == [Kind.UPDATE_TAKEN, taken.name, taken.payload]
+                    for row in batch["units"]
                 )
             self.mail.remove(taken)
         if seq is not None:

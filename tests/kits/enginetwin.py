@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import sqlkit
 from enginestore import PURSE, Store, StoredRun
 
+from pgflow._db.calls.commit import read_answer
 from pgflow._model.claims import Offer
 from pgflow._model.kinds import Kind
+from pgflow._model.protocol import Answer
 
 if TYPE_CHECKING:
     import psycopg
@@ -175,11 +177,13 @@ class Twin(Store):
 
     # ------------------------------------------------------------ commit
 
-    def commit(self, document: str) -> tuple[str | None, dict[str, Any] | None]:
+    def commit(self, document: str) -> tuple[str | None, Answer | None]:
         self.now_us += 1
         batch = json.loads(document)
         raw = (
-            self._one("select pgflow.commit_units(%s)", json.dumps(batch | {"w": self._worker}))
+            self._one(
+                "select pgflow.commit_units(%s)", json.dumps(batch | {"worker": self._worker})
+            )
             or {}
         )
         self.now_us -= 1
@@ -188,7 +192,7 @@ class Twin(Store):
         assert [bad for _, bad in raw.get("bad") or ()] == [
             v for v in (verdict,) if v is not None
         ], raw
-        theirs = next(iter(raw.get("x") or ()), None)
+        theirs = next(iter(map(read_answer, raw.get("answers") or ())), None)
         assert _comparable(theirs) == _comparable(answer), (theirs, answer)
         self.compare()
         told = {chain: Offer(*message) for chain, message in raw.get("told") or ()}
@@ -271,7 +275,7 @@ def _unit(
     return seq, call, kind, name, None if kind == Kind.OPERATOR else _json(payload), due_us
 
 
-def _comparable(answer: dict[str, Any] | None) -> dict[str, Any] | None:
+def _comparable(answer: Answer | None) -> dict[str, Any] | None:
     if answer is None:
         return None
     units = [[*unit[:4], _json(unit[4])] for unit in answer["units"]]

@@ -273,20 +273,20 @@ def document(*flushes: Flush) -> str:
     """The batch as JSON text."""
     ordered = sorted(flushes, key=lambda f: f.claim.run_id)
     batch: dict[str, Any] = {
-        "w": max((f.claim.worker for f in flushes), default=0),
-        "r": [[f.claim.run_id, f.token, f.expected] for f in ordered],
-        "u": [row for f in ordered for row in f.unit_rows()],
+        "worker": max((f.claim.worker for f in flushes), default=0),
+        "runs": [[f.claim.run_id, f.token, f.expected] for f in ordered],
+        "units": [row for f in ordered for row in f.unit_rows()],
     }
     if endings := [
         [f.claim.run_id, *f.outcome, f.claim.chain_id, f.token] for f in ordered if f.outcome
     ]:
-        batch["o"] = endings
+        batch["ends"] = endings
     if kin := [f.claim.run_id for f in ordered if f.has_kin]:
-        batch["f"] = kin
+        batch["kin"] = kin
     if drawing := [
         [f.claim.run_id, call] for f in ordered if f.closes is not None for call in f.closes or (0,)
     ]:
-        batch["d"] = drawing
+        batch["draws"] = drawing
     if questions := [
         {
             "run": f.claim.run_id,
@@ -298,7 +298,7 @@ def document(*flushes: Flush) -> str:
         for f in ordered
         if f.question
     ]:
-        batch["x"] = questions
+        batch["questions"] = questions
     return json.dumps(batch)
 
 
@@ -325,7 +325,7 @@ def read_answer(raw: dict[str, Any] | None) -> Answer:
     return Answer(
         raw,
         dict(told.get("bad") or ()),
-        {answer["run"]: answer for answer in told.get("x") or ()},
+        {answer["run"]: answer for answer in told.get("answers") or ()},
         told.get("wake") or [],
         told.get("lanes") or [],
     )

@@ -8,9 +8,11 @@ from datetime import timedelta
 import psycopg
 import pytest
 from clikit import pgflow as cli
+from pgflow_cli.ops.queues import OPTIONS
 from records import SOON, wait_until
 
 from pgflow import App, AsyncApp, InvalidArgument, inspect, read, workflow
+from pgflow.queues import QueueRules
 
 
 @workflow(queue="orders")
@@ -63,6 +65,12 @@ def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
         )
         assert last.said["rate"] is None
         assert inspect.ask(conn, inspect.list_queue_changes("other")) == []
+
+
+def test_each_rule_has_an_option_a_kind_and_one_text() -> None:
+    texts = {"weights" if name == "weight" else name: option[1] for name, option in OPTIONS.items()}
+    assert texts == {name: rule.help for name, rule in inspect.QUEUE_RULES.items()}
+    assert texts.keys() == QueueRules.__annotations__.keys()
 
 
 def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:

@@ -165,7 +165,8 @@ def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.C
             assert found.next_slots(2) == [at("03-01 11:00"), at("03-01 12:00")]
             assert await app.pause_schedule("greet acme", why="holidays", by="eve")
             assert (await ask_async(app, find_schedule("greet acme"))).why_paused == "holidays"
-            key = await app.trigger_schedule("greet acme", slot_at=at("03-01 09:00"), by="eve")
+            started = await app.trigger_schedule("greet acme", slot_at=at("03-01 09:00"), by="eve")
+            key = started.run_key
             assert key == "greet acme/2027-03-01T09:00:00Z"
             assert await app.resume_schedule("greet acme")
             filled = await app.backfill_schedule(
@@ -182,7 +183,7 @@ def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.C
             assert rows(
                 conn, "select distinct (priority, labels->>'of')::text from pgflow.run"
             ) == ["(3,acme)"]
-            await app.remove_schedule("greet acme", why="gone", by="eve")
+            assert not await app.remove_schedule("greet acme", why="gone", by="eve")
             with pytest.raises(ScheduleNotFound, match="schedule 'greet acme' does not exist"):
                 await app.pause_schedule("greet acme")
             changes = await ask_async(app, list_schedule_changes("greet acme"))

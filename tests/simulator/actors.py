@@ -1132,14 +1132,14 @@ def _sql(statement: str, *params: Any) -> Step:
 def _document(worker: int, flushes: list[Flush]) -> str:
     ordered = sorted(flushes, key=lambda f: f.execution.run_id)
     batch: dict[str, Any] = {
-        "w": worker,
-        "r": [[f.execution.run_id, f.execution.token, f.execution.committed] for f in ordered],
-        "u": [row for f in ordered for row in f.execution.rows()],
+        "worker": worker,
+        "runs": [[f.execution.run_id, f.execution.token, f.execution.committed] for f in ordered],
+        "units": [row for f in ordered for row in f.execution.rows()],
     }
     if taken := [row for f in ordered for row in f.execution.taken]:
-        batch["m"] = taken
+        batch["taken"] = taken
     if words := [word for f in ordered for word in (*f.execution.words, *_refused(f))]:
-        batch["v"] = words
+        batch["replies"] = words
     if draws := [
         row
         for f in ordered
@@ -1147,14 +1147,14 @@ def _document(worker: int, flushes: list[Flush]) -> str:
             asks="admits" in f.question, ends=f.status is not None or "continue" in f.question
         )
     ]:
-        batch["d"] = draws
+        batch["draws"] = draws
     ended = [f for f in ordered if f.status]
     if ended:
-        batch["o"] = [_ending(f) for f in ended]
-        batch["f"] = [f.execution.run_id for f in ended]
+        batch["ends"] = [_ending(f) for f in ended]
+        batch["kin"] = [f.execution.run_id for f in ended]
     questions = [f for f in ordered if f.question]
     if questions:
-        batch["x"] = [
+        batch["questions"] = [
             {
                 "run": f.execution.run_id,
                 "token": f.execution.token,
@@ -1211,6 +1211,6 @@ def _commit_act(flushes: list[Flush]) -> Act:
 def _read_commit(act: Act) -> None:
     told = json.loads(act.rows[0][0]) if act.rows and act.rows[0][0] else {}
     act.data["verdicts"] = dict(told.get("bad") or ())
-    act.data["settled"] = {answer["run"]: answer for answer in told.get("x") or ()}
+    act.data["settled"] = {answer["run"]: answer for answer in told.get("answers") or ()}
     act.data["wake"] = told.get("wake") or []
     act.data["told"] = told.get("told") or []

@@ -32,19 +32,7 @@ BROKEN: dict[str, Variant] = {
     ),
     "unfenced batch": Variant(
         "commit_units compares no tokens",
-        (
-            Change(
-                "commit_units",
-                "  if careful or locked_ids is distinct from ids or locked_tokens is distinct from "
-                "tokens then",
-                "  if careful then",
-            ),
-            Change(
-                "commit_units",
-                "where e.run_id = any(ids) and e.token = any(tokens)\n",
-                "where e.run_id = any(ids)\n",
-            ),
-        ),
+        (Change("commit_units", "  if careful or not are_ours then", "  if careful then"),),
     ),
     "unfenced step": Variant(
         "fence_step compares no tokens",
@@ -64,9 +52,9 @@ BROKEN: dict[str, Variant] = {
                 "verdict_", "  if is_locked and held_token = p_token then", "  if is_locked then"
             ),
             Change(
-                "commit_units",
-                "where e.run_id = any(ids) and e.token = any(tokens)\n",
-                "where e.run_id = any(ids)\n",
+                "bad_runs_",
+                " and e.token = any(array(select a.token from asked a))\n",
+                "\n",
             ),
         ),
     ),
@@ -79,8 +67,8 @@ BROKEN: dict[str, Variant] = {
         (
             Change(
                 "commit_units",
-                "  if careful or locked_ids is distinct from ids",
-                "  if locked_ids is distinct from ids",
+                "  if careful or not are_ours then",
+                "  if not are_ours then",
             ),
         ),
     ),
@@ -107,7 +95,9 @@ BROKEN: dict[str, Variant] = {
     "park without a look": Variant(
         "a run parks before it has looked at its mailbox",
         (
-            Change("answer_all_", "    pausing := pgflow.hear_(", "    perform pgflow.hear_("),
+            Change(
+                "answer_all_", "        pausing := pgflow.hear_(", "        perform pgflow.hear_("
+            ),
             Change(
                 "look_all_",
                 "      where s.run_id = a.me and s.call <@ w.calls",
@@ -172,10 +162,9 @@ BROKEN: dict[str, Variant] = {
         (
             Change(
                 "settle_updates_",
-                "where s.chain_id = (e->1)::bigint and s.kind = 'u' and s.signal_id = "
-                "(e->>3)::bigint offset 0",
-                "where s.chain_id = (e->1)::bigint and s.kind = 'u' and s.signal_id = "
-                "(e->>3)::bigint and e->>5 is not null offset 0",
+                "where s.chain_id = r.chain_id and s.kind = 'u' and s.signal_id = r.message offset 0",
+                "where s.chain_id = r.chain_id and s.kind = 'u' and s.signal_id = r.message "
+                "and r.status is not null offset 0",
             ),
             Change("settle_updates_", "  if gone <> taken then", "  if false then"),
         ),
@@ -192,7 +181,7 @@ BROKEN: dict[str, Variant] = {
     ),
     "outcome without an end": Variant(
         "a finished run keeps its lease",
-        (Change("commit_units", "    delete from pgflow.lease where run_id = any(ended);\n", ""),),
+        (Change("end_runs_", "  delete from pgflow.lease where run_id = any(ended);\n", ""),),
     ),
     "mail lost at the end": Variant(
         "what is left in the mailbox of a finished run is thrown away",
@@ -223,9 +212,9 @@ BROKEN: dict[str, Variant] = {
                 "true",
             ),
             Change(
-                "commit_units",
-                "and e.token = any(tokens) order by e.run_id for no key update skip locked",
-                "and e.token = any(tokens) order by e.run_id",
+                "lock_leases_",
+                "      order by e.run_id for no key update skip locked",
+                "      order by e.run_id",
             ),
         ),
     ),

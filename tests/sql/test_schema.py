@@ -20,7 +20,7 @@ import pytest
 import servers
 from catalog import dump_catalog, touched
 from ownserver import OwnServer
-from pgflow_cli.ops.checks.finding import Patient
+from pgflow_cli.ops.checks.finding import Patient, findings_of
 from pgflow_cli.ops.checks.schema import check_privileges
 from psycopg import IsolationLevel, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -801,7 +801,7 @@ def test_a_plain_role_that_owns_the_schema_can_run_the_engine(login):
             """select pgflow.start_run(workflow => 'w', key => 'k', input => '{"a": 1}')"""
         )
         assert conn.execute("select pgflow.run_status('k')").fetchone() == ("queued",)
-        (privileges, *others) = check_privileges(Patient(dsn, conn))
+        (privileges, *others) = findings_of(check_privileges, Patient(dsn, conn))
     assert [finding.level for finding in (privileges, *others)] == ["ok", "ok"]
     assert "plain owns the schema, and no other role can use pgflow" in others[0].found
 

@@ -324,8 +324,8 @@ def test_a_bad_run_in_the_batch_does_not_change_what_the_others_record(db: Conn,
 def test_the_order_of_the_runs_in_a_batch_does_not_matter(db: Conn) -> None:
     a, b, c = begin(db), begin(db), begin(db)
     batch = json.loads(document(flush(a, unit()), flush(b, unit()), flush(c, unit())))
-    batch["r"].reverse()
-    batch["u"].reverse()
+    batch["runs"].reverse()
+    batch["units"].reverse()
     assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch)) is None
     assert [len(units_of(db, run)) for run in (a, b, c)] == [1, 1, 1]
 
@@ -688,7 +688,8 @@ def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one
     other = register(conn)
     with connect(dsn) as reaper, conn.transaction():
         assert (
-            one(conn, "select pgflow.commit_units(%s)", json.dumps({**batch, "w": other})) is None
+            one(conn, "select pgflow.commit_units(%s)", json.dumps({**batch, "worker": other}))
+            is None
         )
         assert one(reaper, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 0
     assert one(conn, "select last_seq from pgflow.lease where run_id = %s", run.run_id) == 0
@@ -864,7 +865,7 @@ def test_tokens_beyond_the_claim_are_for_runs_that_park_in_its_commit(db: Conn) 
     found = db.execute(
         query, (batch, register(db), sqlkit.all_lanes(db), sqlkit.tokens(3))
     ).fetchall()
-    places = {settled["run"]: settled["place"] for settled in found[0][0]["x"]}
+    places = {settled["run"]: settled["place"] for settled in found[0][0]["answers"]}
     assert places == {parks.run_id: "parked", has_mail.run_id: "leased"}
     assert [run_id for _, run_id in found] == nexts[:2]
 

@@ -301,7 +301,7 @@ def taking(run: Claim, number: int, *more: sqlkit.Unit, name: str = "paid", **op
     batch = json.loads(
         sqlkit.document(flush(run, sqlkit.unit("S", 1, name, "1"), *more, **options))
     )
-    return json.dumps({**batch, "m": [[run.run_id, run.chain_id, name, number]]})
+    return json.dumps({**batch, "taken": [[run.run_id, run.chain_id, name, number]]})
 
 
 def test_what_a_batch_takes_leaves_the_mailbox_with_its_unit(db: Conn) -> None:
@@ -355,7 +355,7 @@ def test_of_a_mixed_batch_only_the_good_take_their_signals(db: Conn) -> None:
     one(db, "select pgflow.release_runs(%s, %s)", [lost.run_id], [lost.token])
     batch = {
         **batches[0],
-        **{part: batches[0][part] + batches[1][part] for part in ("r", "u", "m")},
+        **{part: batches[0][part] + batches[1][part] for part in ("runs", "units", "taken")},
     }
     assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch))["bad"] == [
         [lost.run_id, "lost"]
@@ -462,7 +462,7 @@ def test_a_result_leaves_the_mailbox_with_its_unit(db: Conn) -> None:
     message = [parent.run_id, parent.chain_id, name, number]
     for wrong in ([*message], [*message, "s"], [*message[:3], number + 1, "c"]):
         with pytest.raises(errors.Error, match="no longer in their mailboxes"), db.transaction():
-            one(db, "select pgflow.commit_units(%s)", json.dumps({**batch, "m": [wrong]}))
-    batch["m"] = [[*message, "c"]]
+            one(db, "select pgflow.commit_units(%s)", json.dumps({**batch, "taken": [wrong]}))
+    batch["taken"] = [[*message, "c"]]
     assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch)) is None
     assert (count(db, "signal"), journal(db, parent.run_id)[-1][2]) == (0, "K")

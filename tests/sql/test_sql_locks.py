@@ -302,7 +302,7 @@ def name_in_order(verb: str, runs: list[Claim]) -> Callable[[Conn], object]:
     if verb == "release":
         return lambda c: c.execute("select pgflow.release_runs(%s, %s)", (ids, held))
     batch = json.loads(sqlkit.document(*(flush(run, unit()) for run in runs)))
-    batch["r"].sort(key=lambda row: ids.index(row[0]))
+    batch["runs"].sort(key=lambda row: ids.index(row[0]))
     return lambda c: c.execute("select pgflow.commit_units(%s)", (json.dumps(batch),))
 
 

@@ -12,18 +12,18 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pgflow_cli.look import github
 from pgflow_cli.look.failures import FAILED, USAGE, Ended, Mistake
-from pgflow_cli.look.output import console, many, note, print_json_rows, shown
+from pgflow_cli.look.output import as_object, console, many, note, print_json_rows, shown
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from pgflow.lint import Finding, Report, Rule
+    from pgflow.lint import Report, Rule
 
 Targets = Annotated[
     list[str] | None,
@@ -65,14 +65,16 @@ def check(
     file cannot be read.
     """
     if rules or explain:
-        _say_rules([explain] if explain else [], as_json=as_json)
+        _print_rules([explain] if explain else [], as_json=as_json)
         return
     if not targets:
         raise Mistake(
             "nothing to check: name files, folders or modules, as in `pgflow check flows.py`"
         )
     report = _checked(targets, _codes(select), _codes(ignore), imports=imports)
-    _say(report, as_json=as_json, annotated=annotate or os.environ.get("GITHUB_ACTIONS") == "true")
+    _print(
+        report, as_json=as_json, annotated=annotate or os.environ.get("GITHUB_ACTIONS") == "true"
+    )
     if report.unreadable:
         raise Ended(USAGE)
     if report.findings:
@@ -124,35 +126,22 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-# ---------------------------------------------------------------- saying it
+# ---------------------------------------------------------------- what is printed
 
 
-def _say(report: Report, *, as_json: bool, annotated: bool) -> None:
+def _print(report: Report, *, as_json: bool, annotated: bool) -> None:
+    titles = _titles()
+    names = ("file", "line", "column", "code", "message")
+    rows = [{**as_object(one, names), "title": titles[one.code]} for one in report.findings]
     if as_json:
-        print_json_rows([_row(finding) for finding in report.findings])
+        print_json_rows(rows)
     else:
-        _say_lines(report)
+        _print_lines(report)
     for line in report.unreadable:
         note(f"pgflow: {shown(line)}")
     if annotated:
-        github.annotate_lines(
-            [
-                {**_row(finding), "title": f"{finding.code} {_titles()[finding.code]}"}
-                for finding in report.findings
-            ]
-        )
+        github.annotate_lines([{**row, "title": f"{row['code']} {row['title']}"} for row in rows])
     note(_summary(report))
-
-
-def _row(finding: Finding) -> dict[str, Any]:
-    return {
-        "file": finding.file,
-        "line": finding.line,
-        "column": finding.column,
-        "code": finding.code,
-        "title": _titles()[finding.code],
-        "message": finding.message,
-    }
 
 
 def _titles() -> dict[str, str]:
@@ -161,7 +150,7 @@ def _titles() -> dict[str, str]:
     return {code: rule.title for code, rule in BY_CODE.items()}
 
 
-def _say_lines(report: Report) -> None:
+def _print_lines(report: Report) -> None:
     from rich.text import Text
 
     out = console()
@@ -182,28 +171,21 @@ def _summary(report: Report) -> str:
     )
 
 
-def _say_rules(codes: Sequence[str], *, as_json: bool) -> None:
+def _print_rules(codes: Sequence[str], *, as_json: bool) -> None:
     """Print all rules, a line each; or those of some codes, each with its examples."""
     from pgflow.lint.checking import choose_rules
 
     with _known_codes():
         chosen = choose_rules(codes)
     if as_json:
-        print_json_rows(
-            [
-                {
-                    name: getattr(rule, name)
-                    for name in ("code", "title", "why", "instead", "bad", "good")
-                }
-                for rule in chosen
-            ]
-        )
+        names = ("code", "title", "why", "instead", "bad", "good")
+        print_json_rows([as_object(rule, names) for rule in chosen])
         return
     for rule in chosen:
-        _say_rule(rule, with_examples=bool(codes))
+        _print_rule(rule, with_examples=bool(codes))
 
 
-def _say_rule(rule: Rule, *, with_examples: bool) -> None:
+def _print_rule(rule: Rule, *, with_examples: bool) -> None:
     from rich.text import Text
 
     out = console()
@@ -211,12 +193,11 @@ def _say_rule(rule: Rule, *, with_examples: bool) -> None:
         Text.assemble((rule.code, "bold"), f" {rule.title}: {rule.why}; {rule.instead}"),
         soft_wrap=True,
     )
+    if not with_examples:
+        return
     for title, style, text in (
-        (("This has a finding:", "red", rule.bad), ("This has none:", "green", rule.good))
-        if with_examples
-        else ()
+        ("This has a finding:", "red", rule.bad),
+        ("This has none:", "green", rule.good),
     ):
-        out.print(
-            Text.assemble("\n", (title, style), "\n\n", textwrap.indent(text.rstrip(), "    ")),
-            soft_wrap=True,
-        )
+        example = textwrap.indent(text.rstrip(), "    ")
+        out.print(Text.assemble("\n", (title, style), "\n\n", example), soft_wrap=True)

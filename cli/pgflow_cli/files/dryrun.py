@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,13 +25,11 @@ from pgflow_cli.files.declared import (
 )
 from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.options import Answer, Made
 from pgflow_cli.look.output import (
     STYLES,
-    AsJson,
     Column,
     Form,
-    Row,
-    choose_form,
     console,
     make_table,
     many,
@@ -47,77 +46,125 @@ if TYPE_CHECKING:
     from pgflow.declare import DryRun, Graph
     from pgflow.declare.graph import Node
     from pgflow.declare.play.placeholders import Misfits
+    from pgflow.declare.play.trace import Entry
 
 LARGEST_STUBS_BYTES = 64 << 20
 
-Stubs = Annotated[
-    str | None,
-    typer.Option(
-        help="Outputs of nodes: a file with a JSON object (or YAML), node id to output; - is "
-        "standard input."
-    ),
-]
-Message = Annotated[str, typer.Option(help="Message of the person who starts the run.")]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option("--input", help="An input: NAME=TEXT or NAME:=JSON; may be repeated."),
-]
 
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Options that say what is played."""
 
-def dry_run(
-    file: File,
-    *,
-    stubs: Stubs = None,
-    message: Message = "",
-    inputs: Inputs = None,
+    stubs: Annotated[
+        str | None,
+        typer.Option(
+            help="Outputs of nodes: a file with a JSON object (or YAML), node id to output; - is "
+            "standard input."
+        ),
+    ] = None
+    message: Annotated[str, typer.Option(help="Message of the person who starts the run.")] = ""
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An input: NAME=TEXT or NAME:=JSON; may be repeated."),
+    ] = None
     default_stubs: Annotated[
         bool,
         typer.Option("--default-stubs", help="Make up the outputs of nodes that have no stub."),
-    ] = False,
-    stubs_init: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write made-up outputs of all nodes to a new file, and end."
-        ),
-    ] = None,
-    exec_code: Annotated[
-        bool,
-        typer.Option(
-            "--exec-code",
-            help="Run shells and programs that have no stub, here; not those of external nodes.",
-        ),
-    ] = False,
-    cwd: Annotated[
-        Path | None, typer.Option(help="With --exec-code: folder to work in; else this one.")
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="With --exec-code: a variable that programs get too."),
-    ] = None,
+    ] = False
     pause_at_gates: Annotated[
         bool, typer.Option("--pause-at-gates", help="Stop where a person would be asked.")
-    ] = False,
+    ] = False
     reject: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NODE[=WHY]",
             help="Reject this approval; once more for each time that it is given.",
         ),
-    ] = None,
+    ] = None
     dialect: Annotated[
         Dialect, typer.Option(help="A rejection cancels the run, or fails the node (ion).")
-    ] = Dialect.ARCHON,
+    ] = Dialect.ARCHON
+
+    def options(self, graph: Graph) -> dict[str, Any]:
+        """Return them as `pgflow.declare.dry_run` takes them."""
+        return {
+            "made_up": _made_up if self.default_stubs else None,
+            "rejections": _rejections(graph, self.reject),
+            "dialect": self.dialect.value,
+            "pause_at_gates": self.pause_at_gates,
+            "stubs": read_stubs(self.stubs),
+            "message": self.message,
+            "inputs": _check_inputs(graph, self.inputs),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Programs:
+    """Options that say whether the programs of nodes are run, and where."""
+
+    exec_code: Annotated[
+        bool,
+        typer.Option(
+            "--exec-code",
+            help="Run shells and programs that have no stub, here; not those of external nodes.",
+        ),
+    ] = False
+    cwd: Annotated[
+        Path | None, typer.Option(help="With --exec-code: folder to work in; else this one.")
+    ] = None
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --exec-code: a variable that programs get too."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse options that would have no effect.
+
+        Raises:
+            Mistake: There are such.
+        """
+        if not self.exec_code and (self.cwd is not None or self.env):
+            raise Mistake("--cwd and --env require --exec-code")
+
+    def play(self, graph: Graph, search: tuple[Path, ...], options: dict[str, Any]) -> DryRun:
+        """Play a graph. Programs are run in a folder of their own for its files."""
+        from pgflow.declare.durable import Settings
+        from pgflow.declare.durable.rehearsal import Rehearsal
+        from pgflow.errors import InvalidWorkflow, SetupError
+
+        if self.exec_code:
+            refuse_no_folder("--cwd", self.cwd or Path())
+        if not self.exec_code or graph.family == "icm":  # whose stages have agents only
+            return _play(graph, options)
+        settings = Settings(cwd=str(self.cwd or Path()), env=tuple(self.env or ()))
+        with tempfile.TemporaryDirectory(prefix="pgflow-dry-run-") as folder:
+            try:
+                rehearsal = Rehearsal(graph, settings, folder, search)
+            except (InvalidWorkflow, SetupError) as error:
+                raise Mistake(str(error)) from error
+            more = {"run_code": rehearsal.run, "directory": rehearsal.directory}
+            return _play(graph, options | more)
+
+
+def dry_run(
+    file: File,
+    *,
+    given: Annotated[Given, Made(Given)],
+    stubs_init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write made-up outputs of all nodes to a new file, and end."
+        ),
+    ] = None,
+    programs: Annotated[Programs, Made(Programs)],
     search: SearchPath = None,
     watch: Watch = False,
-    as_json: AsJson = None,
+    form: Answer,
 ) -> None:
     """Shows what a run would do, without running it."""
-    form = choose_form(as_json=as_json)
-    if stubs_init is not None and (stubs is not None or default_stubs or watch):
+    if stubs_init is not None and (given.stubs is not None or given.default_stubs or watch):
         raise Mistake("--stubs-init writes stubs and plays nothing: pass it alone")
-    if not exec_code and (cwd is not None or env):
-        raise Mistake("--cwd and --env require --exec-code")
-    if watch and stubs == "-":
+    if watch and given.stubs == "-":
         raise Mistake("--watch reads the stubs again and again: name a file, not -")
     folders = check_search(search)
     if stubs_init is not None:
@@ -126,24 +173,15 @@ def dry_run(
 
     def once() -> None:
         graph = read_graph(file, search=folders)
-        options = {
-            "made_up": _made_up if default_stubs else None,
-            "rejections": _rejections(graph, reject),
-            "dialect": dialect.value,
-            "pause_at_gates": pause_at_gates,
-            "stubs": read_stubs(stubs),
-            "message": message,
-            "inputs": _check_inputs(graph, inputs),
-        }
-        told = _run_code(graph, cwd, env, folders, options) if exec_code else _play(graph, options)
+        played = programs.play(graph, folders, given.options(graph))
         if form is Form.JSON:
-            say_json(told.as_json(), indent=2 if sys.stdout.isatty() else None)
+            say_json(played.as_json(), indent=2 if sys.stdout.isatty() else None)
         else:
-            _draw(told)
+            _draw(played)
         sys.stdout.flush()
 
     if watch:
-        again_and_again([file, *folders, *([Path(stubs)] if stubs else ())], once)
+        again_and_again([file, *folders, *([Path(given.stubs)] if given.stubs else ())], once)
     once()
 
 
@@ -155,31 +193,6 @@ def _play(graph: Graph, options: dict[str, Any]) -> DryRun:
         return play(graph, **options)
     except EndlessDryRun as error:
         raise Mistake(str(error)) from error
-
-
-def _run_code(
-    graph: Graph,
-    cwd: Path | None,
-    env: list[str] | None,
-    search: tuple[Path, ...],
-    options: dict[str, Any],
-) -> DryRun:
-    """Plays a graph whose shells and programs are run, in a folder of their own for its files."""
-    from pgflow.declare.durable import Settings
-    from pgflow.declare.durable.rehearsal import Rehearsal
-    from pgflow.errors import InvalidWorkflow, SetupError
-
-    refuse_no_folder("--cwd", cwd or Path())
-    if graph.family == "icm":
-        return _play(graph, options)  # whose stages have agents only
-    settings = Settings(cwd=str(cwd or Path()), env=tuple(env or ()))
-    with tempfile.TemporaryDirectory(prefix="pgflow-dry-run-") as folder:
-        try:
-            rehearsal = Rehearsal(graph, settings, folder, search)
-        except (InvalidWorkflow, SetupError) as error:
-            raise Mistake(str(error)) from error
-        more = {"run_code": rehearsal.run, "directory": rehearsal.directory}
-        return _play(graph, options | more)
 
 
 def _made_up(node: Node) -> JsonValue:
@@ -323,49 +336,48 @@ _STATES = {
 }
 
 
-def _draw(told: DryRun) -> None:
+def _draw(played: DryRun) -> None:
     from rich.text import Text
 
     out = console()
-    rows = [entry.as_json() for entry in told.trace]
-    if rows:
-        out.print(make_table(_COLUMNS, rows, out.width))
+    if played.trace:
+        out.print(make_table(_COLUMNS, played.trace, out.width))
         out.print("")
     out.print(
-        Text.assemble("The run would end as ", (told.outcome, STYLES.get(told.outcome, "bold")))
+        Text.assemble("The run would end as ", (played.outcome, STYLES.get(played.outcome, "bold")))
     )
-    if told.summary:
-        out.print(
-            Text.assemble("It would say: ", _cell(told.summary)), overflow="ellipsis", no_wrap=True
-        )
-    if told.missing:
-        note(f"no stub for {', '.join(map(shown, told.missing))}")
-    if told.made_up:
-        note(f"made up: the output of {', '.join(map(shown, told.made_up))}")
-    if told.unasked:
-        note(f"not asked so often: {', '.join(map(shown, told.unasked))}")
-    if told.unused:
-        note(f"unused stubs: {', '.join(map(shown, told.unused))}")
+    if played.summary:
+        line = Text.assemble("It would say: ", _cell(played.summary))
+        out.print(line, overflow="ellipsis", no_wrap=True)
+    for words, names in (
+        ("no stub for", played.missing),
+        ("made up: the output of", played.made_up),
+        ("not asked so often:", played.unasked),
+        ("unused stubs:", played.unused),
+    ):
+        if names:
+            note(f"{words} {', '.join(map(shown, names))}")
 
 
 def _cell(value: Any) -> Text:
     return plain("" if value is None else shown(str(value)[:2_000]))
 
 
-def _node(row: Row) -> Text:
-    return _cell(row["id"] if row.get("iteration") is None else f"{row['id']} #{row['iteration']}")
+def _node(entry: Entry) -> Text:
+    number = "" if entry.iteration is None else f" #{entry.iteration}"
+    return _cell(f"{entry.id}{number}")
 
 
-def _state(row: Row) -> Text:
+def _state(entry: Entry) -> Text:
     from rich.text import Text
 
-    return Text(row["state"], style=_STATES.get(row["state"], ""))
+    return Text(entry.state, style=_STATES.get(entry.state, ""))
 
 
 _COLUMNS = [
     Column("NODE", _node, most=36),
-    Column("MODE", lambda row: plain(row["type"])),
+    Column("MODE", "type"),
     Column("STATE", _state),
-    Column("OUTPUT", lambda row: _cell(row.get("output")), most=60, from_width=70),
-    Column("WHY", lambda row: _cell(row["reason"]), takes_rest=True, most=200),
+    Column("OUTPUT", lambda entry: _cell(entry.output), most=60, from_width=70),
+    Column("WHY", lambda entry: _cell(entry.reason), takes_rest=True, most=200),
 ]

@@ -9,8 +9,9 @@ import typer
 
 from pgflow_cli.files.declared import problem_lines, say_json
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.help import Command, make_group
-from pgflow_cli.look.output import AsJson, Form, choose_form, console, many, note, shown
+from pgflow_cli.look.help import make_group
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import Form, as_object, console, many, note, shown
 
 if TYPE_CHECKING:
     from pgflow.declare.icm import Plan
@@ -23,7 +24,7 @@ def _group() -> None:
     """Makes the prose of an ICM workspace executable."""
 
 
-@icm.command("init", cls=Command)
+@icm.command("init")
 def init(
     directory: Annotated[
         Path, typer.Argument(metavar="DIRECTORY", help="The workspace.", show_default=False)
@@ -32,12 +33,11 @@ def init(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
     ] = False,
-    as_json: AsJson = None,
+    form: Answer,
 ) -> None:
     """Writes the workflow.yaml and frontmatter that are missing."""
     from pgflow.declare.icm import plan_missing, write_missing
 
-    form = choose_form(as_json=as_json)
     if not directory.is_dir():
         raise Mistake(f"{directory} is not a directory: name the folder of an ICM workspace")
     try:
@@ -57,10 +57,10 @@ def init(
 def _object(plan: Plan, *, is_written: bool) -> dict[str, Any]:
     verdict = plan.verdict
     problems = {
-        name: [{"message": p.message, "line": p.line, "column": p.column} for p in found]
+        name: [as_object(problem, ("message", "line", "column")) for problem in found]
         for name, found in (("errors", verdict.errors), ("warnings", verdict.warnings))
     }
-    files = [{"path": file.path, "exists": file.exists} for file in plan.files]
+    files = [as_object(file, ("path", "exists")) for file in plan.files]
     return {
         "directory": plan.directory,
         "ok": verdict.ok,

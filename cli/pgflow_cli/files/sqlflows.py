@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, fetch, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import AsJson, Form, choose_form, plain, print_one
+from pgflow_cli.look.options import Answer, Db
+from pgflow_cli.look.output import Form, print_one
 
 if TYPE_CHECKING:
     from pgflow.inspect import SqlFlowRow
@@ -24,40 +25,39 @@ def apply(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
     ] = False,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Runs files that create workflows in SQL: all, or none.
 
     A text that is there already stays its version; another text becomes the next one. Runs in
     flight keep theirs.
     """
+    import psycopg
+
     files = _files(paths)
-    with opened(dsn) as connection:
-        import psycopg
-
-        from pgflow import inspect
-
-        with connection.transaction(force_rollback=dry_run):
-            before = _current(fetch(connection, inspect.list_sql_flows()))
-            for file in files:
-                try:
-                    connection.execute(file.read_bytes())
-                except psycopg.Error as error:
-                    message = error.diag.message_primary or str(error)
-                    raise Mistake(f"{file}: {message}; nothing was applied") from error
-            after = _current(fetch(connection, inspect.list_sql_flows()))
+    with db.connection.transaction(force_rollback=dry_run):
+        before = _current(db)
+        for file in files:
+            try:
+                db.connection.execute(file.read_bytes())
+            except psycopg.Error as error:
+                message = error.diag.message_primary or str(error)
+                raise Mistake(f"{file}: {message}; nothing was applied") from error
+        after = _current(db)
     changed = {name: flow for name, flow in after.items() if before.get(name) != flow}
     report = {
         "files": len(files),
         "dry_run": dry_run,
         "changed": {name: flow.version for name, flow in changed.items()},
     }
-    form = choose_form(as_json=as_json)
     if form is Form.TABLE:
-        typer.echo("\n".join(_said(before, changed, after, dry_run=dry_run)))
+        for line in _changes(before, changed, dry_run=dry_run):
+            typer.echo(line)
+        if not changed:
+            typer.echo(f"All {len(after)} workflows are up to date.")
     else:
-        print_one(form, report, lambda: plain(""))
+        print_one(form, report, "")
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -73,32 +73,23 @@ def _files(paths: list[Path]) -> list[Path]:
     return found
 
 
-def _current(flows: list[SqlFlowRow]) -> dict[str, SqlFlowRow]:
-    return {flow.workflow: flow for flow in flows}
+def _current(db: Database) -> dict[str, SqlFlowRow]:
+    from pgflow import inspect
+
+    return {flow.workflow: flow for flow in db.ask(inspect.list_sql_flows())}
 
 
-def _said(
-    before: dict[str, SqlFlowRow],
-    changed: dict[str, SqlFlowRow],
-    after: dict[str, SqlFlowRow],
-    *,
-    dry_run: bool,
+def _changes(
+    before: dict[str, SqlFlowRow], changed: dict[str, SqlFlowRow], *, dry_run: bool
 ) -> list[str]:
-    if not changed:
-        return [f"All {len(after)} workflows are up to date."]
     lines = []
     for name, flow in changed.items():
         was = before.get(name)
         verb = "would become" if dry_run else "is"
         lines.append(f"{name} {verb} version {flow.version}")
         if dry_run and was is not None:
-            lines += difflib.unified_diff(
-                text_of(was),
-                text_of(flow),
-                f"{name}@{was.version}",
-                f"{name}@{flow.version}",
-                lineterm="",
-            )
+            names = f"{name}@{was.version}", f"{name}@{flow.version}"
+            lines += difflib.unified_diff(text_of(was), text_of(flow), *names, lineterm="")
     return lines
 
 

@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pgflow_cli.files.declared import SearchPath, Watch, check_search, problem_lines, say_json
 from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.failures import FAILED, Ended
-from pgflow_cli.look.output import AsJson, Form, choose_form, console, many, note, shown
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import Form, as_object, console, many, note, shown
 
 if TYPE_CHECKING:
-    from pgflow.declare import Problem, Verdict
+    from pgflow.declare import Verdict
 
 Paths = Annotated[
     list[str],
@@ -33,20 +34,20 @@ Paths = Annotated[
 
 
 def validate(
-    paths: Paths, *, search: SearchPath = None, watch: Watch = False, as_json: AsJson = None
+    paths: Paths, *, search: SearchPath = None, watch: Watch = False, form: Answer
 ) -> None:
     """Lists all errors in workflow files."""
     folders = check_search(search)
-    once = partial(_validate, paths, folders, as_json)
+    once = partial(_validate, paths, folders, form)
     if watch:
         again_and_again([*map(Path, paths), *folders], once)
     once()
 
 
-def _validate(paths: list[str], search: tuple[Path, ...], as_json: bool | None) -> None:
+def _validate(paths: list[str], search: tuple[Path, ...], form: Form) -> None:
     from pgflow.declare import validate as verdicts_on
 
-    say = _say_object if choose_form(as_json=as_json) is Form.JSON else _Human()
+    say = _say_object if form is Form.JSON else _Human()
     count = _Count()
     for verdict in count.counted(verdicts_on(*paths, search=search)):
         say(verdict)
@@ -114,15 +115,11 @@ class _Human:
 def _say_object(verdict: Verdict) -> None:
     from pgflow.declare.reading import family_of
 
-    said = {
-        "errors": [_object(p) for p in verdict.errors],
-        "warnings": [_object(p) for p in verdict.warnings],
+    found = {
+        name: [as_object(problem, ("message", "line", "column")) for problem in problems]
+        for name, problems in (("errors", verdict.errors), ("warnings", verdict.warnings))
     }
     graph = verdict.graph
     kind = family_of(verdict.file) if graph is None else graph.family
     nodes = None if graph is None else len(graph.nodes)
-    say_json({"file": verdict.file, "kind": kind, "nodes": nodes, "ok": verdict.ok, **said})
-
-
-def _object(problem: Problem) -> dict[str, Any]:
-    return {"message": problem.message, "line": problem.line, "column": problem.column}
+    say_json({"file": verdict.file, "kind": kind, "nodes": nodes, "ok": verdict.ok, **found})

@@ -6,34 +6,27 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump, plain, when
+from pgflow_cli.look.options import Db
+from pgflow_cli.look.output import AsJson, Form, as_object, choose_form, console, dump, plain, when
 from pgflow_cli.look.selection import Key, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    import psycopg
+    from pgflow.inspect import Audit, RunDetail
 
 _RUN = (
-    "key",
-    "status",
-    "workflow",
-    "run_id",
-    "generation",
-    "created_at",
-    "finished_at",
-    "output",
-    "error",
-    "why",
-)
+    "key", "status", "workflow", "run_id", "generation", "created_at", "finished_at", "output",
+    "error", "why",
+)  # fmt: skip
 _OWED = ("name", "state", "opened_at", "effect", "ref")
 
 
@@ -58,18 +51,6 @@ class Event:
     key: str
     generation: int
     seq: int
-
-    def as_row(self) -> dict[str, Any]:
-        """For machines."""
-        return {
-            "at": self.at,
-            "what": self.what,
-            "name": self.name,
-            "text": self.text,
-            "key": self.key,
-            "generation": self.generation,
-            "seq": self.seq,
-        }
 
 
 def _short(value: Any, most: int = 200) -> str:
@@ -104,9 +85,9 @@ def _intended(p: Mapping[str, Any]) -> str:
 
 
 def _settled(p: Mapping[str, Any]) -> str:
-    from pgflow._model.reasons import in_words
+    from pgflow.inspect import describe_reason
 
-    words = in_words(p)
+    words = describe_reason(p)
     return f"{p['verdict']}, says {p['by']}" + (f": {words}" if words else "")
 
 
@@ -120,8 +101,8 @@ def _promised(p: Mapping[str, Any]) -> str:
 
 
 def _closed(p: Mapping[str, Any]) -> str:
-    said = f"{p['verdict']}, says {p['by']}" if p.get("by") else str(p["verdict"])
-    parts = [said + (f" to {p['to']}" if p.get("to") else "")]
+    verdict = f"{p['verdict']}, says {p['by']}" if p.get("by") else str(p["verdict"])
+    parts = [verdict + (f" to {p['to']}" if p.get("to") else "")]
     if p.get("why"):
         parts.append(str(p["why"]))
     if p.get("evidence") is not None:
@@ -147,7 +128,7 @@ _GROUNDS = {
     "p": "a person confirmed that it was not done",
 }
 
-_TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
+_EVENTS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "decision_recorded": ("decided", _decided),
     "effect_intended": ("intended", _intended),
     "effect_attempted": ("again", lambda p: _GROUNDS.get(p["ground"], "")),
@@ -170,45 +151,32 @@ _TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def read_story(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
-    """Return a run, its events in order, and what it owes.
+def read_audit(database: Database, key: str) -> tuple[Audit, list[Event]]:
+    """Return a run with what it owes, and its events in words.
 
     Raises:
         Mistake: No run has the key.
     """
-    from pgflow.inspect import read_audit
+    from pgflow.inspect import read_audit as audit_of
 
-    found = find(connection, key, read_audit(key))
+    found = find(database, key, audit_of(key))
     events = []
-    for event in found.events:
-        what, tell = _TELLING[event.event]
-        payload = event.payload if event.payload is not None or what == "confirmed" else {}
-        events.append(
-            Event(
-                event.at,
-                what,
-                event.name or "",
-                tell(payload),
-                event.own_key or "",
-                event.generation,
-                event.seq,
-            )
-        )
-    return {
-        "run": as_row(found.run, _RUN),
-        "events": events,
-        "owed": [as_row(debt, _OWED) for debt in found.owed],
-    }
+    for one in found.events:
+        what, describe = _EVENTS[one.event]
+        payload = one.payload if one.payload is not None or what == "confirmed" else {}
+        text, own_key = describe(payload), one.own_key or ""
+        events.append(Event(one.at, what, one.name or "", text, own_key, one.generation, one.seq))
+    return found, events
 
 
 def audit(
     key: Key,
+    database: Db,
     *,
     as_html: Annotated[
         bool, typer.Option("--html", help="Answer with a page for the browser.")
     ] = False,
     as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Shows what a run decided and did, why, and what it owes.
 
@@ -219,48 +187,42 @@ def audit(
         raise Mistake(
             f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them"
         )
-    with opened(dsn) as connection:
-        story = read_story(connection, key)
+    found, events = read_audit(database, key)
     if as_html:
-        typer.echo(page(story))
+        typer.echo(page(found, events))
     elif choose_form(as_json=as_json) is Form.JSON:
-        typer.echo(dump({**story, "events": [event.as_row() for event in story["events"]]}))
+        parts = {
+            "run": as_object(found.run, _RUN),
+            "events": [asdict(event) for event in events],
+            "owed": [as_object(debt, _OWED) for debt in found.owed],
+        }
+        typer.echo(dump(parts))
     else:
-        _print(story)
+        _print(found, events)
 
 
-def _headline(run: Mapping[str, Any]) -> str:
-    why = f": {run['why']}" if run["why"] else ""
-    return f"{run['key']}  {run['workflow']}  {run['status']}{why}"
+def _headline(run: RunDetail) -> str:
+    why = f": {run.why}" if run.why else ""
+    return f"{run.key}  {run.workflow}  {run.status}{why}"
 
 
-def _print(story: Mapping[str, Any]) -> None:
-    from rich.text import Text
-
-    def line(*cells: str) -> Text:
-        return Text("  ").join(
-            [Text(cells[0].ljust(9)), *(plain(cell) for cell in cells[1:] if cell)]
-        )
-
+def _print(found: Audit, events: list[Event]) -> None:
     out = console()
-    out.print(plain(_headline(story["run"])), soft_wrap=True)
-    out.print(plain(f"started {when(story['run']['created_at'])}"))
-    if not story["events"]:
+
+    def line(first: str, *cells: str) -> None:
+        from rich.text import Text
+
+        parts = [Text(first.ljust(9)), *(plain(cell) for cell in cells if cell)]
+        out.print(Text("  ").join(parts), soft_wrap=True)
+
+    out.print(plain(_headline(found.run)), soft_wrap=True)
+    out.print(plain(f"started {when(found.run.created_at)}"))
+    if not events:
         out.print(plain("It decided nothing and has done nothing that cannot be repeated."))
-    for event in story["events"]:
-        out.print(
-            line(f"{event.at:%H:%M:%S}", event.what.ljust(9), event.name, event.text),
-            soft_wrap=True,
-        )
-    for debt in story["owed"]:
-        out.print(
-            line(
-                "owes",
-                f"{debt['name']}: {debt['state']} since {when(debt['opened_at'])}, "
-                f"{debt['effect']}",
-            ),
-            soft_wrap=True,
-        )
+    for event in events:
+        line(f"{event.at:%H:%M:%S}", event.what.ljust(9), event.name, event.text)
+    for debt in found.owed:
+        line("owes", f"{debt.name}: {debt.state} since {when(debt.opened_at)}, {debt.effect}")
 
 
 _PAGE = """<!doctype html>
@@ -283,25 +245,20 @@ code {{ font-size: .85em; opacity: .75; overflow-wrap: anywhere }}
 </tbody></table></body></html>"""
 
 
-def page(story: Mapping[str, Any]) -> str:
+def page(found: Audit, events: list[Event]) -> str:
     """Return the story as one HTML page that needs nothing else."""
 
-    def row(at: Any, what: str, name: str, text: str, key: str) -> str:
-        cells = (
-            f'<td class="at">{at:%Y-%m-%d %H:%M:%S}</td>'
-            f'<td class="what">{html.escape(what)}</td><td>{html.escape(name)}</td>'
-        )
+    def row(at: datetime, what: str, name: str, text: str, key: str) -> str:
         return (
-            f'<tr class="{html.escape(what)}">{cells}<td class="text">'
-            f"{html.escape(text)}<br><code>{html.escape(key)}</code></td></tr>"
+            f'<tr class="{html.escape(what)}"><td class="at">{at:%Y-%m-%d %H:%M:%S}</td>'
+            f'<td class="what">{html.escape(what)}</td><td>{html.escape(name)}</td>'
+            f'<td class="text">{html.escape(text)}<br><code>{html.escape(key)}</code></td></tr>'
         )
 
-    rows = [row(e.at, e.what, e.name, e.text, e.key) for e in story["events"]]
+    rows = [row(e.at, e.what, e.name, e.text, e.key) for e in events]
     rows += [
-        row(d["opened_at"], "owed", d["name"], f"{d['state']} since then", d["effect"] or "")
-        for d in story["owed"]
+        row(debt.opened_at, "owed", debt.name, f"{debt.state} since then", debt.effect or "")
+        for debt in found.owed
     ]
-    run = story["run"]
-    return _PAGE.format(
-        title=html.escape(f"{run['key']}"), status=html.escape(_headline(run)), rows="\n".join(rows)
-    )
+    title, status = html.escape(found.run.key), html.escape(_headline(found.run))
+    return _PAGE.format(title=title, status=status, rows="\n".join(rows))

@@ -7,27 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, fetch, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import Command, make_group
+from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
-    Column,
-    Limit,
-    amount,
-    choose_form,
-    note,
-    plain,
-    print_rows,
-)
+from pgflow_cli.look.options import Answer, Db, Rows
+from pgflow_cli.look.output import Column, Form, Limit, amount, note, print_rows
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
 if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow._db.query import Query
+    from pgflow.inspect import BudgetRow
 
 budgets = make_group(
     "budgets",
@@ -45,44 +34,25 @@ Amounts = Annotated[
 Why = Annotated[str | None, typer.Option(help="The reason, kept with the change.")]
 
 _OPTIONS = ("name", "parent", "per", "tz", "soft", "hard")
-_COLUMNS = (
-    "pool",
-    "unit",
-    "period_at",
-    "per",
-    "tz",
-    "allowed",
-    "charged",
-    "reserved",
-    "remaining",
-    "overrun",
-    "parent",
-    "is_hard",
-    "soft_at",
-    "revoked_at",
-    "revoked_why",
-)
+_NAMES = (
+    "pool", "unit", "period_at", "per", "tz", "allowed", "charged", "reserved", "remaining",
+    "overrun", "parent", "is_hard", "soft_at", "revoked_at", "revoked_why",
+)  # fmt: skip
 
 
 @budgets.callback()
-def list_pools(
-    context: typer.Context,
-    *,
-    limit: Limit = 50,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
-) -> None:
+def list_pools(context: typer.Context, form: Rows, database: Db, *, limit: Limit = 50) -> None:
     """Shows what pools allow, or sets, revokes and grants."""
     if context.invoked_subcommand is None:
-        with opened(dsn) as connection:
-            _print(connection, None, limit, as_json=as_json, as_csv=as_csv)
+        _print(database, form, None, limit)
 
 
-@budgets.command("set", cls=Command)
+@budgets.command("set")
 def set_pool(
     pool: Name,
     amounts: Amounts,
+    form: Answer,
+    database: Db,
     *,
     parent: Annotated[
         str | None, typer.Option(help="Pool that it draws on.", show_default=False)
@@ -102,71 +72,58 @@ def set_pool(
         bool, typer.Option("--hard", help="No step of a run under it starts once it is used up.")
     ] = False,
     why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Makes a pool, or sets its limits anew.
 
     Of a pool that exists all limits and options are those given here. What an app declares is set
     again when its declaration changes.
     """
-    from pgflow._db.calls import budgets as calls
     from pgflow.authority import Pool
 
+    limits: dict[str, Any] = {**_amounts(amounts)}
     try:
-        made = Pool(
-            pool,
-            parent=parent,
-            per=per,
-            tz=tz,
-            soft=soft,
-            hard=hard,
-            **_amounts(amounts),  # type: ignore[arg-type]
-        )
+        made = Pool(pool, parent=parent, per=per, tz=tz, soft=soft, hard=hard, **limits)
     except ValueError as error:
         raise Mistake(str(error)) from None
-    _change(dsn, pool, calls.set_pool(made, why, operator()), as_json=as_json)
+    database.client.set_pool(made, why=why, by=operator())
+    _print(database, form, pool, 0)
 
 
-@budgets.command("grant", cls=Command)
-def grant(
-    pool: Name, amounts: Amounts, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None
-) -> None:
+@budgets.command("grant")
+def grant(pool: Name, amounts: Amounts, form: Answer, database: Db, *, why: Why = None) -> None:
     """Allows more of a pool in its current period.
 
     The next period has its limits again. An overrun is covered first.
     """
-    from pgflow._db.calls import budgets as calls
-    from pgflow._model.budgets import amounts_of
-
+    given = _amounts(amounts)
     try:
-        given = amounts_of(_amounts(amounts), "a grant")
+        database.client.grant_budget(pool, given, why=why, by=operator())
     except ValueError as error:
         raise Mistake(str(error)) from None
-    _change(dsn, pool, calls.grant_budget(pool, given, why, operator()), as_json=as_json)
+    _print(database, form, pool, 0)
 
 
-@budgets.command("revoke", cls=Command)
+@budgets.command("revoke")
 def revoke(
     pool: Name,
+    form: Answer,
+    database: Db,
     *,
     restore: Annotated[bool, typer.Option("--restore", help="Let it admit again.")] = False,
     why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Has a pool, and all that draw on it, admit nothing.
 
     What is under way goes on, and is charged.
     """
-    from pgflow._db.calls import budgets as calls
-
-    call = calls.revoke_pool(pool, why, operator(), restore=restore)
-    _change(dsn, pool, call, as_json=as_json)
+    database.client.revoke_pool(pool, why=why, by=operator(), restore=restore)
+    _print(database, form, pool, 0)
 
 
-@budgets.command("spent", cls=Command)
+@budgets.command("spent")
 def show_spent(
+    form: Rows,
+    database: Db,
     pool: Annotated[
         str | None,
         typer.Argument(help="Pool that it was drawn on; all if not given.", show_default=False),
@@ -179,9 +136,6 @@ def show_spent(
         str, typer.Option(help="Time, or duration back from now, since which it was spent.")
     ] = "30d",
     limit: Limit = 50,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
 ) -> None:
     """Shows what was spent, by day, run, model or tool.
 
@@ -196,29 +150,20 @@ def show_spent(
     if by not in ways:
         raise Mistake(f"--by is {', '.join(ways)}, not {by!r}")
     moment = parse_moment(since, "--since")
-    with opened(dsn) as connection:
-        found = fetch(connection, sum_charges(ways[by], pool=pool, since=moment))
+    found = database.ask(sum_charges(ways[by], pool=pool, since=moment))
     found.sort(key=lambda row: (row.unit, -row.amount, row.name or ""))
     if by == "day":
         found.sort(key=lambda row: row.name or "", reverse=True)
-    print_rows(
-        choose_form(as_json=as_json, as_csv=as_csv),
-        _columns_of_spent(by),
-        [as_row(row) for row in (found[:limit] if limit else found)],
-        names=("name", "unit", "amount", "charges"),
-        empty="Nothing was spent since then.",
-    )
+    columns = [
+        Column(by.upper(), lambda row: row.name or "none named"),
+        Column("UNIT", "unit"),
+        Column("AMOUNT", lambda row: amount(row.amount), right=True),
+        Column("CHARGES", lambda row: f"{row.charges:,}", right=True),
+    ]
+    names, empty = ("name", "unit", "amount", "charges"), "Nothing was spent since then."
+    print_rows(form, columns, found[: limit or None], names=names, empty=empty)
     if limit and len(found) > limit:
         note(f"The first {limit} of {len(found):,}: --limit 0 shows all.")
-
-
-def _columns_of_spent(by: str) -> list[Column]:
-    return [
-        Column(by.upper(), lambda row: plain(row["name"] or "none named")),
-        Column("UNIT", lambda row: plain(row["unit"])),
-        Column("AMOUNT", lambda row: plain(amount(row["amount"])), right=True),
-        Column("CHARGES", lambda row: plain(f"{row['charges']:,}"), right=True),
-    ]
 
 
 def _amounts(words: list[str]) -> dict[str, Decimal]:
@@ -229,55 +174,33 @@ def _amounts(words: list[str]) -> dict[str, Decimal]:
     return amounts
 
 
-def _change(dsn: str | None, pool: str, call: Query[None], *, as_json: bool | None) -> None:
-    from pgflow._db.query import run
-
-    with opened(dsn) as connection:
-        run(connection, call)
-        _print(connection, pool, 0, as_json=as_json, as_csv=False)
-
-
-def _print(
-    connection: psycopg.Connection[Any],
-    pool: str | None,
-    limit: int,
-    *,
-    as_json: bool | None,
-    as_csv: bool,
-) -> None:
+def _print(database: Database, form: Form, pool: str | None, limit: int) -> None:
     from pgflow.inspect import list_budgets
 
-    page = fetch(connection, list_budgets(pool, limit=limit or None))
-    print_rows(
-        choose_form(as_json=as_json, as_csv=as_csv),
-        _columns(),
-        [as_row(found) for found in page],
-        names=_COLUMNS,
-        empty="There are no pools yet."
+    page = database.ask(list_budgets(pool, limit=limit or None))
+    empty = (
+        "There are no pools yet."
         if pool is None
-        else f"{pool} has no limits, and nothing was drawn on it in this period.",
+        else f"{pool} has no limits, and nothing was drawn on it in this period."
     )
+    print_rows(form, _COLUMNS, page.items, names=_NAMES, empty=empty)
     if page.next is not None:
         note(f"The first {limit}; there are more: --limit 0 shows all.")
 
 
-def _columns() -> list[Column]:
-    def number(title: str, name: str) -> Column:
-        return Column(title, lambda row: plain(amount(row[name])), right=True)
+def _state(row: BudgetRow) -> str:
+    states = {"revoked": row.revoked_at is not None, "overrun": row.overrun, "hard": row.is_hard}
+    return ", ".join(state for state, holds in states.items() if holds)
 
-    def state(row: Any) -> str:
-        told = ["revoked"] * (row["revoked_at"] is not None)
-        told += ["overrun"] * bool(row["overrun"]) + ["hard"] * row["is_hard"]
-        return ", ".join(told)
 
-    return [
-        Column("POOL", lambda row: plain(row["pool"])),
-        Column("UNIT", lambda row: plain(row["unit"])),
-        number("ALLOWED", "allowed"),
-        number("CHARGED", "charged"),
-        number("RESERVED", "reserved"),
-        number("LEFT", "remaining"),
-        Column("PER", lambda row: plain(row["per"] or "")),
-        Column("PARENT", lambda row: plain(row["parent"] or "")),
-        Column("STATE", lambda row: plain(state(row))),
-    ]
+_COLUMNS = [
+    Column("POOL", "pool"),
+    Column("UNIT", "unit"),
+    Column("ALLOWED", lambda row: amount(row.allowed), right=True),
+    Column("CHARGED", lambda row: amount(row.charged), right=True),
+    Column("RESERVED", lambda row: amount(row.reserved), right=True),
+    Column("LEFT", lambda row: amount(row.remaining), right=True),
+    Column("PER", "per"),
+    Column("PARENT", "parent"),
+    Column("STATE", _state),
+]

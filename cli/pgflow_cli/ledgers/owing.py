@@ -1,33 +1,45 @@
-"""``pgflow owed``, ``settle``, ``discharge``, ``transfer`` and ``waive``: what is owed, and a
-person's word on it.
+"""``pgflow owed``, ``settle``, ``discharge``, ``transfer`` and ``waive``: open effects and
+obligations, and a person's verdict on one.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator, wake
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import Answer, Db, LedgerWhy, Rows
 from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
     Column,
-    choose_form,
-    dump,
+    Form,
+    age,
     duration,
-    plain,
+    either,
     print_one,
     print_rows,
 )
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgflow.inspect import ObligationRow
+
 STATES = ("intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached")
+_NAMES = (
+    "key", "kind", "name", "state", "reason", "opened_at", "due_at", "owed_to", "effect", "ref",
+    "status", "paged_at", "holder", "outlives", "detail",
+)  # fmt: skip
 
 
 def owed(
+    form: Rows,
+    database: Db,
     *,
     state: Annotated[
         str | None,
@@ -36,9 +48,6 @@ def owed(
             "or obligations that are open or breached."
         ),
     ] = None,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
 ) -> None:
     """Lists what is owed: effects and obligations.
 
@@ -49,72 +58,43 @@ def owed(
     it was due at the time shown. WHY is failed or cancelled if its run ended so. PAGED shows how
     long ago the app's pager was called, if it has one.
     """
+    from pgflow.inspect import list_obligations
+
     if state is not None and state not in STATES:
-        raise Mistake(f"what is owed is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    names = (
-        "key",
-        "kind",
-        "name",
-        "state",
-        "reason",
-        "opened_at",
-        "due_at",
-        "owed_to",
-        "effect",
-        "ref",
-        "status",
-        "paged_at",
-        "holder",
-        "outlives",
-        "detail",
-    )
-    with opened(dsn) as connection:
-        from pgflow.inspect import list_obligations
-
-        rows = [
-            as_row(debt, names)
-            for debt in fetch(connection, list_obligations(state=state, limit=None))
-        ]
-        now = database_now(connection)
-
-    def until(row: Any) -> str:
-        if row["due_at"] is None:
-            return "a person" if row["state"] == "unknown" else ""
-        seconds = (row["due_at"] - now).total_seconds()
-        if row["kind"] == "obligation" and seconds < 0:
-            return duration(-seconds) + " late"
-        return "in " + duration(max(0.0, seconds))
-
-    def ago(at: Any) -> str:
-        return "" if at is None else duration((now - at).total_seconds())
-
+        raise Mistake(f"what is owed is {either(STATES)}, not {state!r}")
+    debts = database.ask(list_obligations(state=state, limit=None)).items
+    now = database.now()
     columns = [
-        Column("RUN", lambda row: plain(row["key"])),
-        Column("NAME", lambda row: plain(row["name"])),
-        Column("STATE", lambda row: plain(row["state"] or "")),
-        Column(
-            "SINCE",
-            lambda row: plain(duration((now - row["opened_at"]).total_seconds())),
-            right=True,
-        ),
-        Column(
-            "NEXT",
-            lambda row: plain(
-                until(row) if row["state"] == "unknown" or row["kind"] == "obligation" else ""
-            ),
-        ),
-        Column("KEY", lambda row: plain(row["effect"] or ""), takes_rest=True, most=120),
+        Column("RUN", "key"),
+        Column("NAME", "name"),
+        Column("STATE", "state"),
+        Column("SINCE", lambda debt: age(debt.opened_at, now), right=True),
+        Column("NEXT", lambda debt: _until(debt, now)),
+        Column("TO", "owed_to"),
+        Column("HOLDER", "holder"),
+        Column("WHY", "reason"),
+        Column("PAGED", lambda debt: age(debt.paged_at, now), right=True),
+        Column("KEY", "effect", takes_rest=True, most=120),
     ]
-    if any(row["owed_to"] for row in rows):
-        columns.insert(-1, Column("TO", lambda row: plain(row["owed_to"] or "")))
-    if any(row["holder"] for row in rows):
-        columns.insert(-1, Column("HOLDER", lambda row: plain(row["holder"] or "")))
-    if any(row["reason"] for row in rows):
-        columns.insert(-1, Column("WHY", lambda row: plain(row["reason"] or "")))
-    if any(row["paged_at"] for row in rows):
-        columns.insert(-1, Column("PAGED", lambda row: plain(ago(row["paged_at"])), right=True))
-    print_rows(form, columns, rows, names=names, empty="Nothing is owed.")
+    optional = {"TO": "owed_to", "HOLDER": "holder", "WHY": "reason", "PAGED": "paged_at"}
+    shown = [
+        column
+        for column in columns
+        if (name := optional.get(column.title)) is None or any(getattr(d, name) for d in debts)
+    ]
+    print_rows(form, shown, debts, names=_NAMES, empty="Nothing is owed.")
+
+
+def _until(debt: ObligationRow, now: datetime) -> str:
+    """Return the time until something happens to a debt by itself."""
+    if debt.state != "unknown" and debt.kind != "obligation":
+        return ""
+    if debt.due_at is None:
+        return "a person" if debt.state == "unknown" else ""
+    seconds = (debt.due_at - now).total_seconds()
+    if debt.kind == "obligation" and seconds < 0:
+        return duration(-seconds) + " late"
+    return "in " + duration(seconds)
 
 
 def settle(
@@ -126,6 +106,8 @@ def settle(
             show_default=False,
         ),
     ],
+    form: Answer,
+    database: Db,
     *,
     confirmed: Annotated[
         str | None,
@@ -147,8 +129,6 @@ def settle(
         bool, typer.Option("--stands", help="It is uncompensated: it need not be taken back.")
     ] = False,
     why: Annotated[str | None, typer.Option(help="How this is known; kept in the ledger.")] = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Records the outcome of an effect that is unknown.
 
@@ -156,44 +136,25 @@ def settle(
     or with another attempt under the same key. For an effect that is uncompensated, because its run
     was forced to end, pass --taken-back or --stands.
     """
-    said = {
+    given = {
         "confirmed": confirmed is not None,
         "failed": failed,
         "absent": absent,
         "taken_back": taken_back,
         "stands": stands,
     }
-    verdicts = [name for name, is_said in said.items() if is_said]
+    verdicts = [name for name, is_given in given.items() if is_given]
     if len(verdicts) != 1:
         raise Mistake(
             "name the outcome: pass one of --confirmed JSON, --failed, "
             "--absent, --taken-back and --stands"
         )
-    (verdict,) = verdicts
+    verdict: Any = verdicts[0]
     value = parse_json(confirmed, "the result") if confirmed is not None else None
-    with opened(dsn) as connection:
-        from pgflow._db.calls import effects
-        from pgflow._db.query import run
-        from pgflow.inspect import find_newest
-
-        sent = run(
-            connection, effects.settle_effect(effect, verdict, dump(value), why or "", operator())
-        )
-        wake(connection, sent.chains, sent.lanes)
-        run_now = fetch(connection, find_newest(sent.chain_id))
-        assert run_now is not None
-    answer = {
-        "effect": effect,
-        "verdict": verdict,
-        "value": value,
-        "key": run_now.key,
-        "status": run_now.status,
-    }
-    print_one(
-        choose_form(as_json=as_json),
-        answer,
-        lambda: plain(f"Settled {effect} as {verdict}: run {run_now.key} is {run_now.status}."),
-    )
+    client, by = database.client, operator()
+    send = partial(client.settle_effect, effect, verdict, value, why=why or "", by=by)
+    row = {"effect": effect, "verdict": verdict, "value": value}
+    _close(database, form, effect, send, row, f"Settled {effect} as {verdict}")
 
 
 ObligationKey = Annotated[
@@ -212,6 +173,8 @@ By = Annotated[
 
 def discharge(
     key: ObligationKey,
+    form: Answer,
+    database: Db,
     *,
     evidence: Annotated[
         str | None,
@@ -221,18 +184,13 @@ def discharge(
         ),
     ] = None,
     by: By = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Closes an obligation: it was done.
 
     Also closes the debt of an uncompensated effect that was taken back by other means.
     """
-    from pgflow._db.calls import obligations
-
     value = parse_json(evidence, "the evidence") if evidence is not None else None
-    text = None if evidence is None else dump(value)
-    _say(key, "discharged", obligations.discharge(key, text, by or operator()), as_json, dsn)
+    _decide(database, form, "discharged", database.client.discharge, key, value, by=by)
 
 
 def transfer(
@@ -240,50 +198,64 @@ def transfer(
     to: Annotated[
         str, typer.Argument(metavar="HOLDER", help="Who holds it now.", show_default=False)
     ],
+    form: Answer,
+    database: Db,
     *,
-    why: Annotated[str | None, typer.Option(help="Reason; kept in the ledger.")] = None,
+    why: LedgerWhy = None,
     by: By = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Hands an obligation to an outside party.
 
     It stays owed. Its run need not wait for it any more.
     """
-    from pgflow._db.calls import obligations
-
-    query = obligations.transfer_obligation(key, to, why, by or operator())
-    _say(key, "transferred", query, as_json, dsn)
+    send = database.client.transfer
+    _decide(database, form, "transferred", send, key, to, why=why or "", by=by)
 
 
 def waive(
     key: ObligationKey,
+    form: Answer,
+    database: Db,
     *,
     why: Annotated[str, typer.Option(help="Reason; kept in the ledger.", show_default=False)],
     by: By = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Waives an obligation."""
-    from pgflow._db.calls import obligations
-
-    query = obligations.waive_obligation(key, why, by or operator())
-    _say(key, "waived", query, as_json, dsn)
+    _decide(database, form, "waived", database.client.waive, key, why=why, by=by)
 
 
-def _say(key: str, verdict: str, query: Any, as_json: bool | None, dsn: str | None) -> None:
-    """Record the verdict on an obligation, wake its run, and print the run's status."""
-    with opened(dsn) as connection:
-        from pgflow._db.query import run
-        from pgflow.inspect import find_newest
+def _decide(
+    database: Database,
+    form: Form,
+    verdict: str,
+    send: Callable[..., None],
+    key: str,
+    *given: Any,
+    by: str | None,
+    **options: Any,
+) -> None:
+    """Record the verdict on an obligation, and print the status of its run."""
+    row = {"obligation": key, "verdict": verdict}
+    send = partial(send, key, *given, by=by or operator(), **options)
+    _close(database, form, key, send, row, f"{verdict.capitalize()} {key}")
 
-        sent = run(connection, query)
-        wake(connection, sent.chains, sent.lanes)
-        run_now = fetch(connection, find_newest(sent.chain_id))
-        assert run_now is not None
-    answer = {"obligation": key, "verdict": verdict, "key": run_now.key, "status": run_now.status}
-    print_one(
-        choose_form(as_json=as_json),
-        answer,
-        lambda: plain(f"{verdict.capitalize()} {key}: run {run_now.key} is {run_now.status}."),
-    )
+
+def _close(
+    database: Database,
+    form: Form,
+    key: str,
+    send: Callable[[], None],
+    row: dict[str, Any],
+    text: str,
+) -> None:
+    """Send a verdict on a debt, and print it with the status of the run."""
+    from pgflow.inspect import find_obligation, find_run
+
+    debt = database.ask(find_obligation(key))
+    send()
+    if debt is None:  # of another tenant
+        print_one(form, row, f"{text}.")
+        return
+    run = database.ask(find_run(debt.key))
+    row |= {"key": run.key, "status": run.status}
+    print_one(form, row, f"{text}: run {run.key} is {run.status}.")

@@ -12,26 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.ledgers import auditing
-from pgflow_cli.look.database import Dsn, as_row, fetch, opened
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.help import PLAIN, Command, Group
+from pgflow_cli.look.help import Group, make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.output import (
-    AsJson,
-    Column,
-    Form,
-    choose_form,
-    dump,
-    note,
-    plain,
-    print_one,
-    print_rows,
-)
+from pgflow_cli.look.options import Answer, Db
+from pgflow_cli.look.output import Column, Form, as_object, dump, note, print_one, print_rows
 from pgflow_cli.look.selection import Key
 
 if TYPE_CHECKING:
-    import psycopg
-
     from pgflow.inspect import Verification
 
 PATIENCE_SECONDS = 5.0
@@ -52,15 +40,13 @@ class AuditGroup(Group):
         return parsed
 
 
-audit = typer.Typer(
-    name="audit",
-    help="Shows a run's audit trail, or proves that it is unchanged.",
+audit = make_group(
+    "audit",
+    "Shows a run's audit trail, or proves that it is unchanged.",
     cls=AuditGroup,
-    add_completion=False,
     no_args_is_help=True,
-    **PLAIN,
 )
-audit.command("show", cls=Command)(auditing.audit)
+audit.command("show")(auditing.audit)
 
 AnchorFile = Annotated[
     Path | None,
@@ -73,15 +59,15 @@ AnchorFile = Annotated[
 ]
 
 
-@audit.command("verify", cls=Command)
+@audit.command("verify")
 def verify(
+    form: Answer,
+    database: Db,
     *,
     run: Annotated[
         str | None, typer.Option(metavar="KEY", help="Only this run.", show_default=False)
     ] = None,
     anchor: AnchorFile = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Compares the journal with its seals.
 
@@ -89,20 +75,18 @@ def verify(
     compared with the seals in the same database. An anchor, kept elsewhere, also detects changes by
     someone who can write to the database. Exit code 1 if something has changed.
     """
-    form = choose_form(as_json=as_json)
+    from pgflow.inspect import read_seal_lag, verify_seals
+
     kept = None if anchor is None else _read(anchor, "an anchor")
-    with opened(dsn) as connection:
-        from pgflow.inspect import read_seal_lag, verify_seals
+    lag = database.ask(read_seal_lag())
+    if lag.last_round is None and kept is None:
+        raise Mistake("nothing is sealed yet: `pgflow audit on` has workers seal the journal")
 
-        lag = fetch(connection, read_seal_lag())
-        if lag.last_round is None and kept is None:
-            raise Mistake("nothing is sealed yet: `pgflow audit on` has workers seal the journal")
+    def progress(runs: int) -> None:
+        if form is not Form.JSON and runs >= 10_000 and runs % 10_000 < 1000:
+            note(f"{runs:,} runs compared")
 
-        def progress(runs: int) -> None:
-            if form is not Form.JSON and runs >= 10_000 and runs % 10_000 < 1000:
-                note(f"{runs:,} runs compared")
-
-        found = fetch(connection, verify_seals(run, anchor=kept, progress=progress))
+    found = database.ask(verify_seals(run, anchor=kept, progress=progress))
     _print(found, form)
     if form is not Form.JSON and run is None and (lag.runs_behind or lag.runs_pending):
         note(f"not sealed yet: {lag.runs_behind:,} runs; may still grow: {lag.runs_pending:,}")
@@ -111,52 +95,52 @@ def verify(
 
 
 def _print(found: Verification, form: Form) -> None:
-    rows = [as_row(finding, ("finding", "place", "detail", "run_id")) for finding in found.findings]
     if form is Form.JSON:
+        names = ("finding", "place", "detail", "run_id")
+        findings = [as_object(finding, names) for finding in found.findings]
         names = ("runs", "rounds", "days", "anchored_rounds")
-        typer.echo(dump({**as_row(found, names), "findings": rows}))
+        typer.echo(dump({**as_object(found, names), "findings": findings}))
         return
     compared = f"{found.runs:,} runs, {found.rounds:,} rounds and {found.days:,} days"
     if found.anchored_rounds is not None:
         compared += f", {found.anchored_rounds:,} of the rounds by the anchor,"
     columns = [
-        Column("FINDING", lambda row: plain(row["finding"])),
-        Column("PLACE", lambda row: plain(row["place"])),
-        Column("DETAIL", lambda row: plain(row["detail"]), takes_rest=True),
+        Column("FINDING", "finding"),
+        Column("PLACE", "place"),
+        Column("DETAIL", "detail", takes_rest=True),
     ]
-    print_rows(form, columns, rows, empty=f"Nothing was changed: {compared} are as they were.")
+    empty = f"Nothing was changed: {compared} are as they were."
+    print_rows(form, columns, found.findings, empty=empty)
 
 
-@audit.command("anchor", cls=Command)
-def anchor(*, dsn: Dsn = None) -> None:
+@audit.command("anchor")
+def anchor(database: Db) -> None:
     """Prints the roots of all days, to be kept elsewhere.
 
     Store it where no writer of this database has access: in another account, in a register of a
     third party, on paper. `pgflow audit verify` compares it with the database.
     """
-    with opened(dsn) as connection:
-        from pgflow.inspect import read_anchor
+    from pgflow.inspect import read_anchor
 
-        typer.echo(json.dumps(fetch(connection, read_anchor()), indent=1))
+    typer.echo(json.dumps(database.ask(read_anchor()), indent=1))
 
 
-@audit.command("proof", cls=Command)
-def proof(key: Key, *, anchor: AnchorFile = None, dsn: Dsn = None) -> None:
+@audit.command("proof")
+def proof(key: Key, database: Db, *, anchor: AnchorFile = None) -> None:
     """Prints a proof, with which you can check a run against an anchor.
 
     It holds names, times and hashes, and no values. `pgflow audit check` checks it without a
     database, as does the function pgflow.inspect.check_proof. Without an anchor it fits one that is
     taken now, and once the day is over every later one.
     """
-    kept = None if anchor is None else _read(anchor, "an anchor")
-    with opened(dsn) as connection:
-        from pgflow.inspect import read_proof
+    from pgflow.inspect import read_proof
 
-        found = fetch(connection, read_proof(key, anchor=kept))
+    kept = None if anchor is None else _read(anchor, "an anchor")
+    found = database.ask(read_proof(key, anchor=kept))
     typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
 
 
-@audit.command("check", cls=Command)
+@audit.command("check")
 def check(
     proof: Annotated[
         Path,
@@ -185,72 +169,47 @@ def check(
     typer.echo(f"The run {shown['key']} is as it was sealed.")
 
 
-@audit.command("on", cls=Command)
-def switch_on(*, dsn: Dsn = None) -> None:
+@audit.command("on")
+def switch_on(database: Db) -> None:
     """Has workers seal the journal from now on, and what is in it."""
-    _switch(dsn, is_on=True)
+    database.client.set_sealing(is_on=True, by=operator())
+    typer.echo("Workers seal the journal.")
 
 
-@audit.command("off", cls=Command)
-def switch_off(*, dsn: Dsn = None) -> None:
+@audit.command("off")
+def switch_off(database: Db) -> None:
     """Has workers seal nothing more; the seals stay."""
-    _switch(dsn, is_on=False)
+    database.client.set_sealing(is_on=False, by=operator())
+    typer.echo("Workers seal nothing more.")
 
 
-def _switch(dsn: str | None, *, is_on: bool) -> None:
-    with opened(dsn) as connection:
-        from pgflow._db.calls import seals
-        from pgflow._db.query import run
-
-        run(connection, seals.set_sealing(is_on=is_on, by=operator()))
-    typer.echo(f"Workers {'seal the journal' if is_on else 'seal nothing more'}.")
-
-
-@audit.command("seal", cls=Command)
-def seal(*, as_json: AsJson = None, dsn: Dsn = None) -> None:
+@audit.command("seal")
+def seal(form: Answer, database: Db) -> None:
     """Seals all that there is, at once.
 
     Workers do it by themselves once `pgflow audit on` was called; this is for where none is, and
     before an anchor is taken.
     """
-    form = choose_form(as_json=as_json)
-    sealed = 0
-    with opened(dsn) as connection:
-        from pgflow.inspect import read_seal_lag
+    from pgflow.inspect import read_seal_lag
 
-        before = lag = fetch(connection, read_seal_lag())
-        newest = before.passed_run_id + before.runs_behind
-        until = time.monotonic() + PATIENCE_SECONDS
-        sealed += _seal(connection)
-        while True:
-            lag = fetch(connection, read_seal_lag())
-            if lag.passed_run_id >= newest or time.monotonic() > until:
-                break
-            time.sleep(0.1)
-            sealed += _seal(connection)
-        if before.cycle_began_at == lag.cycle_began_at:
-            sealed += _seal(connection)  # a worker was in the middle of those that may still grow
-    print_one(form, {"sealed": sealed}, lambda: plain(f"{sealed:,} seals made."))
+    before = lag = database.ask(read_seal_lag())
+    newest = before.passed_run_id + before.runs_behind
+    until = time.monotonic() + PATIENCE_SECONDS
+    sealed = database.client.seal()
+    while True:
+        lag = database.ask(read_seal_lag())
+        if lag.passed_run_id >= newest or time.monotonic() > until:
+            break
+        time.sleep(0.1)
+        sealed += database.client.seal()
+    if before.cycle_began_at == lag.cycle_began_at:
+        sealed += database.client.seal()  # a worker was in the middle of those that may still grow
+    print_one(form, {"sealed": sealed}, f"{sealed:,} seals made.")
     if lag.passed_run_id < newest:
         note(
             "not sealed yet: runs whose number is above "
             f"{lag.passed_run_id:,}, since a transaction that started one is open"
         )
-
-
-def _seal(connection: psycopg.Connection[Any]) -> int:
-    """Seal round after round; return the number of seals."""
-    from pgflow._db.calls import seals
-    from pgflow._db.query import run
-
-    sealed = 0
-    while True:
-        done = run(connection, seals.seal_units(500, at_once=True))
-        if done.wait_seconds is None:
-            raise Mistake("sealing is off: call `pgflow audit on` first")
-        sealed += done.sealed
-        if not done.has_more:
-            return sealed
 
 
 def _read(path: Path, what: str) -> dict[str, Any]:
@@ -281,14 +240,14 @@ def redact(
             show_default=False,
         ),
     ],
+    form: Answer,
+    database: Db,
     *,
     why: Annotated[str, typer.Option(help="Reason; kept in the journal.", show_default=False)],
     generation: Annotated[
         int | None,
         typer.Option(min=1, help="Generation of the run; else the newest.", show_default=False),
     ] = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Replaces a value of a run by its hash, permanently.
 
@@ -302,45 +261,17 @@ def redact(
         raise Mistake(
             f"what is redacted is a unit by its number, input, result, or update:ID, not {part!r}"
         )
-    if update_id:
-        _redact_update(key, update_id, generation, why, as_json=as_json, dsn=dsn)
+    by, answer = operator(), {"key": key, "part": part}
+    if not update_id:
+        what: Any = "unit" if seq is not None else part
+        hashed = database.client.redact(key, seq, why=why, by=by, what=what, generation=generation)
+        shown = f"unit {seq}" if seq is not None else f"the {part}"
+        text = f"Redacted {shown} of run {key}; its hash is {hashed}."
+        print_one(form, {**answer, "sha256": hashed, "why": why}, text)
         return
-    what: Any = "unit" if seq is not None else part
-    with opened(dsn) as connection:
-        from pgflow._db.calls import seals
-        from pgflow._db.query import run
-
-        hashed = run(connection, seals.redact(key, seq, why, operator(), what, generation))
-    answer = {"key": key, "part": part, "sha256": hashed, "why": why}
-    shown = f"unit {seq}" if seq is not None else f"the {part}"
-    print_one(
-        choose_form(as_json=as_json),
-        answer,
-        lambda: plain(f"Redacted {shown} of run {key}; its hash is {hashed}."),
-    )
-
-
-def _redact_update(
-    key: str,
-    update_id: str,
-    generation: int | None,
-    why: str,
-    *,
-    as_json: bool | None,
-    dsn: str | None,
-) -> None:
-    """Replaces all values of an update, wherever they are."""
     if generation is not None:
         raise Mistake("an update is redacted in all generations: leave --generation out")
-    with opened(dsn) as connection:
-        from pgflow._db.calls import seals
-        from pgflow._db.query import run
-
-        with connection.transaction():
-            removed = run(connection, seals.redact_update(key, update_id, why, operator()))
-    answer = {"key": key, "part": f"update:{update_id}", "values": removed, "why": why}
-    print_one(
-        choose_form(as_json=as_json),
-        answer,
-        lambda: plain(f"Redacted update {update_id} of run {key}; values: {removed}."),
-    )
+    with database.client.transaction():
+        removed = database.client.redact_update(key, update_id, why=why, by=by)
+    text = f"Redacted update {update_id} of run {key}; values: {removed}."
+    print_one(form, {**answer, "values": removed, "why": why}, text)

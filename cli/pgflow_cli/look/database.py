@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from contextlib import ExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from datetime import datetime
+    from types import TracebackType
 
     import psycopg
 
+    from pgflow.app import ConnectionClient
     from pgflow.inspect import Question
 
 T = TypeVar("T")
@@ -36,7 +38,7 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
         dsn: Connection string that the command was given.
         migrate: True to install the schema in the embedded server's database, if it lacks it.
     """
-    from pgflow._db.dsn import resolve_dsn
+    from pgflow.inspect import resolve_dsn
 
     found = resolve_dsn(dsn)
     if found is not None:
@@ -52,18 +54,10 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """Return a connection in autocommit mode, to a server that takes writes unless the connection
-    string says otherwise.
+    """Return a connection of a command; see `pgflow.inspect.connect`."""
+    from pgflow.inspect import connect as connect_patiently
 
-    It may be through a pooler. Texts and times come as they are read here. Its server must answer,
-    or at least be there: a command waits for a long query, and not for a server that is frozen.
-    """
-    from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
-    from pgflow._db.connect import connect as connect_patiently
-
-    return connect_patiently(
-        ConnectOptions(dsn, prepare_threshold=None), "pgflow cli", PATIENCE_SECONDS
-    )
+    return connect_patiently(dsn, name="pgflow cli")
 
 
 def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
@@ -94,20 +88,67 @@ def name_of(connection: psycopg.Connection[Any]) -> str:
     return f"{info.user}@{info.host}:{info.port}/{info.dbname}"
 
 
-@contextmanager
-def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to a database that has our schema.
+class Database:
+    """The database of a command. It is connected to when the command first asks it something, so a
+    mistake in the command line is found before.
 
-    Raises:
-        SetupError: The schema is missing, foreign, or of another version.
-        psycopg.Error: The database cannot be reached.
+    Attributes:
+        given: Connection string that the command was given; None for that of the environment.
     """
-    from pgflow.schema import naming_refusals, require_schema
 
-    with connect(find_dsn(dsn)) as connection:
+    def __init__(self, dsn: str | None) -> None:
+        self.given = dsn
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Return it; nothing is connected yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> bool | None:
+        """Close the connection, if there is one."""
+        return self._opened.__exit__(kind, error, at)
+
+    @property
+    def dsn(self) -> str:
+        """Its connection string."""
+        return find_dsn(self.given)
+
+    @cached_property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The connection, to a database that has our schema.
+
+        Raises:
+            SetupError: The schema is missing, foreign, or of another version.
+            psycopg.Error: The database cannot be reached.
+        """
+        from pgflow.schema import naming_refusals, require_schema
+
+        connection = self._opened.enter_context(connect(self.dsn))
         require_schema(connection)
-        with naming_refusals(connection):
-            yield connection
+        self._opened.enter_context(naming_refusals(connection))
+        return connection
+
+    @cached_property
+    def client(self) -> ConnectionClient:
+        """A client on the connection."""
+        from pgflow.app import ConnectionClient
+
+        return ConnectionClient(self.connection)
+
+    def ask(self, question: Question[T]) -> T:
+        """Return the answer to a reader's question. Commands hold no statements of their own."""
+        return fetch(self.connection, question)
+
+    def now(self) -> datetime:
+        """Return the time by the database's clock, from which ages are computed."""
+        from pgflow.inspect import database_now
+
+        return self.ask(database_now())
 
 
 def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
@@ -119,14 +160,6 @@ def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
     return ask(connection, question)
 
 
-def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a typed row as a dictionary, for machines and tables: these columns in this order,
-    else all.
-    """
-    values = vars(thing)
-    return {name: values[name] for name in names} if names else dict(values)
-
-
 def fetch_dicts(
     connection: psycopg.Connection[Any], query: str, params: Any = None
 ) -> list[dict[str, Any]]:
@@ -135,10 +168,3 @@ def fetch_dicts(
 
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(query.encode(), params).fetchall()
-
-
-def database_now(connection: psycopg.Connection[Any]) -> datetime:
-    """Return the time by the database's clock, from which ages are computed."""
-    from pgflow.inspect import database_now as now
-
-    return fetch(connection, now())

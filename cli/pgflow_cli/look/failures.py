@@ -109,7 +109,7 @@ def _no_text(character: str) -> str | None:
 def _unreached(error: BaseException) -> str:
     """Return libpq's message without its question: the advice comes after it once."""
     if any(
-        said in str(error) for said in ("session is read-only", "server is in hot standby mode")
+        text in str(error) for text in ("session is read-only", "server is in hot standby mode")
     ):
         return (
             "no server that is named takes writes. Name the primary, "

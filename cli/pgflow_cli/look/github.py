@@ -57,7 +57,7 @@ def annotate(troubles: Sequence[Row]) -> None:
         title = (
             f"run {row['key']} is stuck" if row["status"] == "stuck" else f"run {row['key']} failed"
         )
-        _say(level, f"{row['workflow']}: {row['why'] or 'no reason given'}", title=title)
+        _print(level, f"{row['workflow']}: {row['why'] or 'no reason given'}", title=title)
 
 
 def annotate_lines(findings: Sequence[Row]) -> None:
@@ -67,7 +67,7 @@ def annotate_lines(findings: Sequence[Row]) -> None:
         findings: file, as seen from here; line; column; title; message.
     """
     for found in findings:
-        _say(
+        _print(
             "error",
             found["message"],
             file=_in_repository(found["file"]),
@@ -84,7 +84,7 @@ def _in_repository(file: str) -> str:
     return os.path.relpath(path, root) if root and path.startswith(os.path.join(root, "")) else file  # noqa: PTH118
 
 
-def _say(level: str, message: str, **properties: Any) -> None:
+def _print(level: str, message: str, **properties: Any) -> None:
     print(command(level, message, **properties), file=sys.stderr, flush=True)
 
 
@@ -96,8 +96,8 @@ def command(level: str, message: str, **properties: Any) -> str:
         message: Text of it; may have several lines.
         **properties: Place at which it is shown, and its title.
     """
-    said = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
-    return f"::{level} {said}::{_escape_message(message)}"
+    given = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
+    return f"::{level} {given}::{_escape_message(message)}"
 
 
 def _escape_message(text: str) -> str:

@@ -6,6 +6,7 @@ It copies well, fits any width, and is there before a library has drawn boxes.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -61,6 +62,36 @@ class Group(_Words, TyperGroup):
     """A command that has others."""
 
 
-def make_group(name: str, text: str, **attributes: Any) -> typer.Typer:
-    """Return a command that has others; each is declared with ``cls=Command``."""
-    return typer.Typer(name=name, help=text, cls=Group, add_completion=False, **PLAIN, **attributes)
+class Commands(typer.Typer):
+    """Maker of a group; see `look.options` for the parameters of its commands."""
+
+    def command(self, *given: Any, **options: Any) -> Callable[[Any], Any]:
+        """Return a decorator that adds a command."""
+        from pgflow_cli.look.options import expanded
+
+        add = super().command(*given, **{"cls": Command, **options})
+
+        def decorate(command: Any) -> Any:
+            add(expanded(command))
+            return command
+
+        return decorate
+
+    def callback(self, *given: Any, **options: Any) -> Callable[[Any], Any]:
+        """Return a decorator that sets what the group does without a command."""
+        from pgflow_cli.look.options import expanded
+
+        add = super().callback(*given, **options)
+
+        def decorate(command: Any) -> Any:
+            add(expanded(command))
+            return command
+
+        return decorate
+
+
+def make_group(name: str, text: str, **attributes: Any) -> Commands:
+    """Return a command that has others."""
+    return Commands(
+        name=name, help=text, add_completion=False, **{"cls": Group, **PLAIN, **attributes}
+    )

@@ -47,5 +47,5 @@ def set_up_logging(level: str, form: str = "text", *, tells_failures: bool = Fal
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if level.upper() == "DEBUG" and _DRIVER.level == _QUIET:
         _DRIVER.setLevel(logging.NOTSET)
-    # It says each address that it asks, and a hook's may be a secret.
+    # It logs each address that it asks, and a hook's may be a secret.
     logging.getLogger("httpx").setLevel(max(logging.WARNING, logging.getLogger().level))

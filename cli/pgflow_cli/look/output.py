@@ -44,7 +44,8 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="Answer in CSV.")]
 LogLevel = Annotated[str, typer.Option(help="How much to log: debug, info, warning or error.")]
 LogFormat = Annotated[str, typer.Option(help="How to log: text, or json, one object a line.")]
 
-Row = Mapping[str, Any]
+Row = Any
+"""A typed row of `pgflow.inspect`, or a mapping."""
 
 STYLES = {
     "queued": "cyan", "running": "yellow", "waiting": "blue", "paused": "magenta",
@@ -77,7 +78,8 @@ class Column:
 
     Attributes:
         title: Its heading.
-        show: The cell of a row.
+        show: The cell of a row: the name of a value of it, or a function of it that returns a text
+            or anything that `plain` takes.
         from_width: Left out on terminals that are narrower than this.
         right: True if it is aligned to the right.
         most: No wider than this; longer cells end in an ellipsis.
@@ -85,11 +87,30 @@ class Column:
     """
 
     title: str
-    show: Callable[[Row], Text]
+    show: str | Callable[[Row], Any]
     from_width: int = 0
     right: bool = False
     most: int = 60
     takes_rest: bool = False
+
+    def cell(self, row: Row) -> Text:
+        """Return the cell of a row."""
+        from rich.text import Text
+
+        found = value_of(row, self.show) if isinstance(self.show, str) else self.show(row)
+        return found if isinstance(found, Text) else plain(found)
+
+
+def value_of(row: Row, name: str) -> Any:
+    """Return a value of a row; None if it has none of the name."""
+    return row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
+
+
+def as_object(row: Row, names: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the values of a row for machines: these in this order, else all."""
+    if isinstance(row, Mapping) and not names:
+        return dict(row)
+    return {name: value_of(row, name) for name in names or vars(row)}
 
 
 def console(*, error: bool = False) -> Console:
@@ -119,7 +140,7 @@ def console(*, error: bool = False) -> Console:
 
 
 def note(text: str) -> None:
-    """Says something that is not the answer."""
+    """Print something that is not the answer."""
     typer.echo(printable(text), err=True)
 
 
@@ -148,7 +169,7 @@ def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Ta
     from rich.table import Table
 
     shown = [column for column in columns if width >= column.from_width]
-    cells = [[column.show(row) for column in shown] for row in rows]
+    cells = [[column.cell(row) for column in shown] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column, room in zip(shown, _widths(shown, cells, width), strict=True):
         justify: JustifyMethod = "right" if column.right else "left"
@@ -162,7 +183,7 @@ def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Ta
 
 def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) -> list[int]:
     """Return the widths of the columns of a table, in characters."""
-    return _widths(columns, [[column.show(row) for column in columns] for row in rows], width)
+    return _widths(columns, [[column.cell(row) for column in columns] for row in rows], width)
 
 
 def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> list[int]:
@@ -197,28 +218,31 @@ def print_rows(
 
     Args:
         form: Table, JSON or CSV.
-        columns: Columns of the table. JSON and CSV have everything that is in the rows.
+        columns: Columns of the table.
         rows: Rows to print.
-        names: Columns of CSV if there are no rows.
+        names: Values of a row in JSON and CSV; all that it has if not given.
         empty: Sentence for a person if there are no rows.
     """
-    if form is Form.JSON:
-        print_json_rows(rows)
-    elif form is Form.CSV:
-        print_csv(list(rows[0]) if rows else list(names), rows)
-    elif rows:
+    if form is Form.TABLE and rows:
         out = console()
         out.print(make_table(columns, rows, out.width))
-    else:
+    elif form is Form.TABLE:
         note(empty)
+    else:
+        has_own = rows and isinstance(rows[0], Mapping)
+        objects = [as_object(row, () if has_own else names) for row in rows]
+        if form is Form.JSON:
+            print_json_rows(objects)
+        else:
+            print_csv(list(objects[0]) if objects else list(names), objects)
 
 
-def print_json_rows(rows: Sequence[Row]) -> None:
+def print_json_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows as a JSON array, one a line."""
     typer.echo("[" + ",".join(f"\n{dump(row)}" for row in rows) + ("\n]" if rows else "]"))
 
 
-def print_csv(names: Sequence[str], rows: Iterable[Row]) -> None:
+def print_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Rows as CSV with a heading. Programs get texts as they are, a terminal gets them harmless."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
@@ -234,14 +258,14 @@ def _cell(value: Any, show: Callable[[str], str]) -> Any:
     return value.isoformat() if isinstance(value, (date, datetime)) else dump(value).strip('"')
 
 
-def print_one(form: Form, row: Row, text: Callable[[], RenderableType]) -> None:
-    """Prints one thing: as an object, a CSV of one row, or as people read it."""
+def print_one(form: Form, row: Mapping[str, Any], text: str | Callable[[], RenderableType]) -> None:
+    """Print one thing: as an object, a CSV of one row, or as people read it."""
     if form is Form.JSON:
         typer.echo(dump(row, indent=2 if sys.stdout.isatty() else None))
     elif form is Form.CSV:
         print_csv(list(row), [row])
     else:
-        console().print(text())
+        console().print(plain(text) if isinstance(text, str) else text())
 
 
 def dump(value: Any, *, indent: int | None = None) -> str:
@@ -272,6 +296,16 @@ def _plain(value: Any) -> Any:
 def many(number: int, noun: str) -> str:
     """``1 run``, ``2 runs``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def labelled(labels: Mapping[str, str] | None) -> str:
+    """Return labels as they are typed."""
+    return " ".join(f"{name}={value}" for name, value in (labels or {}).items())
+
+
+def either(words: Sequence[str]) -> str:
+    """Return words as a choice: ``reuse, repeat or compensate``."""
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def amount(value: Decimal | None) -> str:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import difflib
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from pgflow_cli.look.database import fetch
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.parsing import parse_moment, parse_pairs
 
 if TYPE_CHECKING:
-    import psycopg
-
     from pgflow.inspect import Question, RunDetail, RunFilter, RunRow
+    from pgflow_cli.look.database import Database
 
 T = TypeVar("T")
 
@@ -117,8 +115,13 @@ class Filters:
         )
 
 
+def split_words(given: list[str] | None) -> list[str]:
+    """Return the words of an option that takes several, with commas or repeated."""
+    return [word for text in given or () for word in text.split(",")]
+
+
 def _known_statuses(statuses: list[str]) -> list[str]:
-    words = [word for status in statuses for word in status.split(",")]
+    words = split_words(statuses)
     for word in words:
         if word not in STATUSES:
             close = difflib.get_close_matches(word, STATUSES, 1)
@@ -127,57 +130,54 @@ def _known_statuses(statuses: list[str]) -> list[str]:
     return words
 
 
-def find(connection: psycopg.Connection[Any], key: str, question: Question[T]) -> T:
+def find(database: Database, key: str, question: Question[T]) -> T:
     """Return the answer to a question about the run with a key.
 
     Raises:
         Mistake: No run has the key; the message names similar keys.
     """
     from pgflow.errors import RunNotFound
+    from pgflow.inspect import find_keys
 
     try:
-        return fetch(connection, question)
+        return database.ask(question)
     except RunNotFound:
-        raise Mistake(f"no run has the key {key!r}{_similar_keys(connection, key)}") from None
+        keys = database.ask(find_keys(key[: max(1, len(key) // 2)], 500))
+        close = difflib.get_close_matches(key, keys, 3)
+        hint = f"there {'is' if len(close) == 1 else 'are'} {', '.join(close)}"
+        hint = hint if close else "`pgflow list` shows those there are"
+        raise Mistake(f"no run has the key {key!r}: {hint}") from None
 
 
-def find_run(connection: psycopg.Connection[Any], key: str) -> RunRow:
-    """Return the run with a key.
-
-    Raises:
-        Mistake: No run has the key; the message names similar keys.
-    """
+def exists(database: Database, key: str) -> bool:
+    """Return True if a run has the key."""
+    from pgflow.errors import RunNotFound
     from pgflow.inspect import find_run as run_of
 
-    return find(connection, key, run_of(key))
+    try:
+        database.ask(run_of(key))
+    except RunNotFound:
+        return False
+    return True
 
 
-def find_detail(connection: psycopg.Connection[Any], key: str) -> RunDetail:
-    """Return the run with a key, with its values.
+def find_run(database: Database, key: str) -> RunRow:
+    """Return the run with a key; see `find`."""
+    from pgflow.inspect import find_run as run_of
 
-    Raises:
-        Mistake: No run has the key; the message names similar keys.
-    """
+    return find(database, key, run_of(key))
+
+
+def find_detail(database: Database, key: str) -> RunDetail:
+    """Return the run with a key, with its values; see `find`."""
     from pgflow.inspect import find_detail as detail_of
 
-    return find(connection, key, detail_of(key))
+    return find(database, key, detail_of(key))
 
 
 def see(key: str) -> str:
     """Return the end of a line on a run, with the command that shows it."""
     return f"See it with: pgflow show {shlex.quote(key)}"
-
-
-def _similar_keys(connection: psycopg.Connection[Any], key: str) -> str:
-    from pgflow.inspect import find_keys
-
-    keys = fetch(connection, find_keys(key[: max(1, len(key) // 2)], 500))
-    close = difflib.get_close_matches(key, keys, 3)
-    return (
-        f": there {'is' if len(close) == 1 else 'are'} {', '.join(close)}"
-        if close
-        else ": `pgflow list` shows those there are"
-    )
 
 
 def complete_key(incomplete: str) -> list[str]:
@@ -191,21 +191,14 @@ def complete_key(incomplete: str) -> list[str]:
         return []
     import psycopg
 
-    from pgflow._db.connect import ConnectOptions, connect
     from pgflow.errors import InvalidArgument
-    from pgflow.inspect import find_keys
+    from pgflow.inspect import ask, connect, find_keys
 
     try:
-        with connect(
-            ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0
-        ) as connection:
-            return fetch(connection, find_keys(incomplete))
-    except (
-        psycopg.Error,
-        InvalidArgument,
-        UnicodeEncodeError,
-    ):  # the latter two: the typed part is not text
-        return []
+        with connect(dsn, connect_timeout_seconds=2, patience_seconds=2.0) as connection:
+            return ask(connection, find_keys(incomplete))
+    except (psycopg.Error, InvalidArgument, UnicodeEncodeError):
+        return []  # the latter two: the typed part is not text
 
 
 Key = Annotated[

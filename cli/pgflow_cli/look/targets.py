@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-    from pgflow._flow.workflow import Workflow
+    from pgflow import Workflow
     from pgflow.app import AppBase, AsyncApp
 
 
@@ -156,7 +156,7 @@ def _apps(module: ModuleType) -> dict[str, AppBase]:
 
 def _workflows(module: ModuleType) -> dict[str, Workflow[..., Any]]:
     """By the name in the module and by the name in the database; those of the module's apps too."""
-    from pgflow._flow.workflow import Workflow
+    from pgflow import Workflow
 
     here = {name: value for name, value in vars(module).items() if isinstance(value, Workflow)}
     of_apps = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pgflow_cli.look.database import Dsn, find_dsn
-from pgflow_cli.look.output import AsCsv, AsJson, choose_form, note, plain, print_one
+from pgflow_cli.look.options import Rows
+from pgflow_cli.look.output import note, plain, print_one
 from pgflow_cli.look.parsing import seconds_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SAYS = {
+FIGURES = {
     "steps_per_second": ("steps a second, 100 runs at once", "{:,.0f}"),
     "steps_per_second_alone": ("steps a second, one run at a time", "{:,.0f}"),
     "starts_per_second": ("starts a second, in batches", "{:,.0f}"),
@@ -32,8 +33,7 @@ def bench(
         float,
         seconds_option("--time", "How long to measure, in all.", shown="10s", least=0.5, most=600),
     ] = 10.0,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
+    form: Rows,
     dsn: Dsn = None,
 ) -> None:
     """Measures pgflow on a database, and says what limits it.
@@ -41,11 +41,11 @@ def bench(
     It works in a database of its own beside the one that is named, which is dropped afterwards. The
     role must be allowed to make one.
     """
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    found = find_dsn(dsn, migrate=False)
     from pgflow_cli.ops.selftest import measure
 
-    figures = measure(found, seconds, lambda what: note(f"measuring {what} ..."))
+    figures = measure(
+        find_dsn(dsn, migrate=False), seconds, lambda what: note(f"measuring {what} ...")
+    )
     print_one(form, figures, lambda: _table(figures))
 
 
@@ -57,6 +57,6 @@ def _table(figures: dict[str, Any]) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    for name, (says, form) in SAYS.items():
-        table.add_row(plain(says), plain(form.format(figures[name])))
+    for name, (text, layout) in FIGURES.items():
+        table.add_row(plain(text), plain(layout.format(figures[name])))
     return Group(table, Text(), Text(figures["verdict"]))

@@ -1,7 +1,7 @@
 """``pgflow cleanup``: removing what runs of files that have ended left in a folder.
 
-The database says which runs have ended. A run that it does not know, or that worked in another
-folder, may be one of another database, so it is left alone unless that is asked for.
+Whether a run has ended is read from the database. A run that it does not know, or that worked in
+another folder, may be one of another database, so it is left alone unless that is asked for.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, database_now, fetch, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.output import AsJson, choose_form, many, note, plain, print_one, shown
+from pgflow_cli.look.options import Answer, Db, Yes, confirm_removal
+from pgflow_cli.look.output import many, note, print_one, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
 from pgflow_cli.runs.declared import WORKFLOW
-from pgflow_cli.runs.orders import Yes, confirm_removal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
-
-    import psycopg
 
     from pgflow.declare.durable.leftovers import Leftover, Leftovers
     from pgflow.inspect import RunRow
@@ -66,8 +64,8 @@ def cleanup(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")
     ] = False,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Removes what ended runs of files left in a folder.
 
@@ -76,24 +74,32 @@ def cleanup(
     Artifacts go with the folder of their run, so a failed run that lost them cannot be retried in
     full. $STATE_DIR stays.
     """
-    form, age = choose_form(as_json=as_json), parse_duration(older_than, "--older-than")
+    from pgflow.declare.durable.leftovers import Leftovers
+
+    age = parse_duration(older_than, "--older-than")
     if not folder.is_dir():
         raise Mistake(f"{folder} is not a directory: name the folder that the runs were started in")
-    with opened(dsn) as connection:
-        from pgflow.declare.durable.leftovers import Leftovers
-
-        left = Leftovers(folder)
-        look = Look(connection, left, database_now(connection) - age, age, orphans, force)
-        items = look.all()
-        going = [item for item in items if item.going]
-        if going and not (dry_run or yes):
-            _ask(going)
-        if not dry_run:
-            items = [_remove(look, item) if item.going else item for item in items]
-        kept = [item for item in items if item.why]
-        told = _count(items, kept, left.folder, is_removed=not dry_run)
-        print_one(form, told, lambda: plain(_text(told)))
-        _tell_kept(kept)
+    left = Leftovers(folder)
+    look = Look(db, left, db.now() - age, age, orphans, force)
+    items = look.all()
+    going = [item for item in items if item.going]
+    if going and not (dry_run or yes):
+        what = _parts(_numbers(going))
+        confirm_removal(what, f"Remove {what} of {many(len(going), 'run')}?")
+    if not dry_run:
+        items = [_remove(look, item) if item.going else item for item in items]
+    kept = [item for item in items if item.why]
+    report: dict[str, Any] = {
+        "folder": left.folder,
+        "removed": not dry_run,
+        "runs": sum(1 for item in items if item.going),
+        **_numbers(items),
+        "kept": [{"key": item.left.key, "why": item.why} for item in kept],
+    }
+    of_runs = f" of {many(report['runs'], 'run')}" if report["runs"] else ""
+    verb = "would be removed" if dry_run else "removed"
+    print_one(form, report, f"{_parts(report)}{of_runs} {verb}")
+    _print_kept(kept)
     if not dry_run and any(item.why == "refused" for item in kept):
         raise Ended(FAILED)
 
@@ -115,10 +121,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Look:
-    """A look at what runs have left, by what the database says of them.
+    """A look at what runs have left, and at their state in the database.
 
     Attributes:
-        connection: To the database.
+        db: The database.
         left: Finds and removes it.
         ended_before: Time before which the runs must have ended, by the database's clock.
         age: Time from then to now.
@@ -126,7 +132,7 @@ class Look:
         force: True for what git would lose.
     """
 
-    connection: psycopg.Connection[Any]
+    db: Database
     left: Leftovers
     ended_before: datetime
     age: timedelta
@@ -160,7 +166,7 @@ class Look:
         chosen = sorted(set(keys))
         found: dict[str, list[RunRow]] = {}
         if chosen:
-            for run in fetch(self.connection, list_runs(RunFilter(keys=chosen), limit=None)):
+            for run in self.db.ask(list_runs(RunFilter(keys=chosen), limit=None)):
                 found.setdefault(run.key, []).append(run)
         return {key: found[key] for key in chosen if key in found}
 
@@ -196,7 +202,7 @@ class Look:
         """True for a run that was started in this folder."""
         from pgflow.inspect import find_detail
 
-        given = fetch(self.connection, find_detail(run.key, tenant=run.tenant)).input
+        given = self.db.ask(find_detail(run.key, tenant=run.tenant)).input
         settings = (given or {}).get("settings")
         if not isinstance(settings, dict):
             return False
@@ -208,19 +214,13 @@ class Look:
         from pgflow.inspect import find_key, find_run
 
         while run.parent_run_id is not None:
-            key = fetch(self.connection, find_key(run.parent_run_id))
+            key = self.db.ask(find_key(run.parent_run_id))
             if key is None:
                 return True
-            run = fetch(self.connection, find_run(key, tenant=run.tenant))
+            run = self.db.ask(find_run(key, tenant=run.tenant))
             if run.status in OPEN:
                 return True
         return False
-
-
-def _ask(going: list[Item]) -> None:
-    """Ask, as there is something to ask about."""
-    what = _parts(_numbers(going))
-    confirm_removal(what, f"Remove {what} of {many(len(going), 'run')}?")
 
 
 def _remove(look: Look, item: Item) -> Item:
@@ -261,25 +261,7 @@ def _parts(numbers: dict[str, Any]) -> str:
     return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "nothing"
 
 
-def _count(items: list[Item], kept: list[Item], folder: str, *, is_removed: bool) -> dict[str, Any]:
-    return {
-        "folder": folder,
-        "removed": is_removed,
-        "runs": sum(1 for item in items if item.going),
-        **_numbers(items),
-        "kept": [{"key": item.left.key, "why": item.why} for item in kept],
-    }
-
-
-def _text(told: dict[str, Any]) -> str:
-    parts = _parts(told)
-    of_runs = f" of {many(told['runs'], 'run')}" if told["runs"] else ""
-    if told["removed"]:
-        return f"{parts}{of_runs} removed"
-    return f"{parts}{of_runs} would be removed"
-
-
-def _tell_kept(kept: list[Item]) -> None:
+def _print_kept(kept: list[Item]) -> None:
     """Print what is kept and why, with the runs by name if you may want to look at them."""
     for why, text in _KEPT.items():
         keys = [shown(item.left.key) for item in kept if item.why == why]

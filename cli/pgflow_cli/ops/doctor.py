@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,49 +10,15 @@ import typer
 
 from pgflow_cli.look.database import Dsn, connect_to_any, find_dsn
 from pgflow_cli.look.failures import FAILED, Ended
-from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
-    Form,
-    choose_form,
-    console,
-    note,
-    plain,
-    print_rows,
-)
-from pgflow_cli.ops.checks.citus import check_citus
-from pgflow_cli.ops.checks.events import check_relays, check_triggers
-from pgflow_cli.ops.checks.finding import Finding, Patient
-from pgflow_cli.ops.checks.schema import check_drift, check_privileges, check_schema
-from pgflow_cli.ops.checks.server import (
-    check_autovacuum,
-    check_clock,
-    check_compiling,
-    check_connections,
-    check_durability,
-    check_listen,
-    check_long_transactions,
-    check_pooler,
-    check_replication,
-    check_version,
-)
-from pgflow_cli.ops.checks.work import (
-    check_books,
-    check_deadlocks,
-    check_journal,
-    check_losses,
-    check_messages,
-    check_queues,
-    check_schedules,
-    check_seals,
-    check_stuck,
-    check_workers,
-)
+from pgflow_cli.look.options import Rows
+from pgflow_cli.look.output import Form, console, note, plain, print_rows
+from pgflow_cli.ops.checks import citus, events, schema, server, work
+from pgflow_cli.ops.checks.finding import Finding, Findings, Patient, fail, findings_of, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from rich.console import RenderableType
+
+Check = Callable[[Patient], Findings]
 
 
 class FailOn(StrEnum):
@@ -61,21 +28,35 @@ class FailOn(StrEnum):
     FAIL = "fail"
 
 
-SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
-    "server version": check_version, "durability": check_durability,
-    "replication": check_replication, "clock": check_clock, "pooler": check_pooler,
-    "listen": check_listen, "autovacuum": check_autovacuum,
-    "long transactions": check_long_transactions, "connections": check_connections,
-    "schema": check_schema,
-}  # fmt: skip
-WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
-    "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers,
-    "queues": check_queues, "stuck runs": check_stuck, "deadlocks": check_deadlocks,
-    "messages": check_messages,
-    "losses": check_losses, "journal": check_journal, "seals": check_seals,
-    "schedules": check_schedules, "relays": check_relays, "triggers": check_triggers,
-    "compiling": check_compiling, "citus": check_citus,
-}  # fmt: skip
+SERVER: dict[str, Check] = {
+    "server version": server.check_version,
+    "durability": server.check_durability,
+    "replication": server.check_replication,
+    "clock": server.check_clock,
+    "pooler": server.check_pooler,
+    "listen": server.check_listen,
+    "autovacuum": server.check_autovacuum,
+    "long transactions": server.check_long_transactions,
+    "connections": server.check_connections,
+    "schema": schema.check_schema,
+}
+WITH_SCHEMA: dict[str, Check] = {
+    "schema drift": schema.check_drift,
+    "privileges": schema.check_privileges,
+    "workers": work.check_workers,
+    "queues": work.check_queues,
+    "stuck runs": work.check_stuck,
+    "deadlocks": work.check_deadlocks,
+    "messages": work.check_messages,
+    "losses": work.check_losses,
+    "journal": work.check_journal,
+    "seals": work.check_seals,
+    "schedules": work.check_schedules,
+    "relays": events.check_relays,
+    "triggers": events.check_triggers,
+    "compiling": server.check_compiling,
+    "citus": citus.check_citus,
+}
 
 
 def doctor(
@@ -86,8 +67,7 @@ def doctor(
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="Least finding that makes the exit code 1.")
     ] = FailOn.WARN,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
+    form: Rows,
     dsn: Dsn = None,
 ) -> None:
     """Checks a database, and shows how to fix what it finds.
@@ -96,7 +76,6 @@ def doctor(
     the runs. The exit code is 1 if it finds something. With --fail-on fail it still shows warnings,
     but exits 0 for them, for a health check or a deploy.
     """
-    form = choose_form(as_json=as_json, as_csv=as_csv)
     found = find_dsn(dsn)
     with connect_to_any(found) as connection:
         rows = examine(Patient(found, connection), deep=deep)
@@ -114,13 +93,11 @@ def examine(patient: Patient, *, deep: bool = False) -> list[dict[str, Any]]:
     rows = _run(patient, SERVER)
     if rows[-1]["level"] != "fail":
         rows += _run(patient, WITH_SCHEMA)
-        rows += _run(patient, {"invariants": check_books}) if deep else []
+        rows += _run(patient, {"invariants": work.check_books}) if deep else []
     return rows
 
 
-def _run(
-    patient: Patient, checks: dict[str, Callable[[Patient], Iterator[Finding]]]
-) -> list[dict[str, Any]]:
+def _run(patient: Patient, checks: dict[str, Check]) -> list[dict[str, Any]]:
     return [
         {"check": name, "level": f.level, "found": f.found, "do": f.do}
         for name, check in checks.items()
@@ -128,46 +105,26 @@ def _run(
     ]
 
 
-def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
+def _findings(check: Check, patient: Patient) -> list[Finding]:
     """Return the findings of a check. A check that cannot be made is a finding too; a lost
     connection ends the command.
     """
     import psycopg
 
     try:
-        return list(check(patient))
+        return findings_of(check, patient)
     except psycopg.errors.InsufficientPrivilege as error:
         remedy = "run doctor as the owner of the schema or with pg_monitor"
-        return [
-            Finding(
-                "warn", f"this role may not look: {error.diag.message_primary or error}", remedy
-            )
-        ]
+        return [warn(f"this role may not look: {error.diag.message_primary or error}", remedy)]
     except psycopg.errors.ReadOnlySqlTransaction:
-        return [
-            Finding(
-                "fail",
-                "a standby cannot be asked this",
-                "name the primary in the connection string",
-            )
-        ]
-    except psycopg.errors.AmbiguousFunction as error:
-        return [
-            Finding(
-                "fail",
-                f"this cannot be checked: {error.diag.message_primary}: the search path has "
-                "another function of that name",
-                "drop that function: the check of schema drift names it",
-            )
-        ]
+        return [fail("a standby cannot be asked this", "name the primary in the connection string")]
     except psycopg.errors.ProgrammingError as error:
-        return [
-            Finding(
-                "fail",
-                f"this cannot be checked: {error.diag.message_primary}",
-                "fix the schema first",
-            )
-        ]
+        found = f"this cannot be checked: {error.diag.message_primary}"
+        remedy = "fix the schema first"
+        if isinstance(error, psycopg.errors.AmbiguousFunction):
+            found += ": the search path has another function of that name"
+            remedy = "drop that function: the check of schema drift names it"
+        return [fail(found, remedy)]
 
 
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}

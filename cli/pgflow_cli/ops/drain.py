@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pgflow.errors import WorkerFailed
 from pgflow.inspect import Holder, ask_async, has_queued, list_holders, read_idleness, sum_taken
 
 if TYPE_CHECKING:
@@ -27,9 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from decimal import Decimal
 
-    from pgflow._worker.options import WorkerOptions
-    from pgflow._worker.worker import Worker
-    from pgflow.app import AsyncApp
+    from pgflow.app import AsyncApp, Worker
     from pgflow_cli.ops.serving import Stop
 
 LOOK_SECONDS = 0.05
@@ -110,21 +110,12 @@ class Drain:
         )
 
     async def _someone_may_be_dead(self) -> bool:
+        """Return True if a worker that has runs of ours may be dead."""
+        options = self.worker.options
+        mine = list(options.queues), list(self.worker.definitions.workflows)
         return self._silence.look(
-            await ask_async(self._app, list_holders(*self._mine(), but=self.worker.worker_id))
+            await ask_async(self._app, list_holders(*mine, but=self.worker.worker_id))
         )
-
-    async def work_left(self) -> bool:
-        """Return True if there is something ready."""
-        return await ask_async(self._app, has_queued(*self._mine()))
-
-    async def next_wake_at(self) -> datetime | None:
-        """Return the time of the next timer, or None."""
-        return (await ask_async(self._app, read_idleness())).next_due_at
-
-    def _mine(self) -> tuple[list[str], list[str]]:
-        """Return the queues and the workflows of its worker."""
-        return list(self.worker.options.queues), list(self.worker.definitions.workflows)
 
 
 # ---------------------------------------------------------------- once
@@ -168,21 +159,32 @@ class Drained:
     next_wake_at: datetime | None
 
 
-def drain_once(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: Stop) -> Drained:
-    """Drains the queues of an app until there is nothing to do, or a limit or a signal ends it."""
-    return asyncio.run(_drain(app, options, limits, stop))
+def drain_once(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop) -> Drained:
+    """Drains the queues of an app until there is nothing to do, or a limit or a signal ends it.
+
+    Args:
+        app: The app.
+        settings: Options of the worker, as `AsyncApp.worker` takes them, with a tally.
+        limits: The limits.
+        stop: Receives the signal.
+    """
+    return asyncio.run(_drain(app, settings, limits, stop))
 
 
-async def _drain(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: Stop) -> Drained:
+async def _drain(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop) -> Drained:
     began = time.monotonic()
     asked = stop.event()
+    outcome = "broken"
     async with app:
-        async with app._work(options) as worker:
-            drain = Drain(app, worker, limits)
-            outcome = await _until(drain, asked, limits.runtime - limits.grace)
-        left, next_wake_at = await drain.work_left(), await drain.next_wake_at()
-    taken = set() if options.tally is None else options.tally.chains
-    return Drained(outcome, time.monotonic() - began, taken, left, next_wake_at)
+        with suppress(WorkerFailed):
+            async with app.worker(**settings) as worker:
+                drain = Drain(app, worker, limits)
+                outcome = await _until(drain, asked, limits.runtime - limits.grace)
+        mine = list(settings["queues"]), list(app.definitions.workflows)
+        left = await ask_async(app, has_queued(*mine))
+        next_wake_at = (await ask_async(app, read_idleness())).next_due_at
+    seconds, taken = time.monotonic() - began, settings["tally"].chains
+    return Drained(outcome, seconds, taken, left, next_wake_at)
 
 
 async def _until(drain: Drain, asked: asyncio.Event, seconds: float) -> str:

@@ -10,15 +10,16 @@ from typing import Annotated
 
 import typer
 
-from pgflow_cli.look.help import Command, make_group
-from pgflow_cli.look.output import AsJson, choose_form, plain, print_one
+from pgflow_cli.look.help import make_group
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import print_one
 
 pg = make_group("pg", "The embedded Postgres server, for development.", no_args_is_help=True)
 
 Home = Annotated[Path | None, typer.Option(help="Folder of its data; else PGFLOW_HOME.")]
 
 
-@pg.command(cls=Command)
+@pg.command()
 def start(home: Home = None) -> None:
     """Starts the server, says where it is, and stays until Ctrl-C."""
     from pgflow.embedded import acquire
@@ -34,8 +35,8 @@ def start(home: Home = None) -> None:
         server.release()
 
 
-@pg.command(cls=Command)
-def status(home: Home = None, *, as_json: AsJson = None) -> None:
+@pg.command()
+def status(home: Home = None, *, form: Answer) -> None:
     """Says whether the server is up, and where."""
     from dataclasses import asdict
 
@@ -43,14 +44,10 @@ def status(home: Home = None, *, as_json: AsJson = None) -> None:
 
     found = server_status(home)
     where = f"up, process {found.pid}: {found.dsn}" if found.running else "not running"
-    print_one(
-        choose_form(as_json=as_json),
-        asdict(found),
-        lambda: plain(f"The server of {found.home} is {where}"),
-    )
+    print_one(form, asdict(found), f"The server of {found.home} is {where}")
 
 
-@pg.command(cls=Command)
+@pg.command()
 def stop(home: Home = None) -> None:
     """Stops the server, even if other processes use it."""
     from pgflow.embedded import stop as stop_server
@@ -58,13 +55,10 @@ def stop(home: Home = None) -> None:
     stop_server(home)
 
 
-@pg.command(
-    cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)
+@pg.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def psql(context: typer.Context, home: Home = None) -> None:
     """Opens psql on the server; further arguments are psql's."""
-    from pgflow.embedded import acquire
-    from pgflow.embedded._binaries import find_programs
+    from pgflow.embedded import acquire, find_programs
 
     server = acquire(home)
     try:

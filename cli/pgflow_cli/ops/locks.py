@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import Command, make_group
+from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
-    Column,
-    age,
-    choose_form,
-    duration,
-    plain,
-    print_one,
-    print_rows,
-)
+from pgflow_cli.look.options import Answer, Db, Rows
+from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
+from pgflow_cli.ops.options import ago, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pgflow.inspect import LockRow
 
 locks = make_group(
     "locks", "Shows locks and their holders, or releases one.", invoke_without_command=True
 )
 
-_COLUMNS = ("key", "fence", "holder", "is_shared", "since", "expires_at", "waiters", "run_id")
-
 
 @locks.callback()
-def list_locks(
-    context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None
-) -> None:
+def list_locks(context: typer.Context, *, form: Rows, db: Db) -> None:
     """Shows locks and their holders, or releases one.
 
     FENCE grows each time a lock is won. ENDS says when the lock counts no more; empty where its run
@@ -43,39 +31,36 @@ def list_locks(
     """
     if context.invoked_subcommand is not None:
         return
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    with opened(dsn) as connection:
-        from pgflow import inspect
+    from pgflow import inspect
 
-        rows = [as_row(held) for held in fetch(connection, inspect.list_locks(limit=None))]
-        now = database_now(connection)
-
-    def ends(row: Mapping[str, Any]) -> str:
-        at = row["expires_at"]
-        if at is None:
-            return ""
-        left = (at - now).total_seconds()
-        return f"in {duration(left)}" if left > 0 else "over"
-
+    now = db.now()
     columns = [
-        Column("LOCK", lambda row: plain(row["key"])),
-        Column("FENCE", lambda row: plain(row["fence"]), right=True),
-        Column("HOLDER", lambda row: plain(row["holder"]), takes_rest=True, most=120),
-        Column("SHARED", lambda row: plain("yes" if row["is_shared"] else "")),
-        Column("SINCE", lambda row: plain(age(row["since"], now)), right=True),
-        Column("ENDS", lambda row: plain(ends(row))),
-        Column("WAITERS", lambda row: plain(row["waiters"]), right=True),
+        Column("LOCK", "key"),
+        Column("FENCE", "fence", right=True),
+        Column("HOLDER", "holder", takes_rest=True, most=120),
+        Column("SHARED", lambda row: "yes" if row.is_shared else ""),
+        ago("SINCE", "since", now),
+        Column("ENDS", lambda row: _ends(row, now)),
+        Column("WAITERS", "waiters", right=True),
     ]
-    print_rows(form, columns, rows, names=_COLUMNS, empty="Nothing is locked.")
+    rows, names = db.ask(inspect.list_locks(limit=None)).items, names_of(inspect.LockRow)
+    print_rows(form, columns, rows, names=names, empty="Nothing is locked.")
 
 
-@locks.command("release", cls=Command)
+def _ends(row: LockRow, now: datetime) -> str:
+    if row.expires_at is None:
+        return ""
+    left = (row.expires_at - now).total_seconds()
+    return f"in {duration(left)}" if left > 0 else "over"
+
+
+@locks.command("release")
 def release_lock(
     key: Annotated[str, typer.Argument(help="Name of what is locked.", show_default=False)],
     *,
     why: Annotated[str | None, typer.Option(help="The reason, kept with who took it away.")] = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Takes a lock from its holder, and lets the next one in.
 
@@ -84,16 +69,8 @@ def release_lock(
     """
     if not why:
         raise Mistake("give the reason for releasing the lock: --why")
-    with opened(dsn) as connection:
-        from pgflow._db.calls import locks as calls
-        from pgflow._db.query import run
-
-        taken = run(connection, calls.break_lock(key, why, operator()))
-        run(connection, calls.sweep_locks())
+    taken = db.client.break_lock(key, why=why, by=operator())
     if not taken:
         raise Mistake(f"lock {key!r} is not held: `pgflow locks` lists those that are")
-    print_one(
-        choose_form(as_json=as_json),
-        {"key": key, "holders": taken},
-        lambda: plain(f"Lock {key} was released from {taken} holder{'s' * (taken != 1)}."),
-    )
+    text = f"Lock {key} was released from {many(taken, 'holder')}."
+    print_one(form, {"key": key, "holders": taken}, text)

@@ -31,13 +31,13 @@ def read_oidc(path: Path) -> tuple[Oidc, list[str]]:
     that of its address, and those of this machine.
 
     Raises:
-        Mistake: The file cannot be read, or says something else.
+        Mistake: The file cannot be read, or has other content.
     """
     from pgflow.errors import InvalidArgument
     from pgflow.web import Oidc
 
-    said = _read(path)
-    address = said["address"].rstrip("/")
+    given = _read(path)
+    address = given["address"].rstrip("/")
     if urlsplit(address).path:
         raise Mistake(
             f"{path}: address is where browsers see the console, which pgflow web serves at the "
@@ -45,10 +45,10 @@ def read_oidc(path: Path) -> tuple[Oidc, list[str]]:
         )
     try:
         login = Oidc(
-            said.pop("issuer"),
-            said.pop("client_id"),
+            given.pop("issuer"),
+            given.pop("client_id"),
             os.environ.get(CLIENT_SECRET),
-            **{**said, "address": address},
+            **{**given, "address": address},
             secret=web_secret(),
         )
     except (InvalidArgument, ImportError) as error:
@@ -64,29 +64,29 @@ def web_secret() -> bytes | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a file says, each thing of its kind.
+    """Return the content of a file, each value of its type.
 
     Raises:
-        Mistake: It says something else.
+        Mistake: It has other content.
     """
-    said = read_toml(path)
-    if {"client_secret", "secret"} & set(said):
+    given = read_toml(path)
+    if {"client_secret", "secret"} & set(given):
         raise Mistake(f"{path}: this file must not hold a secret: set {CLIENT_SECRET} instead")
-    if unknown := sorted(set(said) - KNOWN):
+    if unknown := sorted(set(given) - KNOWN):
         raise Mistake(f"{path}: unknown key {unknown[0]}; use {', '.join(sorted(KNOWN))}")
     for name in NEEDED:
-        if name not in said:
+        if name not in given:
             raise Mistake(f"{path}: {name} is missing; it names {', '.join(NEEDED)}")
-    for name, value in said.items():
+    for name, value in given.items():
         if name != "roles" and not (isinstance(value, str) and value):
             raise Mistake(f"{path}: {name} is a text")
-    roles = said["roles"]
+    roles = given["roles"]
     if not isinstance(roles, dict) or not roles or not all(map(_is_list, roles.values())):
         raise Mistake(
             f"{path}: roles is a table of lists by the values of the claim: "
             'ops = ["operate", "approve"]'
         )
-    return said
+    return given
 
 
 def _is_list(found: object) -> bool:

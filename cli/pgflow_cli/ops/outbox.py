@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import Command, make_group
+from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
-    Column,
-    age,
-    choose_form,
-    dump,
-    duration,
-    many,
-    plain,
-    print_one,
-    print_rows,
-)
-from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.runs.orders import DryRun, Yes, confirm_removal
+from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm_removal
+from pgflow_cli.look.output import Column, Form, dump, duration, many, print_one, print_rows
+from pgflow_cli.look.parsing import parse_duration, parse_json
+from pgflow_cli.ops.options import ChangeWhy, ago, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime, timedelta
-
-    import psycopg
-
-    from pgflow._db.query import Query
+    from pgflow.inspect import DeliveryRow
 
 outbox = make_group(
     "outbox", "Shows relays and their lag, or replays or repairs one.", invoke_without_command=True
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the relay.", show_default=False)]
-Why = Annotated[str | None, typer.Option(help="The reason, kept with the order.")]
-OlderThan = Annotated[
-    str, typer.Option(metavar="DURATION", help="How old they must be, like 7d.", show_default=False)
-]
 
-EVENTS_AT_ONCE = 10_000
-"""Events that one transaction removes."""
-
-_RELAYS = (
-    "name", "state", "topics", "target", "event_id", "horizon", "lag", "oldest_at", "retrying",
-    "dead", "delivered", "failures", "error", "open_until", "paused_at", "declared_at",
-)  # fmt: skip
-_DELIVERIES = (
-    "event_id", "state", "topic", "key", "attempts", "due_at", "error", "at", "payload",
-)  # fmt: skip
+SAMPLE = 10_000
+"""Events that a dry run counts beside whole partitions."""
 
 
 @outbox.callback()
-def list_relays(
-    context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None
-) -> None:
+def list_relays(context: typer.Context, *, form: Rows, db: Db) -> None:
     """Shows relays and their lag, or replays or repairs one.
 
     LAG counts the events that a relay has yet to take, up to 10000, and OLDEST is the age of the
@@ -68,74 +37,62 @@ def list_relays(
     """
     if context.invoked_subcommand is not None:
         return
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    with opened(dsn) as connection:
-        from pgflow import inspect
+    from pgflow import inspect
 
-        rows = [as_row(found) for found in fetch(connection, inspect.list_relays())]
-        now = database_now(connection)
     columns = [
-        Column("RELAY", lambda row: plain(row["name"])),
-        Column("STATE", lambda row: plain(row["state"])),
-        Column("TOPICS", lambda row: plain(", ".join(row["topics"])), most=40),
-        Column("TARGET", lambda row: plain(row["target"]), most=60),
-        Column("CURSOR", lambda row: plain(row["event_id"]), right=True),
-        Column("LAG", lambda row: plain(row["lag"]), right=True),
-        Column(
-            "OLDEST",
-            lambda row: plain(age(row["oldest_at"], now) if row["oldest_at"] else ""),
-            right=True,
-        ),
-        Column("RETRYING", lambda row: plain(row["retrying"]), right=True),
-        Column("DEAD", lambda row: plain(row["dead"]), right=True),
-        Column("ERROR", lambda row: plain(row["error"] or ""), takes_rest=True, most=120),
+        Column("RELAY", "name"),
+        Column("STATE", "state"),
+        Column("TOPICS", lambda row: ", ".join(row.topics), most=40),
+        Column("TARGET", "target"),
+        Column("CURSOR", "event_id", right=True),
+        Column("LAG", "lag", right=True),
+        ago("OLDEST", "oldest_at", db.now()),
+        Column("RETRYING", "retrying", right=True),
+        Column("DEAD", "dead", right=True),
+        Column("ERROR", "error", takes_rest=True, most=120),
     ]
-    print_rows(form, columns, rows, names=_RELAYS, empty="There are no relays yet.")
+    rows, names = db.ask(inspect.list_relays()), names_of(inspect.RelayRow)
+    print_rows(form, columns, rows, names=names, empty="There are no relays yet.")
 
 
-@outbox.command("show", cls=Command)
+@outbox.command("show")
 def show_relay(
     relay: Name,
     *,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
+    form: Rows,
+    db: Db,
 ) -> None:
     """Lists the events that a relay could not deliver at once."""
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    with opened(dsn) as connection:
-        from pgflow import inspect
+    from pgflow import inspect
 
-        if relay not in {row.name for row in fetch(connection, inspect.list_relays())}:
-            raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
-        question = inspect.list_deliveries(relay, limit=limit)
-        rows = [as_row(found) for found in fetch(connection, question)]
-        now = database_now(connection)
-
-    def due(row: Mapping[str, Any]) -> str:
-        return "" if row["state"] == "dead" else _until(row["due_at"], now)
-
+    if relay not in {row.name for row in db.ask(inspect.list_relays())}:
+        raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
+    now = db.now()
     columns = [
-        Column("EVENT", lambda row: plain(row["event_id"]), right=True),
-        Column("STATE", lambda row: plain(row["state"])),
-        Column("TOPIC", lambda row: plain(row["topic"]), most=40),
-        Column("KEY", lambda row: plain(row["key"] or ""), most=40),
-        Column("TRIES", lambda row: plain(row["attempts"]), right=True),
-        Column("NEXT", lambda row: plain(due(row))),
-        Column("AGE", lambda row: plain(age(row["at"], now)), right=True),
-        Column("ERROR", lambda row: plain(row["error"] or ""), most=80),
-        Column("PAYLOAD", lambda row: plain(dump(row["payload"])), takes_rest=True, most=120),
+        Column("EVENT", "event_id", right=True),
+        Column("STATE", "state"),
+        Column("TOPIC", "topic", most=40),
+        Column("KEY", "key", most=40),
+        Column("TRIES", "attempts", right=True),
+        Column("NEXT", lambda row: _next_try(row, now)),
+        ago("AGE", "at", now),
+        Column("ERROR", "error", most=80),
+        Column("PAYLOAD", lambda row: dump(row.payload), takes_rest=True, most=120),
     ]
-    print_rows(form, columns, rows, names=_DELIVERIES, empty="It has delivered all that it took.")
+    rows = db.ask(inspect.list_deliveries(relay, limit=limit)).items
+    names = names_of(inspect.DeliveryRow)
+    print_rows(form, columns, rows, names=names, empty="It has delivered all that it took.")
 
 
-def _until(at: datetime, now: datetime) -> str:
-    left = (at - now).total_seconds()
+def _next_try(row: DeliveryRow, now: datetime) -> str:
+    left = (row.due_at - now).total_seconds()
+    if row.state == "dead":
+        return ""
     return f"in {duration(left)}" if left > 0 else "now"
 
 
-@outbox.command("replay", cls=Command)
+@outbox.command("replay")
 def replay_relay(
     relay: Name,
     *,
@@ -143,174 +100,119 @@ def replay_relay(
         int,
         typer.Option("--from", min=1, help="Number of the first event.", show_default=False),
     ],
-    why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    why: ChangeWhy = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Has a relay go on from an event, which and all later ones come again.
 
     They come under their numbers: a run that was started for one is not started again.
     """
-    from pgflow._db.calls import outbox as calls
-
-    count = _say(dsn, calls.replay_relay(relay, from_event, why, operator()))
-    print_one(
-        choose_form(as_json=as_json),
-        {"relay": relay, "events": count},
-        lambda: plain(f"Relay {relay} goes on from event {from_event}: {count} to come."),
-    )
+    count = db.client.replay_relay(relay, from_event, why=why, by=operator())
+    text = f"Relay {relay} goes on from event {from_event}: {count} to come."
+    print_one(form, {"relay": relay, "events": count}, text)
 
 
-@outbox.command("redeliver", cls=Command)
+@outbox.command("redeliver")
 def redeliver(
     relay: Name,
     event: Annotated[
         int | None, typer.Argument(help="Number of the event; all if left out.", show_default=False)
     ] = None,
     *,
-    why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    why: ChangeWhy = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Has a relay try its dead events again, or one of them."""
-    from pgflow._db.calls import outbox as calls
-
-    count = _say(dsn, calls.redeliver_events(relay, event, why, operator()))
+    count = db.client.redeliver_events(relay, event, why=why, by=operator())
     if event is not None and not count:
         raise Mistake(f"event {event} of relay {relay} is not dead: see `pgflow outbox show`")
-    print_one(
-        choose_form(as_json=as_json),
-        {"relay": relay, "events": count},
-        lambda: plain(f"Relay {relay} tries {count} event{'s' * (count != 1)} again."),
-    )
+    text = f"Relay {relay} tries {many(count, 'event')} again."
+    print_one(form, {"relay": relay, "events": count}, text)
 
 
-@outbox.command("pause", cls=Command)
-def pause_relay(relay: Name, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None) -> None:
+@outbox.command("pause")
+def pause_relay(relay: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
     """Has a relay take no more events; those under way are delivered."""
-    from pgflow._db.calls import outbox as calls
-
-    _say(dsn, calls.pause_relay(relay, why, operator()))
-    _done(relay, "paused", as_json=as_json)
+    db.client.pause_relay(relay, why=why, by=operator())
+    _print_state(form, relay, "paused")
 
 
-@outbox.command("resume", cls=Command)
-def resume_relay(relay: Name, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None) -> None:
+@outbox.command("resume")
+def resume_relay(relay: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
     """Lets a relay go on that is paused, or whose target had failed too often."""
-    from pgflow._db.calls import outbox as calls
-
-    _say(dsn, calls.resume_relay(relay, why, operator()))
-    _done(relay, "resumed", as_json=as_json)
+    db.client.resume_relay(relay, why=why, by=operator())
+    _print_state(form, relay, "resumed")
 
 
-@outbox.command("drop", cls=Command)
+@outbox.command("drop")
 def drop_relay(
     relay: Name,
     *,
     yes: Annotated[
         bool, typer.Option("--yes", help="Forget its place and its dead events.")
     ] = False,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Removes a relay that no code declares any more, so that it keeps no events."""
     if not yes:
         raise Mistake(f"relay {relay} would forget its place: pass --yes")
-    from pgflow._db.calls import outbox as calls
-
-    _say(dsn, calls.drop_relay(relay))
-    _done(relay, "dropped", as_json=as_json)
+    db.client.drop_relay(relay)
+    _print_state(form, relay, "dropped")
 
 
-@outbox.command("publish", cls=Command)
+def _print_state(form: Form, relay: str, state: str) -> None:
+    print_one(form, {"relay": relay, "state": state}, f"Relay {relay} is {state}.")
+
+
+@outbox.command("publish")
 def publish(
     topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
     payload: Annotated[str, typer.Argument(help="The payload, as JSON.")] = "null",
     *,
     key: Annotated[str | None, typer.Option(help="Events of one key come in their order.")] = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Publishes an event."""
-    from pgflow._db.calls import outbox as calls
-
-    try:
-        json.loads(payload)
-    except ValueError as error:
-        raise Mistake(f"the payload is not JSON: {error}") from error
-    number = _say(dsn, calls.publish(topic, payload, key))
-    print_one(
-        choose_form(as_json=as_json),
-        {"event": number},
-        lambda: plain(f"Published event {number}."),
-    )
+    number = db.client.publish(topic, parse_json(payload, "the payload"), key=key)
+    print_one(form, {"event": number}, f"Published event {number}.")
 
 
-@outbox.command("prune", cls=Command)
+@outbox.command("prune")
 def prune_events(
     *,
-    older_than: OlderThan,
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="How old they must be, like 7d.", show_default=False),
+    ],
     yes: Yes = False,
     dry_run: DryRun = False,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Removes events that are older and that every relay has taken.
 
     A dry run counts up to 10000 events beside the whole partitions that would go.
     """
-    form, age = choose_form(as_json=as_json), parse_duration(older_than, "--older-than")
-    with opened(dsn) as connection:
-        if dry_run or not yes:
-            with connection.transaction(force_rollback=True):
-                events, partitions = _drop_events(connection, age)
-            if not dry_run and (events or partitions):
-                _ask(events, partitions, older_than)
-        if not dry_run:
-            events, partitions = 0, 0
-            while True:
-                gone, dropped = _drop_events(connection, age)
-                events, partitions = events + gone, partitions + dropped
-                if gone < EVENTS_AT_ONCE:
-                    break
+    age = parse_duration(older_than, "--older-than")
+    found: tuple[int, int] = (0, 0)
+    if dry_run or not yes:
+        with db.connection.transaction(force_rollback=True):
+            found = db.client.drop_events(age, at_most=SAMPLE)
+        if any(found) and not dry_run:
+            what = f"{_events(*found)}, older than {older_than}"
+            confirm_removal(f"{what},", f"Remove at least {what}?")
+    events, partitions = found if dry_run else db.client.drop_events(age)
     verb = "Would remove" if dry_run else "Removed"
     print_one(
         form,
         {"events": events, "partitions": partitions, "removed": not dry_run},
-        lambda: plain(f"{verb} {_events(events, partitions)}."),
+        f"{verb} {_events(events, partitions)}.",
     )
-
-
-def _drop_events(connection: psycopg.Connection[Any], age: timedelta) -> tuple[int, int]:
-    from pgflow._db.calls import outbox as calls
-    from pgflow._db.query import run
-
-    return run(connection, calls.drop_events(age.total_seconds(), EVENTS_AT_ONCE))
 
 
 def _events(events: int, partitions: int) -> str:
     return f"{many(events, 'event')}, and {many(partitions, 'whole partition')}"
-
-
-def _ask(events: int, partitions: int, older_than: str) -> None:
-    what = f"{_events(events, partitions)}, older than {older_than}"
-    confirm_removal(f"{what},", f"Remove at least {what}?")
-
-
-def _say(dsn: str | None, query: Query[Any]) -> Any:
-    from pgflow._db.query import run
-    from pgflow.errors import RunNotFound
-
-    with opened(dsn) as connection:
-        try:
-            return run(connection, query)
-        except RunNotFound as error:
-            raise Mistake(str(error)) from error
-
-
-def _done(relay: str, what: str, *, as_json: bool | None) -> None:
-    print_one(
-        choose_form(as_json=as_json),
-        {"relay": relay, "state": what},
-        lambda: plain(f"Relay {relay} is {what}."),
-    )

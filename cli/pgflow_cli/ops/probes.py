@@ -12,7 +12,7 @@ from pgflow_cli.look.failures import Mistake
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from pgflow._worker.worker import Worker
+    from pgflow.app import Worker
 
 REQUEST_SECONDS = 5.0
 """Longest wait for a request: a probe sends it at once."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, database_now, fetch, opened
-from pgflow_cli.look.output import AsJson, choose_form, many, note, plain, print_one, when
+from pgflow_cli.look.options import Answer, Db, DryRun, Yes, confirm_removal
+from pgflow_cli.look.output import many, note, print_one, when
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.runs.orders import DryRun, Yes, confirm_removal
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    import psycopg
 
 OlderThan = Annotated[
     str,
@@ -37,8 +32,8 @@ def prune(
     dry_run: DryRun = False,
     batch: Batch = 1000,
     move_at_most: MoveAtMost = 10_000,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Removes runs that ended long ago.
 
@@ -46,71 +41,37 @@ def prune(
     all of these have ended. pgflow.dropped_history records what was removed. A partition of the
     journal that only a few rows keep is shrunk to them, after the next vacuum.
     """
-    age = parse_duration(older_than, "--older-than")
-    with opened(dsn) as connection:
-        from pgflow._db.calls.sparse import shrink_journal
-        from pgflow._db.query import run
-        from pgflow.inspect import count_ended
+    from pgflow.inspect import count_ended
 
-        ended_before = database_now(connection) - age
-        if dry_run or not yes:
-            runs = fetch(connection, count_ended(ended_before))
-            if dry_run:
-                _tell(
-                    {
-                        "runs": runs,
-                        "partitions": 0,
-                        "shrunk": 0,
-                        "ended_before": ended_before,
-                        "removed": False,
-                    },
-                    as_json=as_json,
-                )
-                return
-            _ask(runs, ended_before)
-        gone = _drop_all(connection, ended_before, batch)
-        shrunk = run(connection, shrink_journal(move_at_most))
-        told = {**gone, "shrunk": len(shrunk), "ended_before": ended_before, "removed": True}
-        _tell(told, as_json=as_json)
+    ended_before = db.now() - parse_duration(older_than, "--older-than")
+    runs = db.ask(count_ended(ended_before)) if dry_run or not yes else 0
+    partitions = shrunk = 0
+    if not dry_run:
+        if runs:
+            what = many(runs, "run")
+            confirm_removal(what, f"Remove {what} that ended before {when(ended_before)}?")
+        gone = db.client.drop_history(ended_before, batch=batch, progress=_tell_progress)
+        runs, partitions = gone.runs, gone.partitions
+        shrunk = len(db.client.shrink_journal(move_at_most))
+    pruned: dict[str, Any] = {
+        "runs": runs,
+        "partitions": partitions,
+        "shrunk": shrunk,
+        "ended_before": ended_before,
+        "removed": not dry_run,
+    }
+    print_one(form, pruned, _in_words(runs, partitions, shrunk, ended_before if dry_run else None))
 
 
-def _ask(runs: int, ended_before: datetime) -> None:
-    """Asks, unless there is nothing to ask about."""
-    if runs == 0:
-        return
-    what = many(runs, "run")
-    confirm_removal(what, f"Remove {what} that ended before {when(ended_before)}?")
+def _tell_progress(runs: int) -> None:
+    if sys.stderr.isatty():
+        note(f"{many(runs, 'run')} removed so far")
 
 
-def _drop_all(
-    connection: psycopg.Connection[Any], ended_before: datetime, batch: int
-) -> dict[str, int]:
-    from pgflow._db.calls.retention import drop_history
-    from pgflow._db.query import run
-
-    gone = {"runs": 0, "partitions": 0}
-    last_root: int | None = 0
-    while last_root is not None:
-        dropped = run(connection, drop_history(ended_before, batch, last_root))
-        last_root = dropped.last_root
-        gone = {
-            "runs": gone["runs"] + dropped.runs,
-            "partitions": gone["partitions"] + dropped.partitions,
-        }
-        if last_root is not None and sys.stderr.isatty():
-            note(f"{many(gone['runs'], 'run')} removed so far")
-    return gone
-
-
-def _tell(told: dict[str, Any], *, as_json: bool | None) -> None:
-    runs = many(told["runs"], "run")
-    text = (
-        f"{runs} removed"
-        if told["removed"]
-        else f"{runs} ended before {when(told['ended_before'])}; nothing was removed"
-    )
-    if told["partitions"]:
-        text += f", and {many(told['partitions'], 'partition')} of the journal dropped"
-    if told["shrunk"]:
-        text += f", and {many(told['shrunk'], 'partition')} of the journal shrunk"
-    print_one(choose_form(as_json=as_json), told, lambda: plain(text))
+def _in_words(runs: int, partitions: int, shrunk: int, only_counted_before: datetime | None) -> str:
+    if only_counted_before is not None:
+        return f"{many(runs, 'run')} ended before {when(only_counted_before)}; nothing was removed"
+    text = f"{many(runs, 'run')} removed"
+    for number, verb in ((partitions, "dropped"), (shrunk, "shrunk")):
+        text += f", and {many(number, 'partition')} of the journal {verb}" if number else ""
+    return text

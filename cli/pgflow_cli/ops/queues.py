@@ -4,61 +4,29 @@ purges and configures queues, and lists who did.
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.help import Command, make_group
-from pgflow_cli.look.mail import operator, wake
-from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
-    Column,
-    Limit,
-    age,
-    choose_form,
-    many,
-    plain,
-    print_one,
-    print_rows,
-)
+from pgflow_cli.look.help import make_group
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import Answer, Db, Rows
+from pgflow_cli.look.output import Column, Form, Limit, age, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
+from pgflow_cli.ops.options import ChangeWhy, ago, confirm, counted, made_of, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    import psycopg
-    from rich.text import Text
-
-    from pgflow._db.query import Query
+    from pgflow.inspect import QueueRow
 
 queues = make_group(
     "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
-Why = Annotated[str | None, typer.Option(help="The reason, kept with the change.")]
-
-_COLUMNS = (
-    "queue",
-    "queued",
-    "running",
-    "waiting",
-    "paused",
-    "stuck",
-    "oldest_queued_at",
-    "max_running",
-    "max_deaths",
-    "paused_at",
-    "workers",
-    "refuses_unknown",
-    "rules",
-)
 
 
 @queues.callback()
@@ -68,163 +36,143 @@ def list_queues(
     plot: Annotated[
         bool, typer.Option("--plot", help="Also draw what began and ended in the last hour.")
     ] = False,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
+    form: Rows,
+    db: Db,
 ) -> None:
     """Shows queues, or pauses, resumes or configures one."""
     if context.invoked_subcommand is not None:
         return
-    if plot and (as_json or as_csv):
+    if plot and form is not Form.TABLE:
         raise Mistake("--plot draws for people: leave out --json and --csv")
-    with opened(dsn) as connection:
-        _print(connection, None, as_json=False if plot else as_json, as_csv=as_csv)
-        if plot:
-            _draw(connection)
+    _print(db, None, form)
+    if plot:
+        _draw(db)
 
 
-def _draw(connection: psycopg.Connection[Any]) -> None:
+def _draw(db: Database) -> None:
     """Draw the last hour, a column a minute, in the order of time."""
     from pgflow._desk.plots import bars, plot_rates
     from pgflow.inspect import read_rates
 
-    for one in plot_rates(fetch(connection, read_rates())):
+    for one in plot_rates(db.ask(read_rates())):
         typer.echo(f"\n{one.title}: {one.words}")
         typer.echo(f"{bars([column.height for column in one.columns])}▏{one.top}")
     typer.echo("60 minutes, the newest on the right.")
 
 
-@queues.command("pause", cls=Command)
-def pause_queue(queue: Name, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None) -> None:
+@queues.command("pause")
+def pause_queue(queue: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
     """Stops claims from a queue; what is running goes on."""
-    from pgflow._db.calls import lane
+    _check_name(db, queue)
+    db.client.pause_queue(queue, why=why, by=operator())
+    _print(db, queue, form)
 
-    _change(dsn, queue, lane.pause_queue(queue, why, operator()), as_json=as_json)
 
-
-@queues.command("resume", cls=Command)
-def resume_queue(queue: Name, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None) -> None:
+@queues.command("resume")
+def resume_queue(queue: Name, *, why: ChangeWhy = None, form: Answer, db: Db) -> None:
     """Lets claims from a paused queue go on."""
-    from pgflow._db.calls import lane
+    _check_name(db, queue)
+    db.client.resume_queue(queue, why=why, by=operator())
+    _print(db, queue, form)
 
-    _change(dsn, queue, lane.resume_queue(queue, why, operator()), as_json=as_json)
+
+# ---------------------------------------------------------------- rules
+
+OPTIONS = {
+    "concurrency": ("N", "Most runs at once, over all workers."),
+    "per_worker": ("N", "Most runs at once of one worker."),
+    "key": ("EXPR", "Key of a run: parts of input, labels, tenant, workflow, like input.customer."),
+    "per_key": ("N", "Most runs at once of one key."),
+    "fifo": ("no-fifo", "A run begins once those before it of its key have ended."),
+    "rate": ("N/TIME", "Most runs that begin, such as 100/1m."),
+    "burst": ("N", "Size of a bucket that the rate fills."),
+    "key_rate": ("N/TIME", "Most runs of one key that begin."),
+    "key_burst": ("N", "Size of the bucket of each key."),
+    "ageing": ("DURATION", "Waiting that is worth one step of priority."),
+    "expires": ("DURATION", "A run that has not begun by then is cancelled."),
+    "weight": ("KEY=N", "Runs of a key in its turn; may be repeated."),
+    "closed": ("open", "Refuse new runs, while what is there goes on."),
+    "max_deaths": ("N", "After so many dead workers a run is stuck."),
+}
+"""Options of the rules, as `pgflow.inspect.QUEUE_RULES` has them: help imports no pgflow."""
 
 
-@queues.command("set", cls=Command)
+def _option(name: str, metavar: str, text: str) -> tuple[Any, None]:
+    """Return the annotation of the option that sets a rule, and its default."""
+    word = f"--{name.replace('_', '-')}"
+    if metavar.islower():
+        flag = typer.Option(f"{word}/--{metavar}", help=text, show_default=False)
+        return Annotated[bool | None, flag], None
+    kind: Any = list[str] if name == "weight" else str
+    return Annotated[kind | None, typer.Option(word, metavar=f"{metavar}|none", help=text)], None
+
+
+def _read_rules(weight: list[str] | None, **given: Any) -> dict[str, Any]:
+    """Return the rules that were given, as `set_queue` takes them.
+
+    Raises:
+        Mistake: One cannot be read.
+    """
+    given["weights"] = weight
+    return {name: _read_rule(name, value) for name, value in given.items() if value is not None}
+
+
+def _read_rule(name: str, given: Any) -> Any:
+    from pgflow.inspect import QUEUE_RULES
+
+    kind = QUEUE_RULES[name].kind
+    if given in ("none", ["none"]):
+        return None
+    if kind == "number":
+        return _number(name.replace("_", "-"), given)
+    if kind == "duration":
+        return parse_duration(given)
+    if kind == "weights":
+        pairs = parse_pairs(given, "a weight")
+        return {key: _number("a weight", number) for key, number in pairs.items()}
+    return given
+
+
+def _number(what: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise Mistake(f"{what} must be a whole number or none, not {text!r}")
+    return int(text)
+
+
+Rules = Annotated[
+    dict[str, Any],
+    made_of({name: _option(name, *option) for name, option in OPTIONS.items()}, _read_rules),
+]
+
+
+@queues.command("set")
 def set_queue(
     queue: Name,
     *,
-    concurrency: Annotated[
-        str | None,
-        typer.Option(metavar="N|none", help="Most runs at once, over all workers."),
-    ] = None,
-    per_worker: Annotated[
-        str | None, typer.Option(metavar="N|none", help="Most runs at once of one worker.")
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EXPR|none",
-            help="Key of a run: parts of input, labels, tenant, workflow, such as input.customer.",
-        ),
-    ] = None,
-    per_key: Annotated[
-        str | None, typer.Option(metavar="N|none", help="Most runs at once of one key.")
-    ] = None,
-    fifo: Annotated[
-        bool | None,
-        typer.Option(
-            "--fifo/--no-fifo",
-            help="A run begins once those before it of its key have ended.",
-            show_default=False,
-        ),
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="N/TIME|none", help="Most runs that begin, such as 100/1m."),
-    ] = None,
-    burst: Annotated[
-        str | None, typer.Option(metavar="N|none", help="Size of a bucket that the rate fills.")
-    ] = None,
-    key_rate: Annotated[
-        str | None, typer.Option(metavar="N/TIME|none", help="Most runs of one key that begin.")
-    ] = None,
-    key_burst: Annotated[
-        str | None, typer.Option(metavar="N|none", help="Size of the bucket of each key.")
-    ] = None,
-    ageing: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION|none", help="Waiting that is worth one step of priority."),
-    ] = None,
-    expires: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION|none", help="A run that has not begun by then is cancelled."
-        ),
-    ] = None,
-    weight: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=N|none", help="Runs of a key in its turn; may be repeated."),
-    ] = None,
-    closed: Annotated[
-        bool | None,
-        typer.Option(
-            "--closed/--open",
-            help="Refuse new runs, while what is there goes on.",
-            show_default=False,
-        ),
-    ] = None,
-    max_deaths: Annotated[
-        str | None,
-        typer.Option(metavar="N|none", help="After so many dead workers a run is stuck."),
-    ] = None,
-    why: Why = None,
+    rules: Rules,
+    why: ChangeWhy = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask about a queue that nothing has used.")
     ] = False,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Sets rules of a queue: limits, rates and order.
 
     They hold from the next claim on, over all workers. Rules that are not given stay as they are.
     Pass none to take one away. A queue that nothing has used yet is asked about, and made.
     """
-    from pgflow._db.calls import queues as calls
-    from pgflow._db.query import run
-
-    numbers = {
-        "concurrency": concurrency,
-        "per_worker": per_worker,
-        "per_key": per_key,
-        "burst": burst,
-        "key_burst": key_burst,
-        "max_deaths": max_deaths,
-    }
-    texts = {"key": key, "rate": rate, "key_rate": key_rate}
-    rules: dict[str, Any] = {
-        name: _number(name, text) for name, text in numbers.items() if text is not None
-    }
-    rules |= {n: None if t == "none" else t for n, t in texts.items() if t is not None}
-    rules |= {n: flag for n, flag in (("fifo", fifo), ("closed", closed)) if flag is not None}
-    for name, span in (("ageing_seconds", ageing), ("expires_seconds", expires)):
-        if span is not None:
-            rules[name] = None if span == "none" else parse_duration(span).total_seconds()
-    if weight:
-        pairs = {} if weight == ["none"] else parse_pairs(weight, "a weight")
-        rules["weights"] = {k: _number("a weight", n) for k, n in pairs.items()} or None
     if not rules:
         raise Mistake("no rule given: pass --concurrency, --rate, --key or another")
-    with opened(dsn) as connection:
-        names = [] if yes else _names(connection)
-        if not yes and queue not in names:
-            there = f" There are {', '.join(names)}." if names else ""
-            _confirm(f"Nothing has used a queue {queue!r} yet.{there} Make it?", "pass --yes")
-        run(connection, calls.set_queue(queue, json.dumps(rules), why, operator()))
-        _print(connection, queue, as_json=as_json, as_csv=False)
+    names = [queue] if yes else _names(db)
+    if queue not in names:
+        there = f" There are {', '.join(names)}." if names else ""
+        confirm(f"Nothing has used a queue {queue!r} yet.{there} Make it?", "pass --yes")
+    db.client.set_queue(queue, why=why, by=operator(), **rules)
+    _print(db, queue, form)
 
 
-@queues.command("purge", cls=Command)
+@queues.command("purge")
 def purge_queue(
     queue: Name,
     *,
@@ -233,113 +181,39 @@ def purge_queue(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count the runs, and do nothing.")
     ] = False,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Cancels the runs of a queue that have not begun.
 
     They are counted and asked about first. Exactly those are cancelled, save what begins meanwhile;
     what is started meanwhile stays.
     """
-    from pgflow._db.calls import queues as calls
-    from pgflow._db.query import run
-
-    form = choose_form(as_json=as_json)
-    with opened(dsn) as connection:
-        _check_name(connection, queue)
-        found = run(connection, calls.purge_queue(queue, None, None, None))
-        told = 0
-        if found.newest is not None and not dry_run:
-            if not yes:
-                _confirm(f"Cancel {many(found.runs, 'run')} of {queue} that have not begun?")
-            while True:
-                with connection.transaction():
-                    purged = run(
-                        connection, calls.purge_queue(queue, found.newest, why, operator())
-                    )
-                if not purged.runs:
-                    break
-                told += purged.runs
-                wake(connection, purged.chains)
-    answer = {"queue": queue, "found": found.runs, "purged": told}
-    said = (
+    _check_name(db, queue)
+    found = db.client.count_backlog(queue)
+    purged = 0
+    if found.runs and not dry_run:
+        if not yes:
+            confirm(f"Cancel {many(found.runs, 'run')} of {queue} that have not begun?")
+        purged = db.client.purge_queue(queue, found, why=why, by=operator())
+    print_one(
+        form,
+        {"queue": queue, "found": found.runs, "purged": purged},
         f"{many(found.runs, 'run')} of {queue} would be cancelled; nothing was done."
         if dry_run
-        else f"{many(told, 'run')} of {queue} cancelled."
-    )
-    print_one(form, answer, lambda: plain(said))
-
-
-def _confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:
-    if not sys.stdin.isatty():
-        raise Mistake(f"{question} Cannot ask without a terminal: {remedy}")
-    typer.confirm(question, abort=True, err=True)
-
-
-def _number(name: str, text: str) -> int | None:
-    if text == "none":
-        return None
-    if not text.isascii() or not text.isdigit():
-        raise Mistake(f"{name.replace('_', '-')} must be a whole number or none, not {text!r}")
-    return int(text)
-
-
-@queues.command("history", cls=Command)
-def history(
-    queue: Annotated[
-        str | None, typer.Argument(help="Name of the queue; all without.", show_default=False)
-    ] = None,
-    *,
-    limit: Limit = 50,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
-) -> None:
-    """Shows who set, paused, resumed or purged queues.
-
-    The latest come first.
-    """
-    from pgflow.inspect import list_queue_changes
-
-    with opened(dsn) as connection:
-        found = fetch(connection, list_queue_changes(queue, limit=limit or None))
-        now = database_now(connection)
-    print_rows(
-        choose_form(as_json=as_json, as_csv=as_csv),
-        [
-            Column("AGO", lambda row: plain(age(row["changed_at"], now)), right=True),
-            Column("QUEUE", lambda row: plain(row["queue"])),
-            Column("WHAT", lambda row: plain(row["what"])),
-            Column("RULES", lambda row: plain(_said(row["said"])), takes_rest=True, most=200),
-            Column("BY", lambda row: plain(row["changed_by"])),
-            Column("WHY", lambda row: plain(row["why"] or "")),
-        ],
-        [as_row(change) for change in found],
-        names=("changed_at", "queue", "what", "said", "why", "changed_by"),
-        empty="No queue was ever changed.",
+        else f"{many(purged, 'run')} of {queue} cancelled.",
     )
 
 
-def _said(rules: Mapping[str, Any]) -> str:
-    def value(told: Any) -> str:
-        if isinstance(told, bool):
-            return "yes" if told else "no"
-        if isinstance(told, dict):
-            return ",".join(f"{key}:{number}" for key, number in told.items())
-        return "none" if told is None else f"{told:g}" if isinstance(told, float) else str(told)
-
-    return " ".join(f"{name}={value(told)}" for name, told in rules.items())
-
-
-@queues.command("require-known", cls=Command)
+@queues.command("require-known")
 def require_known(
     queue: Name,
     *,
     off: Annotated[
         bool, typer.Option("--off", help="Take starts of unknown workflows again.")
     ] = False,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Refuses starts of workflows that no worker has ever had.
 
@@ -347,80 +221,91 @@ def require_known(
     becomes known when a worker that has it registers, and so does a version of it. Children are not
     refused.
     """
-    from pgflow._db.calls import lane
-
-    _change(dsn, queue, lane.require_known(queue, required=not off), as_json=as_json)
-
-
-def _change(dsn: str | None, queue: str, call: Query[None], *, as_json: bool | None) -> None:
-    from pgflow._db.query import run
-
-    with opened(dsn) as connection:
-        _check_name(connection, queue)
-        run(connection, call)
-        _print(connection, queue, as_json=as_json, as_csv=False)
+    _check_name(db, queue)
+    db.client.require_known(queue, required=not off)
+    _print(db, queue, form)
 
 
-def _names(connection: psycopg.Connection[Any]) -> list[str]:
+@queues.command("history")
+def history(
+    queue: Annotated[
+        str | None, typer.Argument(help="Name of the queue; all without.", show_default=False)
+    ] = None,
+    *,
+    limit: Limit = 50,
+    form: Rows,
+    db: Db,
+) -> None:
+    """Shows who set, paused, resumed or purged queues.
+
+    The latest come first.
+    """
+    from pgflow.inspect import list_queue_changes
+
+    columns = [
+        ago("AGO", "changed_at", db.now()),
+        Column("QUEUE", "queue"),
+        Column("WHAT", "what"),
+        Column("RULES", lambda row: _in_words(row.said), takes_rest=True, most=200),
+        Column("BY", "changed_by"),
+        Column("WHY", "why"),
+    ]
+    print_rows(
+        form,
+        columns,
+        db.ask(list_queue_changes(queue, limit=limit or None)),
+        names=("changed_at", "queue", "what", "said", "why", "changed_by"),
+        empty="No queue was ever changed.",
+    )
+
+
+def _in_words(rules: Mapping[str, Any]) -> str:
+    def value(rule: Any) -> str:
+        if isinstance(rule, bool):
+            return "yes" if rule else "no"
+        if isinstance(rule, dict):
+            return ",".join(f"{key}:{number}" for key, number in rule.items())
+        return "none" if rule is None else f"{rule:g}" if isinstance(rule, float) else str(rule)
+
+    return " ".join(f"{name}={value(rule)}" for name, rule in rules.items())
+
+
+def _names(db: Database) -> list[str]:
     from pgflow.inspect import list_queue_names
 
-    return fetch(connection, list_queue_names())
+    return db.ask(list_queue_names())
 
 
-def _check_name(connection: psycopg.Connection[Any], queue: str) -> None:
-    names = _names(connection)
+def _check_name(db: Database, queue: str) -> None:
+    names = _names(db)
     if queue not in names:
         raise Mistake(f"queue {queue!r} does not exist: there are {', '.join(names) or 'none yet'}")
 
 
-def _print(
-    connection: psycopg.Connection[Any], queue: str | None, *, as_json: bool | None, as_csv: bool
-) -> None:
+def _print(db: Database, queue: str | None, form: Form) -> None:
+    from pgflow.inspect import QueueRow
     from pgflow.inspect import list_queues as queues_of
 
-    rows = [as_row(found) for found in fetch(connection, queues_of(queue))]
-    columns = queue_columns(database_now(connection))
-    print_rows(
-        choose_form(as_json=as_json, as_csv=as_csv),
-        columns,
-        rows,
-        names=_COLUMNS,
-        empty="There are no queues yet.",
-    )
-
-
-def _state(row: Mapping[str, Any], now: datetime) -> str:
-    is_paused, knows = row["paused_at"] is not None, row["refuses_unknown"]
-    return ", ".join(
-        [f"paused for {age(row['paused_at'], now)}"] * is_paused + ["known workflows only"] * knows
-    )
-
-
-def _others(rules: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: told for name, told in rules.items() if name != "concurrency"}
-
-
-def queue_columns(now: datetime) -> list[Column]:
-    """Columns of a table of queues."""
-
-    def number(name: str, style: str = "") -> Column:
-        def cell(row: Any) -> Text:
-            from rich.text import Text
-
-            return Text(f"{row[name]:,}", style=style if row[name] else "bright_black")
-
-        return Column(name.upper(), cell, right=True)
-
-    return [
-        Column("QUEUE", lambda row: plain(row["queue"])),
-        number("queued", "cyan"),
-        number("running", "yellow"),
-        number("waiting", "blue"),
-        number("paused", "magenta"),
-        number("stuck", "bold red"),
-        Column("OLDEST", lambda row: plain(age(row["oldest_queued_at"], now)), right=True),
-        number("workers"),
-        Column("LIMIT", lambda row: plain(row["max_running"] or ""), right=True),
-        Column("RULES", lambda row: plain(_said(_others(row["rules"]))), from_width=100),
-        Column("STATE", lambda row: plain(_state(row, now))),
+    now = db.now()
+    columns = [
+        Column("QUEUE", "queue"),
+        *map(counted, ("queued", "running", "waiting", "paused", "stuck")),
+        ago("OLDEST", "oldest_queued_at", now),
+        counted("workers"),
+        Column("LIMIT", "max_running", right=True),
+        Column("RULES", _other_rules, from_width=100),
+        Column("STATE", lambda row: _state(row, now)),
     ]
+    names = names_of(QueueRow)
+    print_rows(
+        form, columns, db.ask(queues_of(queue)), names=names, empty="There are no queues yet."
+    )
+
+
+def _other_rules(row: QueueRow) -> str:
+    return _in_words({name: rule for name, rule in row.rules.items() if name != "concurrency"})
+
+
+def _state(row: QueueRow, now: datetime) -> str:
+    states = [f"paused for {age(row.paused_at, now)}"] if row.paused_at is not None else []
+    return ", ".join([*states, *(["known workflows only"] if row.refuses_unknown else [])])

@@ -1,7 +1,7 @@
 """``pgflow sql``: questions to the database that cannot change it.
 
 They take the way of :mod:`pgflow.inspect.sheet`, as those of the console do: by the login of an
-auditor, and only over what is pgflow's. It says what is refused and why.
+auditor, and only over what is pgflow's. That module documents what is refused and why.
 """
 
 from __future__ import annotations
@@ -13,22 +13,11 @@ import typer
 
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.failures import TIME_LIMIT, Ended, Mistake
-from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
-    Column,
-    Limit,
-    choose_form,
-    note,
-    plain,
-    print_rows,
-    short_json,
-)
-from pgflow_cli.look.parsing import parse_duration, read_standard_input
+from pgflow_cli.look.options import Rows
+from pgflow_cli.look.output import Column, Form, Limit, note, print_rows, short_json
+from pgflow_cli.look.parsing import read_standard_input, seconds_option
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from pgflow.inspect.sheet import Sheet
 
 
@@ -43,9 +32,10 @@ def sql(
     ],
     *,
     limit: Limit = 1000,
-    timeout: Annotated[str, typer.Option(help="Give up after 90s, 10m...")] = "60s",
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
+    timeout: Annotated[
+        float, seconds_option("--timeout", "Give up after 90s, 10m...", shown="60s")
+    ] = 60.0,
+    form: Rows,
     dsn: Dsn = None,
 ) -> None:
     """Runs a read-only query against the database.
@@ -53,17 +43,13 @@ def sql(
     Query the views runs, steps, timeline, queues and workers. The query runs under a login that is
     only an auditor: that of --dsn, else PGFLOW_AUDITOR_DSN. The embedded server has one.
     """
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    text = _read(statement)
-    patience = parse_duration(timeout, "--timeout").total_seconds()
-    sheet = _ask(dsn, text, limit or None, patience)
-    print_rows(
-        form,
-        [_column(name, number) for number, name in enumerate(sheet.columns)],
-        _as_rows(sheet, tuples=form == "table"),
-        names=list(sheet.columns),
-        empty="no rows",
-    )
+    sheet = _ask(dsn, _read(statement), limit or None, timeout)
+    # Two columns may have one name, so the cells of a table are found by their position.
+    rows: list[dict[Any, Any]] = [dict(enumerate(row)) for row in sheet.rows]
+    if form is not Form.TABLE:
+        rows = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+    columns = [_column(name, number) for number, name in enumerate(sheet.columns)]
+    print_rows(form, columns, rows, names=list(sheet.columns), empty="no rows")
     if sheet.has_more:
         note(f"The first {limit} rows; there are more: --limit 0 gives all.")
 
@@ -102,17 +88,9 @@ def _ask(dsn: str | None, text: str, limit: int | None, seconds: float) -> Sheet
         raise Ended(TIME_LIMIT) from error
 
 
-def _as_rows(sheet: Sheet, *, tuples: bool) -> list[dict[Any, Any]]:
-    """Rows by name; for a table by position, since two columns may have one name."""
-    return [
-        dict(enumerate(row)) if tuples else dict(zip(sheet.columns, row, strict=True))
-        for row in sheet.rows
-    ]
-
-
 def _column(name: str, number: int) -> Column:
-    def cell(row: Any) -> Text:
+    def cell(row: Any) -> Any:
         value = row[number]
-        return short_json(value) if isinstance(value, (dict, list)) else plain(value)
+        return short_json(value) if isinstance(value, (dict, list)) else value
 
     return Column(name, cell, most=100)

@@ -7,74 +7,56 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, fetch, find_dsn, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump, many, note
-from pgflow_cli.look.selection import (
-    Filters,
-    KeyPattern,
-    Labels,
-    Since,
-    Statuses,
-    Until,
-    WorkflowNames,
-)
+from pgflow_cli.look.options import Answer, Chosen, Db
+from pgflow_cli.look.output import Form, console, dump, many, note
+from pgflow_cli.look.selection import Filters
+from pgflow_cli.look.targets import load_app
+from pgflow_cli.ops.transfer import choose_chains
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import psycopg
-
-    from pgflow._db.calls.replay import RecordedRun
-    from pgflow._worker.options import Definitions
     from pgflow.replay.histories import Replayed, Verdict
-
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE[:APP]", help="The code: a module or a file.", show_default=False
-    ),
-]
-FromFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--from-files",
-        "-f",
-        metavar="FILE_OR_DIR",
-        help="Exported runs instead of a database; may be given again.",
-    ),
-]
-Sample = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="So many runs of each workflow, the open ones first, then the newest.",
-        show_default=False,
-    ),
-]
 
 MAX_ANNOTATIONS = 10
 """GitHub shows no more of a kind for one step."""
 
 
 def replay(
-    target: Target,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE[:APP]", help="The code: a module or a file.", show_default=False
+        ),
+    ],
     *,
-    from_files: FromFiles = None,
-    sample: Sample = None,
-    status: Statuses = None,
-    workflow: WorkflowNames = None,
-    label: Labels = None,
-    key: KeyPattern = None,
-    since: Since = None,
-    until: Until = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    from_files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from-files",
+            "-f",
+            metavar="FILE_OR_DIR",
+            help="Exported runs instead of a database; may be given again.",
+        ),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="So many runs of each workflow, the open ones first, then the newest.",
+            show_default=False,
+        ),
+    ] = None,
+    filters: Chosen,
+    form: Answer,
+    db: Db,
 ) -> None:
     """Replays recorded runs against the current code.
 
@@ -82,16 +64,12 @@ def replay(
     sides and the source lines, and the exit code is 1. No step runs, and nothing is written. With
     --json a line for each run.
     """
-    from pgflow_cli.look.targets import load_app
-
-    filters = Filters(status, workflow, None, label, key, since, until)
-    if from_files and (sample or filters or dsn):
+    if from_files and (sample or filters or db.given):
         raise Mistake(
             "--from-files replays all runs in the files: "
             "leave out options that choose runs of a database"
         )
-    definitions = load_app(target, dsn if not from_files else None).definitions
-    form = choose_form(as_json=as_json)
+    definitions = load_app(target, db.given).definitions
     if from_files:
         replayed = _replay(_from_files(from_files), definitions, form)
         if not replayed.repeated + replayed.diverged + replayed.redacted:
@@ -100,17 +78,14 @@ def replay(
                 f"nothing was replayed: the files hold {held}, none of a workflow of {target}"
             )
     else:
-        with opened(find_dsn(dsn)) as connection:
-            replayed = _replay(
-                _from_database(connection, definitions, filters, sample), definitions, form
-            )
+        replayed = _replay(_from_database(db, definitions, filters, sample), definitions, form)
     if form is not Form.JSON:
         _sum_up(replayed)
     if replayed.diverged:
         raise Ended(FAILED)
 
 
-def _from_files(paths: list[Path]) -> Iterator[RecordedRun]:
+def _from_files(paths: list[Path]) -> Iterator[Any]:
     from pgflow.replay.histories import read_files
 
     try:
@@ -120,55 +95,36 @@ def _from_files(paths: list[Path]) -> Iterator[RecordedRun]:
 
 
 def _from_database(
-    connection: psycopg.Connection[Any],
-    definitions: Definitions,
-    filters: Filters,
-    sample: int | None,
-) -> Iterator[RecordedRun]:
+    db: Database, definitions: Any, filters: Filters, sample: int | None
+) -> Iterator[Any]:
     from pgflow.inspect import sample_chains
     from pgflow.replay.histories import read_database
-    from pgflow_cli.ops.transfer import choose_chains
 
-    names = [
-        name for name in definitions.workflows if not filters.workflow or name in filters.workflow
-    ]
-    connection.read_only = True
+    wanted = filters.workflow or definitions.workflows
+    names = [name for name in definitions.workflows if name in wanted]
+    db.connection.read_only = True
     if sample is not None:
-        of_each = Filters(
-            filters.status, None, None, filters.label, filters.key, filters.since, filters.until
-        ).chosen()
-        yield from read_database(
-            connection, fetch(connection, sample_chains(names, of_each, sample))
-        )
+        of_each = replace(filters, workflow=None).chosen()
+        yield from read_database(db.connection, db.ask(sample_chains(names, of_each, sample)))
         return
-    with connection.transaction():
-        chosen = Filters(
-            filters.status,
-            names or [""],
-            None,
-            filters.label,
-            filters.key,
-            filters.since,
-            filters.until,
-        )
-        yield from read_database(connection, choose_chains(connection, chosen))
+    with db.connection.transaction():
+        chosen = choose_chains(db, replace(filters, workflow=names or [""]))
+        yield from read_database(db.connection, chosen)
 
 
-def _replay(histories: Iterator[RecordedRun], definitions: Definitions, form: Form) -> Replayed:
+def _replay(histories: Iterator[Any], definitions: Any, form: Form) -> Replayed:
     from pgflow.replay.histories import Replayed, replay_histories
 
     replayed = Replayed()
+    is_on_github = os.environ.get("GITHUB_ACTIONS") == "true"
     for verdict in replay_histories(histories, definitions):
         replayed.count(verdict)
         if form is Form.JSON:
             typer.echo(dump(_as_row(verdict)))
         elif verdict.divergence is not None:
             _show(verdict)
-        if (
-            verdict.divergence is not None
-            and os.environ.get("GITHUB_ACTIONS") == "true"
-            and replayed.diverged <= MAX_ANNOTATIONS
-        ):
+        is_annotated = is_on_github and replayed.diverged <= MAX_ANNOTATIONS
+        if verdict.divergence is not None and is_annotated:
             print(annotation(verdict), file=sys.stderr, flush=True)
     return replayed
 
@@ -180,17 +136,19 @@ def _as_row(verdict: Verdict) -> dict[str, Any]:
         "workflow": verdict.workflow,
         "generation": verdict.generation,
         "units": verdict.units,
-        "verdict": "unknown workflow"
-        if not verdict.is_known
-        else "redacted"
-        if verdict.is_redacted
-        else "repeats"
-        if found is None
-        else "diverges",
+        "verdict": _word(verdict),
         "message": None if found is None else found.message,
         "diff": [] if found is None else found.diff,
         "where": [] if found is None else found.where,
     }
+
+
+def _word(verdict: Verdict) -> str:
+    if not verdict.is_known:
+        return "unknown workflow"
+    if verdict.is_redacted:
+        return "redacted"
+    return "repeats" if verdict.divergence is None else "diverges"
 
 
 def _show(verdict: Verdict) -> None:

@@ -10,7 +10,8 @@ import typer
 
 from pgflow_cli.look.database import Dsn, connect, find_dsn, name_of
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import AsJson, Form, choose_form, many, note, plain, print_one
+from pgflow_cli.look.options import Answer
+from pgflow_cli.look.output import Form, many, note, print_one
 from pgflow_cli.look.parsing import seconds_option
 
 STARTER = "starter.py.txt"
@@ -26,10 +27,9 @@ def migrate(
         float,
         seconds_option("--lock-timeout", "How long to wait for what others hold.", shown="1m"),
     ] = 60.0,
-    as_json: AsJson = None,
+    form: Answer,
 ) -> None:
     """Installs the schema, or brings it up to date."""
-    form = choose_form(as_json=as_json)
     with connect(find_dsn(dsn, migrate=False)) as connection:
         if sql:
             from pgflow.schema import migration_sql
@@ -37,25 +37,22 @@ def migrate(
             typer.echo(migration_sql(connection))
             return
         report = _migrate(connection, lock_timeout)
-        slow = [] if report["up_to_date"] else _say_of_compiling(connection)
-    print_one(form, report, lambda: plain(_say_migrated(report)))
-    if report["advice"] and form is Form.TABLE:
-        note("A database administrator should run:\n  " + "\n  ".join(report["advice"]))
-    for line in slow if form is Form.TABLE else ():
-        note(line)
+        notes = [] if report["up_to_date"] else _warn_of_compiling(connection)
+    print_one(form, report, _in_words(report))
+    if form is Form.TABLE:
+        if report["advice"]:
+            note("A database administrator should run:\n  " + "\n  ".join(report["advice"]))
+        for line in notes:
+            note(line)
 
 
-def _say_of_compiling(connection: Any) -> list[str]:
+def _warn_of_compiling(connection: Any) -> list[str]:
     """Return a warning for users of psql if the server compiles queries (jit)."""
-    from pgflow_cli.ops.checks.finding import Patient
+    from pgflow_cli.ops.checks.finding import Patient, findings_of
     from pgflow_cli.ops.checks.server import check_compiling
 
-    patient = Patient("", connection)
-    return [
-        f"{finding.found}. Remedy: {finding.do}"
-        for finding in check_compiling(patient)
-        if finding.level != "ok"
-    ]
+    found = findings_of(check_compiling, Patient("", connection))
+    return [f"{one.found}. Remedy: {one.do}" for one in found if one.level != "ok"]
 
 
 def _migrate(connection: Any, lock_timeout: float = 60.0) -> dict[str, Any]:
@@ -72,14 +69,12 @@ def _migrate(connection: Any, lock_timeout: float = 60.0) -> dict[str, Any]:
     }
 
 
-def _say_migrated(report: dict[str, Any]) -> str:
+def _in_words(report: dict[str, Any]) -> str:
     if report["up_to_date"]:
         return f"pgflow is up to date in {report['database']}"
-    migrations, sources = (
-        many(len(report["migrations"]), "migration"),
-        many(len(report["sources"]), "file"),
-    )
-    return f"Applied {migrations} and {sources} of functions and views to {report['database']}"
+    migrations = many(len(report["migrations"]), "migration")
+    files = many(len(report["sources"]), "file")
+    return f"Applied {migrations} and {files} of functions and views to {report['database']}"
 
 
 def init(
@@ -90,11 +85,10 @@ def init(
     no_migrate: Annotated[
         bool, typer.Option("--no-migrate", help="Do not touch a database.")
     ] = False,
-    as_json: AsJson = None,
+    form: Answer,
     dsn: Dsn = None,
 ) -> None:
     """Sets up a project: installs the schema, writes flows.py."""
-    form = choose_form(as_json=as_json)
     target = folder / "flows.py"
     if target.exists():
         raise Mistake(
@@ -102,23 +96,18 @@ def init(
             "`pgflow migrate` brings the database up to date"
         )
     report: dict[str, Any] = {"file": str(target), "migrated": None}
+    words = f"Wrote {target}."
     if not no_migrate:
         with connect(find_dsn(dsn, migrate=False)) as connection:
             report["migrated"] = _migrate(connection)
+        words += f" {_in_words(report['migrated']).capitalize()}."
     try:
         folder.mkdir(parents=True, exist_ok=True)
         target.write_text(resources.files(__package__).joinpath(STARTER).read_text())
     except OSError as error:
         raise Mistake(f"{target} cannot be written: {error}") from error
-    print_one(form, report, lambda: plain(_say_begun(report)))
+    print_one(form, report, words)
     if form is Form.TABLE:
         where = "" if folder == Path() else f"cd {folder}\n  "
         note(f"\nNow:\n  {where}pgflow run flows.py:greet name=Ada     # runs it here")
         note("  pgflow workers flows.py               # works on runs that others start")
-
-
-def _say_begun(report: dict[str, Any]) -> str:
-    migrated = report["migrated"]
-    return f"Wrote {report['file']}." + (
-        f" {_say_migrated(migrated).capitalize()}." if migrated else ""
-    )

@@ -8,19 +8,19 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.failures import FAILED, Mistake
+from pgflow_cli.ops.options import Endpoints
 from pgflow_cli.ops.probes import Probes, answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgflow._worker.options import WorkerOptions
-    from pgflow._worker.worker import Worker
     from pgflow.app import AsyncApp
+    from pgflow.meter import Meter
 
 Beside = Callable[[], AbstractAsyncContextManager[None]]
 """Maker of a context that is open while a worker works."""
@@ -79,57 +79,54 @@ class Stop:
 
 def serve(
     app: AsyncApp,
-    options: WorkerOptions,
+    settings: Mapping[str, Any],
     stop: Stop,
-    metrics_at: tuple[str, int] | None = None,
+    endpoints: Endpoints = Endpoints(),  # noqa: B008 - it is immutable
     beside: Beside = nullcontext,
-    *,
-    probes_at: tuple[str, int] | None = None,
 ) -> int:
-    """Work until a signal asks to stop; return the exit code.
+    """Work until a signal asks to stop, and return the exit code: 1 once a part of the worker has
+    failed, so that a supervisor restarts the process.
 
     Args:
         app: The app.
-        options: Options of the worker.
+        settings: Options of the worker, as `AsyncApp.worker` takes them.
         stop: Receives the signal.
-        metrics_at: Host and port of an endpoint with figures.
+        endpoints: Endpoints with figures and for probes.
         beside: Maker of a context that is open while the worker works, as the app is.
-        probes_at: Host and port of an endpoint for probes.
 
     Raises:
         Mistake: The address cannot serve metrics or probes, or a package for that is missing.
     """
-    return asyncio.run(_serve(app, options, stop, (metrics_at, probes_at), beside))
+    return asyncio.run(_serve(app, settings, stop, endpoints, beside))
 
 
 async def _serve(
-    app: AsyncApp,
-    options: WorkerOptions,
-    stop: Stop,
-    addresses: tuple[tuple[str, int] | None, tuple[str, int] | None],
-    beside: Beside,
+    app: AsyncApp, settings: Mapping[str, Any], stop: Stop, endpoints: Endpoints, beside: Beside
 ) -> int:
+    from pgflow.errors import WorkerFailed
+
     asked = stop.event()
-    metrics_at, probes_at = addresses
-    probes = Probes(options.rhythm.dead_after / 2, asked)
+    probes = Probes(settings["dead_after"] / 2, asked)
     # Probes are answered before the worker has begun and until it has handed its runs back.
-    async with answering(probes, probes_at), app:
-        with _metrics(app, options, metrics_at):
-            async with app._work(options) as worker, beside():
-                probes.worker = worker
-                logging.getLogger("pgflow").info(
-                    "worker %s serves %s", worker.worker_id, ", ".join(options.queues)
-                )
-                return await _until_asked(asked, worker)
+    async with answering(probes, endpoints.probes), app:
+        with _metrics(app, endpoints.metrics) as meter:
+            try:
+                async with app.worker(meter=meter, **settings) as worker, beside():
+                    probes.worker = worker
+                    logging.getLogger("pgflow").info(
+                        "worker %s serves %s", worker.worker_id, ", ".join(worker.options.queues)
+                    )
+                    await asked.wait()
+            except WorkerFailed:
+                return FAILED
+    return 0
 
 
 @contextmanager
-def _metrics(
-    app: AsyncApp, options: WorkerOptions, address: tuple[str, int] | None
-) -> Iterator[None]:
-    """Serves the figures of the worker with these options, if an address is given."""
+def _metrics(app: AsyncApp, address: tuple[str, int] | None) -> Iterator[Meter | None]:
+    """Serve the figures of a worker with the meter that is yielded, if an address is given."""
     if address is None:
-        yield
+        yield None
         return
     try:
         from pgflow import prometheus
@@ -138,26 +135,15 @@ def _metrics(
     from pgflow.meter import Meter
 
     host, port = address
-    options.meter = Meter()
+    meter = Meter()
     try:
-        server = prometheus.serve(options.meter, app.dsn, port=port, host=host)
+        server = prometheus.serve(meter, app.dsn, port=port, host=host)
     except (OSError, UnicodeError) as error:  # the latter: no name of a host
         raise Mistake(
             f"no metrics at {host}:{port}: {getattr(error, 'strerror', None) or error}"
         ) from None
     logging.getLogger("pgflow").info("metrics at %s", server.url)
     try:
-        yield
+        yield meter
     finally:
         server.close()
-
-
-async def _until_asked(asked: asyncio.Event, worker: Worker) -> int:
-    """Return 0 once a signal asks to stop, or 1 once a part of the worker has died, so that a
-    supervisor restarts the process.
-    """
-    waits = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(worker.failed.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    return 1 if worker.failed.is_set() else 0

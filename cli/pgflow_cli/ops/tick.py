@@ -4,40 +4,79 @@ and ends when there is nothing left to do.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgflow_cli.look import github
-from pgflow_cli.look.database import (
-    Dsn,
-    as_row,
-    connect,
-    database_now,
-    fetch,
-    find_dsn,
-)
-from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Mistake
-from pgflow_cli.look.output import (
-    AsJson,
-    LogFormat,
-    LogLevel,
-    choose_form,
-    duration,
-    note,
-    plain,
-    print_one,
-    when,
-)
-from pgflow_cli.look.parsing import DeadAfter, parse_amounts, parse_duration
+from pgflow_cli.look.database import Database, Dsn, find_dsn
+from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT
+from pgflow_cli.look.options import Answer, Made
+from pgflow_cli.look.output import as_object, duration, many, note, print_one, when
+from pgflow_cli.look.parsing import DeadAfter, parse_amounts, seconds_option
+from pgflow_cli.ops.options import QueueNames, QuietLogs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-    from decimal import Decimal
+    from pgflow.inspect import RunRow
+    from pgflow_cli.ops.drain import Drained
 
-    from pgflow_cli.ops.drain import Drained, Limits
+
+def _limits(
+    *,
+    max_runtime: Annotated[
+        float,
+        seconds_option(
+            "--max-runtime",
+            "End by then, the grace included: 90s, 10m. Keep it below the job's own limit.",
+            shown="1h",
+            least=0.001,
+        ),
+    ] = 3600.0,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="UNIT=AMOUNT: take no more runs once those taken have spent this much.",
+            show_default=False,
+        ),
+    ] = None,
+    grace: Annotated[
+        float, seconds_option("--grace", "How long running steps may go on at the end.", shown="8s")
+    ] = 8.0,
+    linger: Annotated[
+        float, seconds_option("--linger", "Also wait for timers that are due so soon.", shown="0s")
+    ] = 0.0,
+) -> dict[str, Any]:
+    """Return the limits of a drain but for its begin."""
+    grace_seconds = min(grace, max_runtime / 2)
+    return {
+        "runtime": max_runtime,
+        "grace": grace_seconds,
+        "linger": linger,
+        "budget": parse_amounts(budget),
+    }
+
+
+def _settings(
+    *,
+    max_runs: Annotated[
+        int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once.")] = 50,
+    queue: QueueNames = None,
+    dead_after: DeadAfter = 10.0,
+) -> dict[str, Any]:
+    """Return options of the worker, as `AsyncApp.worker` takes them."""
+    from pgflow.app import Tally
+
+    return {
+        "queues": sorted(set(queue or ())),
+        "concurrency": concurrency,
+        "poll_seconds": 0.5,
+        "dead_after": dead_after,
+        "tally": Tally(max_runs),
+    }
 
 
 def tick(
@@ -48,43 +87,16 @@ def tick(
         ),
     ],
     *,
-    max_runtime: Annotated[
-        str,
-        typer.Option(
-            help="End by then, the grace included: 90s, 10m. Keep it below the job's own limit."
-        ),
-    ] = "1h",
-    max_runs: Annotated[
-        int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)
-    ] = None,
-    budget: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="UNIT=AMOUNT: take no more runs once those taken have spent this much.",
-            show_default=False,
-        ),
-    ] = None,
-    grace: Annotated[
-        str, typer.Option(help="How long running steps may go on at the end: 8s.")
-    ] = "8s",
-    linger: Annotated[str, typer.Option(help="Also wait for timers that are due so soon.")] = "0s",
+    limited: Annotated[dict[str, Any], Made(_limits)],
+    given: Annotated[dict[str, Any], Made(_settings)],
     exclusive: Annotated[
         bool,
         typer.Option(
             "--exclusive", help="Do nothing if another exclusive tick of these queues is at work."
         ),
     ] = False,
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once.")] = 50,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue", "-q", help="Queue to drain; may be given again. Else those of the workflows."
-        ),
-    ] = None,
-    dead_after: DeadAfter = 10.0,
-    log_level: LogLevel = "warning",
-    log_format: LogFormat = "text",
-    as_json: AsJson = None,
+    logs: QuietLogs,
+    form: Answer,
     dsn: Dsn = None,
 ) -> None:
     """Drains queues once, for cron: ends when nothing is ready.
@@ -93,80 +105,41 @@ def tick(
     and ends with a summary and the time of the next timer or slot. SIGTERM hands back what is not
     done. In GitHub Actions it also annotates the run.
     """
-    from pgflow._worker.heartbeat import Rhythm
-    from pgflow._worker.options import Tally, WorkerOptions
-    from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.look.targets import load_app
-    from pgflow_cli.ops.drain import drain_once
+    from pgflow_cli.ops.drain import Limits, drain_once
     from pgflow_cli.ops.serving import Stop, leave, spare_what_is_loaded
 
-    form = choose_form(as_json=as_json)
-    set_up_logging(log_level, log_format)
-    amounts = parse_amounts(budget)
+    logs.set_up()
     stop = Stop()
     found = find_dsn(dsn)
-    limits = _limits(max_runtime, grace, linger, amounts, _now(found))
+    with Database(found) as db:
+        limits = Limits(**limited, began_at=db.now())
     app = load_app(target, found, without_session=True)
     spare_what_is_loaded()
-    options = WorkerOptions(
-        queues=sorted(set(queue)) if queue else app.queues,
-        concurrency=concurrency,
-        poll_seconds=0.5,
-        grace_seconds=limits.grace,
-        rhythm=Rhythm.within(dead_after),
-        listen=False,
-        tally=Tally(max_runs),
-    )
-    with _alone(found, options.queues) if exclusive else _anyway() as is_alone:
+    queues = given["queues"] or app.queues
+    settings = {**given, "queues": queues, "grace_seconds": limits.grace}
+    with _alone(found, queues) if exclusive else nullcontext(True) as is_alone:
         if not is_alone:
             note("Another exclusive tick of these queues is at work: nothing was done.")
             return
-        drained = drain_once(app, options, limits, stop)
-    rows = _outcomes(
-        found, options.queues, list(app.definitions.workflows), drained.taken, limits.began_at
-    )
-    summary = _sum_up(drained, rows)
-    print_one(form, summary, lambda: plain(_say(summary)))
-    github.report(summary, [row for row in rows if row["status"] in ("failed", "stuck")])
+        drained = drain_once(app, settings, limits, stop)
+    with Database(found) as db:
+        runs = _outcomes(db, queues, list(app.definitions.workflows), drained, limits.began_at)
+    summary = _sum_up(drained, runs)
+    print_one(form, summary, _in_words(summary))
+    failed = [run for run in runs if run.status in ("failed", "stuck")]
+    github.report(summary, [as_object(run, _OUTCOME) for run in failed])
     leave(summary["exit_code"])
 
 
-def _limits(
-    max_runtime: str, grace: str, linger: str, budget: Mapping[str, Decimal], began_at: datetime
-) -> Limits:
-    from pgflow_cli.ops.drain import Limits
-
-    runtime = parse_duration(max_runtime, "--max-runtime").total_seconds()
-    if runtime <= 0:
-        raise Mistake("--max-runtime must be greater than zero")
-    return Limits(
-        runtime,
-        min(parse_duration(grace, "--grace").total_seconds(), runtime / 2),
-        parse_duration(linger, "--linger").total_seconds(),
-        budget,
-        began_at,
-    )
-
-
-# ---------------------------------------------------------------- being alone
-
-
 @contextmanager
-def _anyway() -> Iterator[bool]:
-    yield True
-
-
-@contextmanager
-def _alone(dsn: str, queues: Any) -> Iterator[bool]:
+def _alone(dsn: str, queues: Sequence[str]) -> Iterator[bool]:
     """Take the lock of ticks; yield False if another tick has it. It is a transaction's, since a
     pooler lends sessions; it keeps no snapshot.
     """
-    from pgflow._db.calls.worker import begin_tick
-    from pgflow._db.query import run
-
-    with connect(dsn) as connection, connection.transaction(force_rollback=True):
-        connection.execute("set local idle_in_transaction_session_timeout = 0")
-        yield run(connection, begin_tick(" ".join(queues)))
+    with Database(dsn) as db, db.connection.transaction(force_rollback=True):
+        db.connection.execute("set local idle_in_transaction_session_timeout = 0")
+        yield db.client.begin_tick(queues)
 
 
 # ---------------------------------------------------------------- its outcome
@@ -176,33 +149,24 @@ _COUNTED = ("completed", "failed", "cancelled", "waiting", "queued", "running", 
 _OUTCOME = ("key", "status", "workflow", "why")
 
 
-def _now(dsn: str) -> datetime:
-    with connect(dsn) as connection:
-        return database_now(connection)
-
-
 def _outcomes(
-    dsn: str, queues: Sequence[str], workflows: list[str], taken: set[int], began_at: datetime
-) -> list[dict[str, Any]]:
+    db: Database, queues: Sequence[str], workflows: list[str], drained: Drained, began_at: Any
+) -> list[RunRow]:
     """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with
     their status.
     """
     from pgflow.inspect import list_outcomes
 
-    with connect(dsn) as connection:
-        runs = fetch(
-            connection,
-            list_outcomes(sorted(taken), stuck_since=began_at, queues=queues, workflows=workflows),
-        )
-        return [as_row(run, _OUTCOME) for run in runs]
+    taken = sorted(drained.taken)
+    return db.ask(list_outcomes(taken, stuck_since=began_at, queues=queues, workflows=workflows))
 
 
-def _sum_up(drained: Drained, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _sum_up(drained: Drained, runs: list[RunRow]) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "outcome": drained.outcome,
         "seconds": round(drained.seconds, 3),
         "taken": len(drained.taken),
-        **{status: sum(row["status"] == status for row in rows) for status in _COUNTED},
+        **{status: sum(run.status == status for run in runs) for status in _COUNTED},
         "work_left": drained.work_left,
         "next_wake_at": drained.next_wake_at,
     }
@@ -215,18 +179,13 @@ def _exit_code(summary: dict[str, Any]) -> int:
         return NEEDS_A_PERSON
     if summary["failed"] or summary["outcome"] == "broken":
         return FAILED
-    return (
-        TIME_LIMIT
-        if summary["work_left"] and summary["outcome"] in ("out of time", "full")
-        else DONE
-    )
+    ended_early = summary["outcome"] in ("out of time", "full")
+    return TIME_LIMIT if summary["work_left"] and ended_early else DONE
 
 
-def _say(summary: dict[str, Any]) -> str:
+def _in_words(summary: dict[str, Any]) -> str:
     counts = ", ".join(f"{summary[status]} {status}" for status in _COUNTED if summary[status])
-    taken = f"{summary['taken']} run{'' if summary['taken'] == 1 else 's'} taken" + (
-        f" ({counts})" if counts else ""
-    )
+    taken = f"{many(summary['taken'], 'run')} taken" + (f" ({counts})" if counts else "")
     left = " There is work left." if summary["work_left"] else ""
     ended = f"{summary['outcome'].capitalize()} after {duration(summary['seconds'])}"
     return f"{ended}: {taken}.{left} Next wake-up: {when(summary['next_wake_at']) or 'none'}."

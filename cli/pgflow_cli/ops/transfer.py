@@ -5,72 +5,41 @@ into another.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, fetch, opened
+from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import AsJson, Form, choose_form, dump, many, note, shown
-from pgflow_cli.look.selection import (
-    Filters,
-    KeyPattern,
-    Labels,
-    Queues,
-    Since,
-    Statuses,
-    Until,
-    WorkflowNames,
-    find_run,
-)
-from pgflow_cli.runs.orders import Keys
+from pgflow_cli.look.options import Answer, Chosen, Db, Keys
+from pgflow_cli.look.output import as_object, dump, many, note, print_one, shown
+from pgflow_cli.look.selection import Filters, find_run
+from pgflow_cli.ops.options import OutputFile, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pgflow.inspect import RunRow
 
-    import psycopg
-
-Everything = Annotated[bool, typer.Option("--all", help="Every run.")]
-Children = Annotated[
-    bool, typer.Option("--children", help="The runs that they started too, and so on.")
-]
-Decisions = Annotated[
-    bool,
-    typer.Option("--decisions", help="Their decisions instead, each with what became of it."),
-]
 AT_ONCE = 100
 """Runs of a page, and decisions of a page: an export of decisions holds no more."""
-
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", help="Write to this file instead of standard output.", show_default=False
-    ),
-]
-File = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE", help="Histories, one a line, or - for standard input.", show_default=False
-    ),
-]
 
 
 def export(
     keys: Keys = None,
     *,
-    status: Statuses = None,
-    workflow: WorkflowNames = None,
-    queue: Queues = None,
-    label: Labels = None,
-    key: KeyPattern = None,
-    since: Since = None,
-    until: Until = None,
-    everything: Everything = False,
-    children: Children = False,
-    decisions: Decisions = False,
-    output: Output = None,
-    dsn: Dsn = None,
+    filters: Chosen,
+    everything: Annotated[bool, typer.Option("--all", help="Every run.")] = False,
+    children: Annotated[
+        bool, typer.Option("--children", help="The runs that they started too, and so on.")
+    ] = False,
+    decisions: Annotated[
+        bool,
+        typer.Option("--decisions", help="Their decisions instead, each with what became of it."),
+    ] = False,
+    output: OutputFile = None,
+    db: Db,
 ) -> None:
     """Writes runs with their journals as JSON Lines.
 
@@ -81,134 +50,118 @@ def export(
     With --decisions each line is a decision with its reasons and cost, the acts that rest on it,
     the answers that people gave at gates, and how its run ended: for evaluations.
     """
-    filters = Filters(status, workflow, queue, label, key, since, until)
     if bool(keys) + bool(filters) + everything != 1:
         raise Mistake("which runs? Pass keys, or options that choose, or --all")
     if decisions and children:
         raise Mistake("--decisions takes no --children: choose those runs by options or keys")
     if output is None and sys.stdout.isatty():
         raise Mistake("this would fill the terminal: pass --output FILE, or send it on with > or |")
-    with opened(dsn) as connection:
+    named = [find_run(db, key) for key in dict.fromkeys(keys or ())]
+    with _at_one_moment(db), _opened(output) as out:
         if decisions:
-            lines = _export_decisions(connection, keys or [], filters, output)
-            note(f"{many(lines, 'decision')} exported")
-            return
-        runs, lines = _export(connection, keys or [], filters, output, children=children)
-    note(f"{many(runs, 'run')} exported, {many(lines, 'line')}")
+            pages = _batched(named) if keys else _pages(db, filters)
+            lines = sum(_write_decisions(db, [run.run_id for run in page], out) for page in pages)
+            summary = f"{many(lines, 'decision')} exported"
+        else:
+            chosen = iter([run.chain_id for run in named]) if keys else choose_chains(db, filters)
+            runs, lines = _export(db, chosen, out, children=children)
+            summary = f"{many(runs, 'run')} exported, {many(lines, 'line')}"
+    note(summary)
+
+
+def _opened(output: Path | None) -> AbstractContextManager[IO[str]]:
+    return nullcontext(sys.stdout) if output is None else open_file(output, "w")
+
+
+@contextmanager
+def _at_one_moment(db: Database) -> Iterator[None]:
+    """Read all as of one moment, and write nothing."""
+    from psycopg import IsolationLevel
+
+    db.connection.isolation_level, db.connection.read_only = IsolationLevel.REPEATABLE_READ, True
+    with db.connection.transaction():
+        yield
 
 
 def _export(
-    connection: psycopg.Connection[Any],
-    keys: list[str],
-    filters: Filters,
-    output: Path | None,
-    *,
-    children: bool,
+    db: Database, chosen: Iterator[int], out: IO[str], *, children: bool
 ) -> tuple[int, int]:
-    """Export all runs as of one moment; return the numbers of runs and lines."""
-    from psycopg import IsolationLevel
-
+    """Export chains; return the numbers of runs and lines."""
     from pgflow.inspect import list_child_chains
     from pgflow.replay.histories import export_chain
 
-    named = [find_run(connection, key).chain_id for key in keys]
-    connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
     done: set[int] = set()
     lines = 0
-    with connection.transaction():
-        chosen = iter(named) if keys else choose_chains(connection, filters)
-        with _opened(output) as out:
-            for chain in chosen:
-                pending = [chain]
-                while pending:
-                    chain_id = pending.pop(0)
-                    if chain_id in done:
-                        continue
-                    done.add(chain_id)
-                    written = export_chain(connection, chain_id, out)
-                    lines += len(written)
-                    if children:
-                        pending += fetch(connection, list_child_chains(written))
+    for chain in chosen:
+        pending = [chain]
+        while pending:
+            chain_id = pending.pop(0)
+            if chain_id in done:
+                continue
+            done.add(chain_id)
+            written = export_chain(db.connection, chain_id, out)
+            lines += len(written)
+            if children:
+                pending += db.ask(list_child_chains(written))
     return len(done), lines
 
 
-def _export_decisions(
-    connection: psycopg.Connection[Any], keys: list[str], filters: Filters, output: Path | None
-) -> int:
-    """Export all decisions as of one moment, holding one page of runs and one of decisions; return
-    their number.
-    """
-    from psycopg import IsolationLevel
-
-    named = list(dict.fromkeys(find_run(connection, key).run_id for key in keys))
-    connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
-    lines = 0
-    with connection.transaction(), _opened(output) as out:
-        for run_ids in _batched(named) if keys else _choose_runs(connection, filters):
-            for decided in _decided(connection, run_ids):
-                out.write(dump(decided) + "\n")
-                lines += 1
-    return lines
+def _batched(runs: list[RunRow]) -> Iterator[list[RunRow]]:
+    for first in range(0, len(runs), AT_ONCE):
+        yield runs[first : first + AT_ONCE]
 
 
-def _batched(run_ids: list[int]) -> Iterator[list[int]]:
-    for first in range(0, len(run_ids), AT_ONCE):
-        yield run_ids[first : first + AT_ONCE]
-
-
-def _choose_runs(connection: psycopg.Connection[Any], filters: Filters) -> Iterator[list[int]]:
-    """Numbers of the runs that are meant, page by page, the oldest first."""
+def _pages(db: Database, filters: Filters) -> Iterator[list[RunRow]]:
+    """Yield the runs that are meant, page by page, the oldest first."""
     from pgflow.inspect import list_runs
 
     place = None
     while True:
-        page = fetch(
-            connection,
-            list_runs(filters.chosen(), after=place, limit=AT_ONCE, oldest_first=True),
-        )
-        yield [run.run_id for run in page]
+        question = list_runs(filters.chosen(), after=place, limit=AT_ONCE, oldest_first=True)
+        page = db.ask(question)
+        yield page.items
         if (place := page.next) is None:
             return
 
 
-def _decided(connection: psycopg.Connection[Any], run_ids: list[int]) -> Iterator[dict[str, Any]]:
-    """Yield the decisions of these runs, with a word in place of each part that a codec has
-    encoded.
+def _write_decisions(db: Database, run_ids: list[int], out: IO[str]) -> int:
+    """Write the decisions of these runs, with a word in place of each part that a codec has
+    encoded; return their number.
     """
     from pgflow.inspect import list_decided, readable
 
-    place = None
+    place, lines = None, 0
     while True:
-        page = fetch(connection, list_decided(run_ids, after=place, limit=AT_ONCE))
+        page = db.ask(list_decided(run_ids, after=place, limit=AT_ONCE))
         for decided in page:
-            yield readable(as_row(decided))
+            out.write(dump(readable(as_object(decided))) + "\n")
+            lines += 1
         if (place := page.next) is None:
-            return
+            return lines
 
 
-def _opened(output: Path | None) -> Any:
-    from contextlib import nullcontext
-
-    if output is None:
-        return nullcontext(sys.stdout)
-    try:
-        return output.open("w", encoding="utf-8")
-    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
-        raise Mistake(
-            f"{shown(str(output))} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from error
-
-
-def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iterator[int]:
+def choose_chains(db: Database, filters: Filters) -> Iterator[int]:
     """Yield the chains of the chosen runs, in the order of their starts; a transaction must be
     open.
     """
     from pgflow.inspect import list_chains, stream
 
-    return stream(connection, list_chains(filters.chosen()))
+    return stream(db.connection, list_chains(filters.chosen()))
 
 
-def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
+def import_runs(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Histories, one a line, or - for standard input.",
+            show_default=False,
+        ),
+    ],
+    *,
+    form: Answer,
+    db: Db,
+) -> None:
     """Imports exported runs as read-only history.
 
     It imports all of them or none: if a key or a run exists here already, it refuses the file. A
@@ -217,12 +170,9 @@ def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """
     from pgflow.replay.histories import import_lines
 
-    with opened(dsn) as connection:
-        count = import_lines(connection, _lines(file))
-    if choose_form(as_json=as_json) is Form.JSON:
-        typer.echo(dump({"imported": count}))
-    else:
-        typer.echo(f"{count:,} {'history' if count == 1 else 'histories'} imported")
+    count = import_lines(db.connection, _lines(file))
+    text = f"{count:,} {'history' if count == 1 else 'histories'} imported"
+    print_one(form, {"imported": count}, text)
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
@@ -231,14 +181,8 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
     if file == "-":
         yield from read_lines(sys.stdin, "standard input")
         return
-    try:
-        opened_file = Path(file).open(encoding="utf-8")  # noqa: SIM115 - left below
-    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
-        raise Mistake(
-            f"{shown(file)} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    with opened_file:
+    with open_file(Path(file), "r") as opened:
         try:
-            yield from read_lines(opened_file, file)
+            yield from read_lines(opened, file)
         except OSError as error:
             raise Mistake(f"{shown(file)} cannot be read: {error.strerror}") from error

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,10 @@ from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.desk import Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.output import LogFormat, LogLevel, note
+from pgflow_cli.look.options import Made
+from pgflow_cli.look.output import note
 from pgflow_cli.look.parsing import read_toml
+from pgflow_cli.ops.options import Logs, port_option, several
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,25 +39,23 @@ MOST_CONNECTIONS = 500
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+|\*")
 
 
-def web(
-    target: Target = None,
-    *,
-    dsn: Dsn = None,
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Options that say who may come in, and from where."""
+
     host: Annotated[
         str,
         typer.Option(
             help="Address to listen at; another than this machine's needs --tokens or --oidc."
         ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")
-    ] = 8421,
+    ] = "127.0.0.1"
+    port: Annotated[int, port_option("Port to listen at")] = 8421
     tokens: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="TOML with a token and roles for each name.", show_default=False
         ),
-    ] = None,
+    ] = None
     oidc: Annotated[
         Path | None,
         typer.Option(
@@ -62,43 +63,74 @@ def web(
             help="TOML with a provider of OpenID Connect, and roles by the values of a claim.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     names: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="NAME",
-            help="Name by which browsers may call it; more than once for more.",
-        ),
-    ] = None,
+        several("--allow-host", "NAME", "Name by which browsers may call it"),
+    ] = None
     proxies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--behind-proxy",
-            metavar="ADDRESS",
-            help="Address or network of a proxy with TLS before it; more than once for more.",
-        ),
-    ] = None,
+        several("--behind-proxy", "ADDRESS", "Address or network of a proxy with TLS before it"),
+    ] = None
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Show, and take no orders; on this machine only.")
-    ] = False,
+    ] = False
     roles: Annotated[
         list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="ROLE",
-            help="A role of yours that gates ask for, on this machine; more than once for more.",
-        ),
-    ] = None,
-    logs: Annotated[
+        several("--as", "ROLE", "A role of yours that gates ask for, on this machine"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse options that would let in others, or that say two things.
+
+        Raises:
+            Mistake: They do.
+        """
+        is_open = self.tokens is not None or self.oidc is not None
+        if self.host not in LOOPBACK and not is_open:
+            raise Mistake(
+                f"at {self.host} others could come in: name who may by --tokens FILE or --oidc "
+                "FILE, or listen at 127.0.0.1"
+            )
+        if self.tokens is not None and self.oidc is not None:
+            raise Mistake("--tokens and --oidc exclude each other: pass one of them")
+        if is_open and (self.read_only or self.roles):
+            way = "--tokens" if self.oidc is None else "--oidc"
+            raise Mistake(f"--read-only and --as are for this machine; the file of {way} has roles")
+        if self.proxies and not is_open:
+            raise Mistake("--behind-proxy requires --tokens FILE or --oidc FILE")
+        for name in self.names or ():
+            if not _HOST.fullmatch(name):
+                raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
+        check_roles(self.roles)
+
+    def auth(self) -> tuple[Auth, list[str]]:
+        """Return how people log in, and the host names that the OIDC file allows."""
+        from pgflow.web import Local
+        from pgflow_cli.ops.oidc import read_oidc
+
+        if self.oidc is not None:
+            return read_oidc(self.oidc)
+        if self.tokens is not None:
+            return read_tokens(self.tokens), []
+        allowed = ["view"] if self.read_only else ["admin"]
+        return Local(operator(), roles=allowed, acts_as=self.roles or ()), []
+
+
+def web(
+    target: Target = None,
+    *,
+    access: Annotated[Access, Made(Access)],
+    logs_at: Annotated[
         str,
         typer.Option(
+            "--logs",
             metavar="ADDRESS",
             help="Where the logs of a run are, such as https://logs.example.org/?q={trace_id}.",
         ),
     ] = "",
-    log_level: LogLevel = "info",
-    log_format: LogFormat = "text",
+    logs: Logs,
+    dsn: Dsn = None,
 ) -> None:
     """Serves the web console.
 
@@ -108,7 +140,6 @@ def web(
     speaks TLS before it: name its address by --behind-proxy, and the hosts that browsers ask for by
     --allow-host.
     """
-    _check(host, tokens, oidc, names, proxies, read_only=read_only, roles=roles)
     try:
         import uvicorn  # noqa: F401
 
@@ -119,81 +150,30 @@ def web(
 
     from pgflow.declare import GRAPHS
     from pgflow.errors import InvalidArgument
-    from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.ops.oidc import WEB_SECRET, web_secret
     from pgflow_cli.ops.serving import Stop
 
-    set_up_logging(log_level, log_format)
-    auth, hosts = _who(tokens, oidc, read_only=read_only, roles=roles)
-    if hosts and names:
-        hosts = [*hosts, *names]
+    logs.set_up()
+    auth, hosts = access.auth()
+    names = [*hosts, *(access.names or ())]
     app = open_target(target, dsn, listen=True)
     try:
         served = pgflow.web.asgi(
             app,
             auth=auth,
-            hosts=hosts or names or None,
+            hosts=names or None,
             secret=web_secret(),
-            logs=logs,
+            logs=logs_at,
             graphs=GRAPHS,
-            behind_proxy=proxies or (),
+            behind_proxy=access.proxies or (),
         )
     except InvalidArgument as error:
-        said = str(error).replace("logs=", "--logs").replace("secret= of a console", WEB_SECRET)
-        raise Mistake(said) from None
+        text = str(error).replace("logs=", "--logs").replace("secret= of a console", WEB_SECRET)
+        raise Mistake(text) from None
     server = make_server(served)
-    with listen_at(host, port) as listening:
+    with listen_at(access.host, access.port) as listening:
         link = f"/login?token={auth.token}" if isinstance(auth, pgflow.web.Local) else None
         asyncio.run(_serve(app, server, listening, Stop(), served.close, link))
-
-
-def _check(
-    host: str,
-    tokens: Path | None,
-    oidc: Path | None,
-    names: list[str] | None,
-    proxies: list[str] | None,
-    *,
-    read_only: bool,
-    roles: list[str] | None,
-) -> None:
-    """Refuse options that would let in others, or that say two things.
-
-    Raises:
-        Mistake: They do.
-    """
-    is_open = tokens is not None or oidc is not None
-    if host not in LOOPBACK and not is_open:
-        raise Mistake(
-            f"at {host} others could come in: name who may by --tokens FILE or --oidc FILE, or "
-            "listen at 127.0.0.1"
-        )
-    if tokens is not None and oidc is not None:
-        raise Mistake("--tokens and --oidc exclude each other: pass one of them")
-    if is_open and (read_only or roles):
-        way = "--tokens" if oidc is None else "--oidc"
-        raise Mistake(f"--read-only and --as are for this machine; the file of {way} has roles")
-    if proxies and not is_open:
-        raise Mistake("--behind-proxy requires --tokens FILE or --oidc FILE")
-    for name in names or ():
-        if not _HOST.fullmatch(name):
-            raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
-    check_roles(roles)
-
-
-def _who(
-    tokens: Path | None, oidc: Path | None, *, read_only: bool, roles: list[str] | None
-) -> tuple[Auth, list[str]]:
-    """Return how people log in, and the host names that the OIDC file allows."""
-    from pgflow.web import Local
-    from pgflow_cli.ops.oidc import read_oidc
-
-    if oidc is not None:
-        return read_oidc(oidc)
-    if tokens is not None:
-        return read_tokens(tokens), []
-    allowed = ["view"] if read_only else ["admin"]
-    return Local(operator(), roles=allowed, acts_as=roles or ()), []
 
 
 def make_server(served: Any) -> Any:
@@ -350,15 +330,15 @@ def read_tokens(path: Path) -> Auth:
     ``acts_as``.
 
     Raises:
-        Mistake: It cannot be read, or says something else.
+        Mistake: It cannot be read, or has other content.
     """
     from pgflow.errors import InvalidArgument
     from pgflow.web import Principal, Tokens
 
-    said = read_toml(path)
+    given = read_toml(path)
     principals: dict[str, Principal] = {}
     try:
-        for name, one in said.items():
+        for name, one in given.items():
             token = _token(path, name, one)
             if token in principals:
                 raise Mistake(f"{path}: {name} has the token of {principals[token].name}")
@@ -368,8 +348,8 @@ def read_tokens(path: Path) -> Auth:
         raise Mistake(f"{path}: {error}") from None
 
 
-def _token(path: Path, name: str, said: Mapping[str, Any]) -> str:
+def _token(path: Path, name: str, given: Mapping[str, Any]) -> str:
     known = {"token", "roles", "acts_as"}
-    if not isinstance(said, dict) or not isinstance(said.get("token"), str) or set(said) - known:
+    if not isinstance(given, dict) or not isinstance(given.get("token"), str) or set(given) - known:
         raise Mistake(f"{path}: {name} is a table with token, roles and perhaps acts_as")
-    return str(said["token"])
+    return str(given["token"])

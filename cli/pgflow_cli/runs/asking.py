@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pgflow_cli.look.database import fetch, opened
 from pgflow_cli.look.output import shown
 
 if TYPE_CHECKING:
     from pgflow.declare import Graph
     from pgflow.declare.graph import Input
+    from pgflow_cli.look.database import Database
 
 _MOST_CHARS = 200
 
 
 def ask_missing(
-    dsn: str | None, key: str | None, graph: Graph, given: dict[str, Any]
+    database: Database, key: str | None, graph: Graph, given: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the values of missing inputs, asked for at the terminal; empty without one.
 
     Args:
-        dsn: The database.
+        database: The database.
         key: Key of the run.
         graph: The workflow.
         given: Values that were given.
@@ -37,30 +37,29 @@ def ask_missing(
     from pgflow.declare.durable import wanted_inputs
 
     missing = wanted_inputs(graph, given)
-    recorded = _recorded(dsn, key) if missing and key is not None else None
+    recorded = _recorded(database, key) if missing and key is not None else None
     if recorded is not None:
         return {one.name: recorded[one.name] for one in missing if one.name in recorded}
     return {one.name: _ask(one) for one in missing} if sys.stdin.isatty() else {}
 
 
-def _recorded(dsn: str | None, key: str) -> dict[str, Any] | None:
+def _recorded(database: Database, key: str) -> dict[str, Any] | None:
     """Return the inputs of the run with a key; None if there is none."""
     from pgflow.errors import RunNotFound
     from pgflow.inspect import find_detail
 
-    with opened(dsn) as connection:
-        try:
-            found = fetch(connection, find_detail(key)).input
-        except RunNotFound:
-            return None
+    try:
+        found = database.ask(find_detail(key)).input
+    except RunNotFound:
+        return None
     inputs = found.get("inputs") if isinstance(found, dict) else None
     return inputs if isinstance(inputs, dict) else {}
 
 
 def _ask(one: Input) -> str:
     """Return a person's text for one input, which has more than blanks."""
-    said = " ".join(one.description.split())[:_MOST_CHARS]
-    text = shown(f"{one.name} ({said})" if said else one.name)
+    description = " ".join(one.description.split())[:_MOST_CHARS]
+    text = shown(f"{one.name} ({description})" if description else one.name)
     while True:
         typer.echo(f"{text}: ", nl=False, err=True)  # standard output is for the result
         answer = sys.stdin.readline()

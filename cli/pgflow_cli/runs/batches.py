@@ -2,90 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
-from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
-    Column,
-    Limit,
-    age,
-    choose_form,
-    many,
-    plain,
-    print_one,
-    print_rows,
-)
+from pgflow_cli.look.options import Db, Rows
+from pgflow_cli.look.output import Column, Limit, age, as_object, many, print_one, print_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pgflow.inspect import BatchRow
 
-_COLUMNS = (
+_NAMES = (
     "key", "workflow", "opened_at", "begun_at", "is_whole", "runs", "passed",
     "on_failure", "failed_at", "first_failed", "failure_key", "failure_trouble",
 )  # fmt: skip
 
 
 def batches(
+    form: Rows,
+    database: Db,
     key: Annotated[
         str | None,
         typer.Argument(help="Key of a batch, to count its runs by their ends.", show_default=False),
     ] = None,
     *,
     limit: Limit = 50,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
 ) -> None:
     """Lists batches, or counts the runs of one.
 
     PASSED are those before the first that is open, in the order in which they were started.
     """
-    if key is not None:
-        _count(dsn, key, as_json=as_json)
-        return
     from pgflow.inspect import list_batches
 
-    with opened(dsn) as connection:
-        rows = [as_row(found) for found in fetch(connection, list_batches(limit=limit or None))]
-        now = database_now(connection)
+    if key is not None:
+        found = database.client.count_batch(key)
+        text = (
+            f"{key} has {many(found.runs, 'run')}: {found.open:,} open, "
+            f"{found.completed:,} completed, {found.failed:,} failed, {found.cancelled:,} cancelled"
+            f"{'' if found.is_whole else '; more are to come'}."
+        )
+        print_one(form, {"key": key, **as_object(found), "open": found.open}, text)
+        return
+    rows = database.ask(list_batches(limit=limit or None)).items
+    now = database.now()
     columns = [
-        Column("BATCH", lambda row: plain(row["key"]), takes_rest=True, most=128),
-        Column("WORKFLOW", lambda row: plain(row["workflow"])),
-        Column("AGE", lambda row: plain(age(row["opened_at"], now)), right=True),
-        Column("RUNS", lambda row: plain(f"{row['runs']:,}"), right=True),
-        Column("PASSED", lambda row: plain(f"{row['passed']:,}"), right=True),
-        Column("STATE", lambda row: plain(_state(row))),
-        Column("FIRST FAILED", lambda row: plain(row["first_failed"] or ""), most=60),
+        Column("BATCH", "key", takes_rest=True, most=128),
+        Column("WORKFLOW", "workflow"),
+        Column("AGE", lambda batch: age(batch.opened_at, now), right=True),
+        Column("RUNS", lambda batch: f"{batch.runs:,}", right=True),
+        Column("PASSED", lambda batch: f"{batch.passed:,}", right=True),
+        Column("STATE", _state),
+        Column("FIRST FAILED", "first_failed", most=60),
     ]
-    print_rows(
-        choose_form(as_json=as_json, as_csv=as_csv),
-        columns,
-        rows,
-        names=_COLUMNS,
-        empty="There are no batches.",
-    )
+    print_rows(form, columns, rows, names=_NAMES, empty="There are no batches.")
 
 
-def _state(row: Mapping[str, Any]) -> str:
-    if row["begun_at"] is not None:
+def _state(batch: BatchRow) -> str:
+    if batch.begun_at is not None:
         return "over"
-    return "open" if row["is_whole"] else "more to come"
-
-
-def _count(dsn: str | None, key: str, *, as_json: bool | None) -> None:
-    from pgflow._db.calls.batches import count_batch
-    from pgflow._db.query import run
-
-    with opened(dsn) as connection:
-        found = run(connection, count_batch(key))
-    answer = {"key": key, **as_row(found), "open": found.open}
-    said = (
-        f"{key} has {many(found.runs, 'run')}: {found.open:,} open, {found.completed:,} completed, "
-        f"{found.failed:,} failed, {found.cancelled:,} cancelled"
-        f"{'' if found.is_whole else '; more are to come'}."
-    )
-    print_one(choose_form(as_json=as_json), answer, lambda: plain(said))
+    return "open" if batch.is_whole else "more to come"

@@ -6,84 +6,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.look.database import as_row, fetch
-from pgflow_cli.look.output import Column, plain, short_json, when
+from pgflow_cli.look.output import Column, short_json, when
 
 if TYPE_CHECKING:
-    import psycopg
     from rich.text import Text
+
+    from pgflow.inspect import Call
 
 GOOD, BAD = ("completed", "confirmed"), ("failed", "abandoned", "unknown")
 _WORDS = {"completed": "done", "confirmed": "done", "started": "running", "intended": "running"}
 _STYLES = {**dict.fromkeys(GOOD, "green"), **dict.fromkeys(BAD, "red")}
 
 
-def read_calls(
-    connection: psycopg.Connection[Any], run_id: int, limit: int | None
-) -> tuple[list[dict[str, Any]], int]:
-    """Return the calls of a run in their order, and how many lines are left out.
-
-    A run with more calls than the limit has those of one name folded into a row, with ``counts``:
-    how many calls of each status.
-
-    Args:
-        connection: To the database.
-        run_id: The run.
-        limit: At most so many rows; None for each call, unfolded.
-    """
-    from pgflow.inspect import read_calls as calls_of
-
-    found = fetch(connection, calls_of(run_id, limit))
-    return [as_row(call) for call in found.calls], found.more
+def _counts(call: Call) -> dict[str, int]:
+    """Return how many calls of each status a line counts; nothing for a single one."""
+    counts: dict[str, int] = getattr(call, "counts", {})
+    return counts
 
 
-def _name(row: Any) -> Text:
-    name = f"{row['kind']}: {row['name']}" if row["kind"] != "step" else row["name"]
-    return plain(f"{name} x {sum(row['counts'].values()):,}" if "counts" in row else name)
+def _name(call: Call) -> str:
+    name = f"{call.kind}: {call.name}" if call.kind != "step" else call.name
+    counts = _counts(call)
+    return f"{name} x {sum(counts.values()):,}" if counts else name
 
 
-def _status(row: Any) -> Text:
+def _status(call: Call) -> Text:
     from rich.text import Text
 
-    if "counts" not in row:
-        return Text(row["status"], style=_STYLES.get(row["status"], "yellow"))
-    told: dict[str, int] = {}
-    for status, calls in row["counts"].items():
+    if not (counts := _counts(call)):
+        return Text(call.status, style=_STYLES.get(call.status, "yellow"))
+    by_word: dict[str, int] = {}
+    for status, calls in counts.items():
         word = _WORDS.get(status, status)
-        told[word] = told.get(word, 0) + calls
-    style = (
-        "red"
-        if row["counts"].keys() & set(BAD)
-        else "green"
-        if row["counts"].keys() <= set(GOOD)
-        else "yellow"
-    )
-    return Text(", ".join(f"{calls:,} {word}" for word, calls in told.items()), style=style)
+        by_word[word] = by_word.get(word, 0) + calls
+    is_good, is_bad = counts.keys() <= set(GOOD), counts.keys() & set(BAD)
+    style = "red" if is_bad else "green" if is_good else "yellow"
+    return Text(", ".join(f"{calls:,} {word}" for word, calls in by_word.items()), style=style)
 
 
-def _result(row: Any) -> Text:
-    if "counts" in row:
-        return plain("")
-    if row["error"]:
-        from pgflow.inspect import describe_error
+def _result(call: Call) -> Any:
+    from pgflow.inspect import describe_error
 
-        return plain(describe_error(row["error"]))
-    return short_json(row["output"]) if row["status"] in GOOD else plain("")
+    if _counts(call):
+        return ""
+    if call.error:
+        return describe_error(call.error)
+    return short_json(call.output) if call.status in GOOD else ""
 
 
-def call_columns() -> list[Column]:
-    """Columns of a table of calls."""
-    return [
-        Column("CALL", lambda row: plain(row["call"]), right=True),
-        Column("NAME", _name, most=40),
-        Column("STATUS", _status),
-        Column("TRIES", lambda row: plain(row["attempts"]), right=True),
-        Column("ENDED", lambda row: plain(when(row["ended_at"])), from_width=110),
-        Column(
-            "IDEMPOTENCY KEY",
-            lambda row: plain(row.get("idempotency_key")),
-            from_width=150,
-            most=70,
-        ),
-        Column("RESULT", _result, takes_rest=True, most=200),
-    ]
+CALL_COLUMNS = [
+    Column("CALL", "call", right=True),
+    Column("NAME", _name, most=40),
+    Column("STATUS", _status),
+    Column("TRIES", "attempts", right=True),
+    Column("ENDED", lambda call: when(call.ended_at), from_width=110),
+    Column("IDEMPOTENCY KEY", "idempotency_key", from_width=150, most=70),
+    Column("RESULT", _result, takes_rest=True, most=200),
+]

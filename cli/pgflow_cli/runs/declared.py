@@ -9,25 +9,29 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pgflow_cli.files.declared import read_graph
-from pgflow_cli.look.database import fetch, opened
+import typer
+
+from pgflow_cli.files.declared import Dialect, ProviderMap, SearchPath, check_search, read_graph
 from pgflow_cli.look.failures import USAGE, Mistake
-from pgflow_cli.look.mail import operator, wake
+from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import note, shown
-from pgflow_cli.look.parsing import parse_input, refuse_no_folder
+from pgflow_cli.look.parsing import parse_amounts, parse_input, parse_pairs, refuse_no_folder
 from pgflow_cli.look.selection import find_detail
 from pgflow_cli.runs import stages
 
 if TYPE_CHECKING:
-    from pgflow._db.calls.fork import PlaceOptions
+    from decimal import Decimal
+
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
     from pgflow.declare.durable.agents import Agents
+    from pgflow_cli.look.database import Database
 
 WORKFLOW = "pgflow.declared"
 """Workflow of the runs of files."""
@@ -36,53 +40,131 @@ _SOPS = (".", "sops", "agent-sops", ".agents/sops")
 _SIGNS = {"tool": ">", "stderr": "!"}
 
 
+class Folder(StrEnum):
+    """Action of `run` where another run works in the folder."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+    SHARE = "share"
+
+
+Names = list[str] | None
+
+
 @dataclass(frozen=True)
-class Wishes:
-    """Options of the command line for a file.
+class FileOptions:
+    """Options of the run of a file, as they are given. The help of each says what it is."""
 
-    Attributes:
-        words: Message of the person who starts it.
-        inputs: Inputs, as ``NAME=TEXT`` or ``NAME:=JSON``, or all as a JSON object.
-        cwd: Working folder.
-        provider: Name of the provider of the agents' turns.
-        providers: Providers by the names that files use for them.
-        env: Variables of the environment that programs get too.
-        secrets: More of them, whose values are never recorded.
-        has_budget: True if the run has a spending limit.
-        is_elsewhere: True if another process works on it.
-        ignored: Limits of agents that may be overlooked.
-        base: Base branch.
-        context: File with the issue that the run is about.
-        parallel: Most nodes at work at once.
-        dialect: Family whose rules hold where they differ.
-        requested: Stages of a workspace that run only on request.
-        chain: True if agents may have other SOPs carried out.
-        lease: Right to the working folder: ``wait``, ``refuse`` or ``share``.
-        worktree: True to work in a git worktree of the run's own.
-        conversation: Name of the conversation whose sessions it continues.
-        search: Folders in which a DAG finds others, after its own.
-    """
+    words: Annotated[
+        Names,
+        typer.Argument(
+            metavar="NAME=TEXT|NAME:=JSON|MESSAGE",
+            help="Parameters of a workflow in Python; the message of one in a file.",
+            show_default=False,
+        ),
+    ] = None
+    inputs: Annotated[
+        Names,
+        typer.Option(
+            "--input",
+            "-i",
+            help="All parameters as a JSON object, @FILE, or - for standard input; of a file also "
+            "NAME=TEXT, and more than once.",
+        ),
+    ] = None
+    cwd: Annotated[Path | None, typer.Option(help="FILE: folder to work in; else this one.")] = None
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            help="FILE: who takes the turns of agents: cmd:COMMAND, python:MODULE:FUNCTION, "
+            "stub:FILE, or a plug-in."
+        ),
+    ] = None
+    providers: ProviderMap = None
+    env: Annotated[
+        Names, typer.Option(metavar="NAME", help="FILE: a variable that programs get too.")
+    ] = None
+    secret: Annotated[
+        Names,
+        typer.Option(
+            metavar="NAME",
+            help="FILE: the same, and its value is taken out of everything that is recorded.",
+        ),
+    ] = None
+    budget: Annotated[
+        Names,
+        typer.Option(
+            metavar="UNIT=AMOUNT",
+            help="Most that the run may spend, such as usd=5; may be given again.",
+        ),
+    ] = None
+    ignore: Annotated[
+        Names, typer.Option(metavar="FIELD", help="FILE: a limit of agents that may be overlooked.")
+    ] = None
+    base: Annotated[str | None, typer.Option(metavar="BRANCH", help="FILE: $BASE_BRANCH.")] = None
+    context: Annotated[Path | None, typer.Option(help="FILE: file with $CONTEXT.")] = None
+    parallel: Annotated[int, typer.Option(min=1, help="FILE: most nodes at work at once.")] = 8
+    dialect: Annotated[
+        Dialect, typer.Option(help="FILE: a rejection cancels the run, or fails the node (ion).")
+    ] = Dialect.ARCHON
+    requested: Annotated[
+        Names,
+        typer.Option("--with", metavar="STAGE", help="FOLDER: a stage that runs on request only."),
+    ] = None
+    chain: Annotated[
+        bool, typer.Option("--chain", help="SOP: agents may have the SOPs run that it names.")
+    ] = False
+    lease: Annotated[
+        Folder,
+        typer.Option(
+            help="FILE: what to do if another run works in the folder, which it has alone."
+        ),
+    ] = Folder.WAIT
+    worktree: Annotated[
+        bool,
+        typer.Option("--worktree", help="FILE: work in a git worktree of the run's own."),
+    ] = False
+    conversation: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="FILE: agents that persist_session go on in its last run.",
+        ),
+    ] = ""
+    search: SearchPath = None
+    detach: Annotated[
+        bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
+    ] = False
 
-    words: list[str]
-    inputs: list[str]
-    cwd: Path | None = None
-    provider: str | None = None
-    env: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-    has_budget: bool = False
-    is_elsewhere: bool = False
-    ignored: tuple[str, ...] = ()
-    base: str | None = None
-    context: Path | None = None
-    parallel: int = 8
-    dialect: str = "archon"
-    requested: tuple[str, ...] = ()
-    chain: bool = False
-    lease: str = "wait"
-    worktree: bool = False
-    conversation: str = ""
-    search: tuple[Path, ...] = ()
-    providers: Mapping[str, str] = field(default_factory=dict)
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders in which a DAG finds others, after its own."""
+        return check_search(self.search)
+
+    @property
+    def pool(self) -> dict[str, Decimal] | None:
+        """Limits of spending; None for none."""
+        return parse_amounts(self.budget) if self.budget else None
+
+    def refuse_other(self, target: str) -> None:
+        """Refuse options that only files have, of a run of something else.
+
+        Raises:
+            Mistake: One was given.
+        """
+        for name, option in _FILE_ONLY.items():
+            if getattr(self, name):
+                raise Mistake(f"--{option} requires a file, and {target} is not one")
+        if len(self.inputs or ()) > 1:
+            raise Mistake("--input holds all parameters in one object: pass it once")
+
+
+_FILE_ONLY = {
+    "cwd": "cwd", "requested": "with", "provider": "provider", "providers": "map", "env": "env",
+    "secret": "secret", "ignore": "ignore", "base": "base", "context": "context", "chain": "chain",
+    "worktree": "worktree", "conversation": "conversation", "search": "path",
+}  # fmt: skip
+"""Options that only files have, by their names here."""
 
 
 def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
@@ -143,12 +225,12 @@ Ask = Callable[["Graph", dict[str, Any]], dict[str, Any]]
 """Asks for the inputs of a workflow that are missing beside these."""
 
 
-def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any]:
+def prepare(path: Path, given: FileOptions, ask: Ask | None = None) -> dict[str, Any]:
     """Return the arguments of the run of a file.
 
     Args:
         path: The file.
-        wishes: Options of the command line.
+        given: Options of the command line.
         ask: Function that asks for missing inputs; None to refuse them.
 
     Raises:
@@ -158,30 +240,32 @@ def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any
     from pgflow.declare.durable import freeze
     from pgflow.declare.durable.config import with_tiers
 
-    graph = read_graph(path, tells=True, search=wishes.search, code=USAGE)
+    graph = read_graph(path, tells=True, search=given.folders, code=USAGE)
     _refuse_unbuilt(graph)
     folder = stages.folder_of(graph, path)
-    inputs = _inputs(graph, wishes.inputs)
-    settings = with_tiers(_settings(wishes, folder), graph)
-    stages.check_requested(graph, wishes.requested)
+    inputs = _inputs(graph, given.inputs or [])
+    settings = with_tiers(_settings(given, folder), graph)
+    stages.check_requested(graph, settings.requested)
     _check_worktree(graph, settings)
-    agents = _check_agents(graph, settings, is_here=not wishes.is_elsewhere)
-    frozen = freeze(graph, folder, search=wishes.search)
+    agents = _check_agents(graph, settings, is_here=not given.detach)
+    frozen = freeze(graph, folder, search=given.folders)
     for name in inputs if folder is not None else ():
         stages.check_message(graph, settings.cwd, name, inputs[name])
     if ask is not None:
         inputs |= ask(graph, inputs)
     _check_missing(frozen, inputs)
     _warn(frozen, agents, settings)
-    message = " ".join(wishes.words)
-    told = {"the message": message, "--input": inputs, "--context": settings.context}
-    texts = {
+    message = " ".join(given.words or ())
+    recorded = {
+        "the message": message,
+        "--input": inputs,
+        "--context": settings.context,
         "the stubs": settings.stubs,
         "the config": settings.variables,
         "the file": frozen.model_dump(mode="json"),
     }
-    for where, value in (told | texts).items():
-        _refuse_secrets(wishes.secrets, where, value)
+    for where, value in recorded.items():
+        _refuse_secrets(settings.secrets, where, value)
     return {"frozen": frozen, "settings": settings, "message": message, "inputs": inputs}
 
 
@@ -230,34 +314,33 @@ def _check_missing(frozen: Frozen, inputs: dict[str, Any]) -> None:
         raise Mistake(f"{shown(missing)}: pass --input NAME=TEXT")
 
 
-def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
-    cwd = (wishes.cwd or folder or Path()).absolute()
+def _settings(given: FileOptions, folder: Path | None = None) -> Settings:
+    cwd = (given.cwd or folder or Path()).absolute()
     refuse_no_folder("--cwd", cwd)
-    for option, names in (("--env", wishes.env), ("--secret", wishes.secrets)):
-        for name in names:
-            _check_variable(option, name, is_elsewhere=wishes.is_elsewhere)
-    provider, stubs = wishes.provider, {}
+    for option, names in (("--env", given.env), ("--secret", given.secret)):
+        for name in names or ():
+            _check_variable(option, name, is_elsewhere=given.detach)
+    provider, stubs = given.provider, {}
     if provider is not None and provider.startswith("stub:"):
         provider, stubs = "stub:", _stubs(provider.removeprefix("stub:"))
-    said: dict[str, Any] = {
-        "providers": dict(wishes.providers),
+    changes: dict[str, Any] = {
+        "providers": parse_pairs(given.providers, "--map"),
         "stubs": stubs,
-        "env": wishes.env,
-        "secrets": wishes.secrets,
-        "ignored": wishes.ignored,
-        "has_budget": wishes.has_budget,
-        "parallel": wishes.parallel,
-        "context": "" if wishes.context is None else _read(wishes.context),
-        "dialect": wishes.dialect,
-        "requested": wishes.requested,
-        "chain": wishes.chain,
-        "lease": wishes.lease,
-        "worktree": wishes.worktree,
-        "conversation": wishes.conversation,
+        "env": tuple(given.env or ()),
+        "secrets": tuple(given.secret or ()),
+        "ignored": tuple(given.ignore or ()),
+        "has_budget": given.pool is not None,
+        "parallel": given.parallel,
+        "context": "" if given.context is None else _read(given.context),
+        "dialect": given.dialect.value,
+        "requested": tuple(given.requested or ()),
+        "chain": given.chain,
+        "lease": given.lease.value,
+        "worktree": given.worktree,
+        "conversation": given.conversation,
+        **({"base_branch": given.base} if given.base else {}),
     }
-    if wishes.base:
-        said["base_branch"] = wishes.base
-    return _configured(cwd, provider).model_copy(update=said)
+    return _configured(cwd, provider).model_copy(update=changes)
 
 
 def _configured(cwd: Path, provider: str | None) -> Settings:
@@ -285,9 +368,9 @@ def _refuse_secrets(names: tuple[str, ...], where: str, value: Any) -> None:
     from pgflow.declare.durable.processes import SHORTEST, Mask
     from pgflow.declare.durable.providers import known_secrets
 
-    said = json.dumps(value)
+    text = json.dumps(value)
     for name, secret in known_secrets(names).items():
-        if len(secret) >= SHORTEST and Mask([secret]).text(said) != said:
+        if len(secret) >= SHORTEST and Mask([secret]).text(text) != text:
             raise Mistake(f"--secret {name}: {where} says its value, which would be recorded")
 
 
@@ -351,40 +434,34 @@ def _warn(frozen: Frozen, agents: Agents, settings: Settings) -> None:
             note(f"warning: --map {word}: no agent of {shown(frozen.graph.name)} is for {word}")
 
 
-def go_back(dsn: str | None, path: Path, key: str, node: str, effects: str | None) -> None:
+def go_back(database: Database, path: Path, key: str, node: str, effects: str | None) -> None:
     """Take the run of a file back to before a node: what had ended by then is kept.
 
     Raises:
         Mistake: The file has no such node, or the run has not come to it.
         HasActed: Acts on the world are in the way.
     """
-    from pgflow._db.calls.fork import rewind_run
-    from pgflow._db.query import run
     from pgflow.declare.graph import every_node
     from pgflow.inspect import list_units
 
     graph = read_graph(path, code=USAGE)
     if node not in (ids := [one.id for one in graph.nodes]):
         raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
-    with opened(dsn) as connection:
-        found = find_detail(connection, key)
-        _tell_edits(graph, found.input)
-        units = fetch(connection, list_units(found.run_id, limit=None))
-        first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)
-        if first is None:
-            raise Mistake(f"run {key!r} has not come to node {node!r}")
-        acts = any(one.effects for one in every_node(graph.nodes))
-        shared: PlaceOptions = {
-            "effects": effects or (None if acts else "repeat"),  # type: ignore[typeddict-item]
-            "why": f"from node {node}",
-            "by": operator(),
-        }
-        started = run(connection, rewind_run(key, first - 1, None, None, shared))
-        wake(connection, [], [started.lane_id])
+    found = find_detail(database, key)
+    _warn_of_edits(graph, found.input)
+    units = database.ask(list_units(found.run_id, limit=None))
+    first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)
+    if first is None:
+        raise Mistake(f"run {key!r} has not come to node {node!r}")
+    if effects is None and not any(one.effects for one in every_node(graph.nodes)):
+        effects = "repeat"
+    meant: Any = effects
+    why = f"from node {node}"
+    database.client.rewind(key, first - 1, effects=meant, why=why, by=operator())
 
 
-def _tell_edits(graph: Graph, given: Any) -> None:
-    """Say that a run goes on with the file as it was at its start."""
+def _warn_of_edits(graph: Graph, given: Any) -> None:
+    """Print that a run goes on with the file as it was at its start."""
     frozen = given.get("frozen") if isinstance(given, dict) else None
     if isinstance(frozen, dict) and frozen.get("graph") != graph.model_dump(mode="json"):
         note("warning: the file was edited since: the run goes on with what it was at its start")
@@ -397,7 +474,7 @@ def _is_of(name: str | None, node: str) -> bool:
     )
 
 
-def check_folder(dsn: str | None, arguments: dict[str, Any], key: str | None) -> None:
+def check_folder(database: Database, arguments: dict[str, Any], key: str | None) -> None:
     """Refuse a run that would have to wait for its folder, if it was not to wait.
 
     Raises:
@@ -406,19 +483,17 @@ def check_folder(dsn: str | None, arguments: dict[str, Any], key: str | None) ->
     from pgflow.declare.durable.lease import is_alone, lease_key
     from pgflow.inspect import list_locks
 
-    settings = arguments["settings"]
-    graph = arguments["frozen"].graph
+    settings, graph = arguments["settings"], arguments["frozen"].graph
     if settings.lease != "refuse" or settings.worktree or not is_alone(settings, graph):
         return
-    with opened(dsn) as connection:
-        held = fetch(connection, list_locks(lease_key(os.path.realpath(settings.cwd))))
+    held = database.ask(list_locks(lease_key(os.path.realpath(settings.cwd))))
     if others := [one.holder for one in held if one.holder != key]:
         raise Mistake(
             f"run {others[0]!r} works in {settings.cwd}: wait for it, or work elsewhere with --cwd"
         )
 
 
-def say_end(end: dict[str, Any], seconds: float | None = None) -> str:
+def end_line(end: dict[str, Any], seconds: float | None = None) -> str:
     """One node that ended, in a line. Of a long reason the end is shown too: programs complain with
     their source first, and with the error last.
 
@@ -434,14 +509,9 @@ def say_end(end: dict[str, Any], seconds: float | None = None) -> str:
     return shown(f"{end['state']:<10}{end['id']}{round_}{took}") + why
 
 
-def say_word(word: dict[str, Any]) -> str:
+def word_line(word: dict[str, Any]) -> str:
     """The beginning of a node, or one thing that it lets out, in a line."""
     if word["type"] == "start":
         return shown(f"{'running':<10}{word['step']}")
     sign = _SIGNS.get(word["type"], "|")
     return shown(f"{'':<10}{word['step']} {sign} {' '.join(word['content'].split())}"[:400])
-
-
-def as_json(end: dict[str, Any]) -> str:
-    """Return the same for programs."""
-    return json.dumps(end)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, fetch, opened
-from pgflow_cli.look.output import AsJson, Form, choose_form, dump, shown, when
+from pgflow_cli.look.options import Answer, Db
+from pgflow_cli.look.output import Form, as_object, dump, shown, when
 from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import ENDED, Key, find_run
 
 if TYPE_CHECKING:
-    import psycopg
-
     from pgflow.inspect import UnitRow
+    from pgflow_cli.look.database import Database
 
 _NAMES = ("seq", "call", "event", "name", "at", "payload")
 LONGEST = 200
@@ -25,6 +24,8 @@ LONGEST = 200
 
 def logs(
     key: Key,
+    form: Answer,
+    database: Db,
     *,
     tail: Annotated[
         int | None,
@@ -37,41 +38,37 @@ def logs(
         float,
         seconds_option("--every", "With --follow: time between looks.", shown="500ms", least=0.1),
     ] = 0.5,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Prints the history of a run, line by line.
 
     Each line is a unit of its journal. Log records of your own code are where its workers write
     them; each carries the key of its run.
     """
-    form = choose_form(as_json=as_json)
-    with opened(dsn) as connection:
-        from pgflow.inspect import last_seq
+    from pgflow.inspect import last_seq
 
-        run = find_run(connection, key)
-        seq = 0 if tail is None else max(0, fetch(connection, last_seq(run.run_id)) - tail)
-        while True:
-            newest = find_run(connection, key)
-            seq = _tell(connection, run.run_id, seq, form)
-            if newest.run_id != run.run_id:
-                run, seq = newest, 0
-                continue
-            if newest.status in ENDED and follow and form is Form.TABLE:
-                typer.echo(shown(f"{newest.status}{': ' + newest.why if newest.why else ''}"))
-            if newest.status in ENDED or not follow:
-                return
-            time.sleep(every)
+    run = find_run(database, key)
+    seq = 0 if tail is None else max(0, database.ask(last_seq(run.run_id)) - tail)
+    while True:
+        newest = find_run(database, key)
+        seq = _print_units(database, run.run_id, seq, form)
+        if newest.run_id != run.run_id:
+            run, seq = newest, 0
+            continue
+        if newest.status in ENDED and follow and form is Form.TABLE:
+            typer.echo(shown(f"{newest.status}{': ' + newest.why if newest.why else ''}"))
+        if newest.status in ENDED or not follow:
+            return
+        time.sleep(every)
 
 
-def _tell(connection: psycopg.Connection[Any], run_id: int, seq: int, form: Form) -> int:
+def _print_units(database: Database, run_id: int, seq: int, form: Form) -> int:
     """Print the units after one, and return the number of the last."""
     from pgflow.inspect import list_units
 
     while True:
-        units = fetch(connection, list_units(run_id, after=seq))
+        units = database.ask(list_units(run_id, after=seq))
         for unit in units:
-            typer.echo(dump(as_row(unit, _NAMES)) if form is Form.JSON else _line(unit))
+            typer.echo(dump(as_object(unit, _NAMES)) if form is Form.JSON else _line(unit))
             seq = unit.seq
         sys.stdout.flush()
         if units.next is None:
@@ -83,18 +80,14 @@ def _line(unit: UnitRow) -> str:
     from pgflow.inspect import describe_error, readable
 
     call = f"#{unit.call}" if unit.call else ""
-    payload = unit.payload
-    said = (
-        ""
-        if payload is None
-        else describe_error(payload)
-        if _is_error(payload)
-        else dump(readable(payload))
-    )
-    text = shown(f"{unit.event.replace('_', ' ')} {unit.name or ''} {said}")
-    return (
-        f"{when(unit.at)} {call:>5} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
-    )
+    payload = ""
+    if _is_error(unit.payload):
+        payload = describe_error(unit.payload)
+    elif unit.payload is not None:
+        payload = dump(readable(unit.payload))
+    text = shown(f"{unit.event.replace('_', ' ')} {unit.name or ''} {payload}")
+    short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return f"{when(unit.at)} {call:>5} {short}"
 
 
 def _is_error(payload: Any) -> bool:

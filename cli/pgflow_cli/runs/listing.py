@@ -4,63 +4,53 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
+from pgflow_cli.look.database import Database
+from pgflow_cli.look.options import Chosen, Db, Rows
 from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
     Column,
     Form,
     age,
-    choose_form,
+    as_object,
     console,
     dump,
+    labelled,
     make_table,
     note,
     plain,
     print_rows,
     styled_status,
+    value_of,
 )
 from pgflow_cli.look.parsing import seconds_option
-from pgflow_cli.look.selection import (
-    ErrorText,
-    Filters,
-    KeyPattern,
-    KeyPatterns,
-    Labels,
-    Queues,
-    Since,
-    Statuses,
-    Until,
-    WorkflowNames,
-)
+from pgflow_cli.look.selection import Filters, KeyPatterns
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    import psycopg
     from rich.console import RenderableType
 
-_COLUMNS = (
+_NAMES = (
     "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id",
-    "generation", "created_at", "since", "run_at", "deadline_at", "finished_at",
+    "generation", "created_at", "since", "run_at", "deadline_at", "finished_at", "why",
 )  # fmt: skip
+_COUNT_COLUMNS = [
+    Column("STATUS", lambda row: styled_status(row["status"])),
+    Column("RUNS", lambda row: f"{row['runs']:,}", right=True),
+]
 
 
 def list_runs(
+    filters: Chosen,
+    form: Rows,
+    database: Db,
     patterns: KeyPatterns = None,
     *,
-    status: Statuses = None,
-    workflow: WorkflowNames = None,
-    queue: Queues = None,
-    label: Labels = None,
-    key: KeyPattern = None,
-    since: Since = None,
-    until: Until = None,
-    error: ErrorText = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="At most so many, the newest; 0 for all.")
     ] = 50,
@@ -74,127 +64,112 @@ def list_runs(
         float,
         seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1),
     ] = 2.0,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
 ) -> None:
     """Lists runs, the newest first."""
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    filters = Filters(
-        status, workflow, queue, label, key, since, until, patterns=patterns or [], error=error
-    )
-    with opened(dsn) as connection:
+    listing = _Listing(database, replace(filters, patterns=patterns or []), limit, count, form)
+    if watch:
+        _watch(listing, every)
+        return
+    rows = listing.read()
+    listing.print(rows)
+    if listing.has_more:
+        note(f"The newest {limit}; there are more: --limit 0 shows all.")
 
-        def look() -> tuple[list[dict[str, Any]], bool]:
-            return (
-                (_count(connection, filters), False) if count else _list(connection, filters, limit)
-            )
 
-        if watch:
-            _watch(connection, lambda: look()[0], form, every, count=count)
-            return
-        rows, has_more = look()
-        columns = COUNT_COLUMNS if count else run_columns(rows, database_now(connection))
-        empty = "" if rows else _nothing(connection, filters)
-        print_rows(
-            form,
-            columns,
-            rows,
-            names=("status", "runs") if count else (*_COLUMNS, "why"),
-            empty=empty,
+@dataclass
+class _Listing:
+    """Runs, or their number by status, as often as they are asked for."""
+
+    database: Database
+    filters: Filters
+    limit: int
+    counts: bool
+    form: Form
+    has_more: bool = False
+
+    def read(self) -> Sequence[Any]:
+        """Return the newest runs up to the limit, or a count for each status."""
+        from pgflow.inspect import count_runs
+        from pgflow.inspect import list_runs as newest
+
+        chosen = self.filters.chosen()
+        if self.counts:
+            found = self.database.ask(count_runs(chosen))
+            return [{"status": status, "runs": runs} for status, runs in found.items()]
+        page = self.database.ask(newest(chosen, limit=self.limit or None))
+        self.has_more = page.next is not None
+        return page.items
+
+    def columns(self, rows: Sequence[Any], now: datetime | None = None) -> list[Column]:
+        """Return the columns of a table of these."""
+        return _COUNT_COLUMNS if self.counts else run_columns(rows, now or self.database.now())
+
+    def print(self, rows: Sequence[Any]) -> None:
+        """Print them."""
+        names = ("status", "runs") if self.counts else _NAMES
+        empty = "" if rows else self._nothing()
+        print_rows(self.form, self.columns(rows), rows, names=names, empty=empty)
+
+    def text(self, rows: Sequence[Any]) -> str:
+        """Return them as JSON on one line."""
+        return dump([as_object(row, () if self.counts else _NAMES) for row in rows])
+
+    def _nothing(self) -> str:
+        from pgflow.inspect import unknown_queues
+
+        if not self.filters:
+            return "There are no runs yet: start one with `pgflow start` or `pgflow run`."
+        unknown = self.database.ask(unknown_queues(self.filters.queue or []))
+        return (
+            f"No runs match: queue {unknown[0]!r} does not exist." if unknown else "No runs match."
         )
-        if has_more:
-            note(f"The newest {limit}; there are more: --limit 0 shows all.")
 
 
-def _nothing(connection: psycopg.Connection[Any], filters: Filters) -> str:
-    from pgflow.inspect import unknown_queues
-
-    if not filters:
-        return "There are no runs yet: start one with `pgflow start` or `pgflow run`."
-    strange = fetch(connection, unknown_queues(filters.queue or []))
-    return f"No runs match: queue {strange[0]!r} does not exist." if strange else "No runs match."
-
-
-def _list(
-    connection: psycopg.Connection[Any], filters: Filters, limit: int
-) -> tuple[list[dict[str, Any]], bool]:
-    """Return the newest runs, up to a limit, and True if there are more."""
-    from pgflow.inspect import list_runs as newest
-
-    page = fetch(connection, newest(filters.chosen(), limit=limit or None))
-    return [as_row(run, (*_COLUMNS, "why")) for run in page], page.next is not None
-
-
-def _count(connection: psycopg.Connection[Any], filters: Filters) -> list[dict[str, Any]]:
-    from pgflow.inspect import count_runs
-
-    return [
-        {"status": status, "runs": runs}
-        for status, runs in fetch(connection, count_runs(filters.chosen())).items()
-    ]
-
-
-COUNT_COLUMNS = [
-    Column("STATUS", lambda row: styled_status(row["status"])),
-    Column("RUNS", lambda row: plain(f"{row['runs']:,}"), right=True),
-]
-
-
-def run_columns(rows: list[dict[str, Any]], now: datetime) -> list[Column]:
+def run_columns(rows: Sequence[Any], now: datetime) -> list[Column]:
     """Columns of a table of runs."""
     columns = [
-        Column("KEY", lambda row: plain(row["key"]), most=48),
-        Column("STATUS", lambda row: styled_status(row["status"])),
-        Column("SINCE", lambda row: plain(age(row["since"], now)), right=True),
-        Column("WORKFLOW", lambda row: plain(row["workflow"]), most=24),
-        Column("QUEUE", lambda row: plain(row["queue"]), from_width=110, most=20),
-        Column("TRIES", lambda row: plain(row["attempt"] or ""), from_width=130, right=True),
-        Column("LABELS", lambda row: plain(_labels(row)), from_width=110, most=30),
-        Column("WHY", lambda row: plain(row["why"]), takes_rest=True, most=200),
+        Column("KEY", "key", most=48),
+        Column("STATUS", lambda row: styled_status(value_of(row, "status"))),
+        Column("SINCE", lambda row: age(value_of(row, "since"), now), right=True),
+        Column("WORKFLOW", "workflow", most=24),
+        Column("QUEUE", "queue", from_width=110, most=20),
+        Column("TRIES", lambda row: value_of(row, "attempt") or "", from_width=130, right=True),
+        Column("WHY", "why", takes_rest=True, most=200),
     ]
-    return [
-        column
-        for column in columns
-        if column.title != "LABELS" or any(row["labels"] for row in rows)
-    ]
-
-
-def _labels(row: Any) -> str:
-    return " ".join(f"{name}={value}" for name, value in (row["labels"] or {}).items())
+    if any(value_of(row, "labels") for row in rows):
+        labels = Column(
+            "LABELS", lambda row: labelled(value_of(row, "labels")), from_width=110, most=30
+        )
+        columns.insert(-1, labels)
+    return columns
 
 
 # ---------------------------------------------------------------- watching
 
 
-def _watch(
-    connection: psycopg.Connection[Any], look: Any, form: Form, every: float, *, count: bool
-) -> None:
+def _watch(listing: _Listing, every: float) -> None:
     try:
-        if form is Form.TABLE and sys.stdout.isatty():
-            _watch_table(connection, look, every, count=count)
+        if listing.form is Form.TABLE and sys.stdout.isatty():
+            _watch_table(listing, every)
         else:
-            _watch_changes(connection, look, form, every, count=count)
+            _watch_changes(listing, every)
     except KeyboardInterrupt:
         return
 
 
-def _watch_table(
-    connection: psycopg.Connection[Any], look: Any, every: float, *, count: bool
-) -> None:
+def _watch_table(listing: _Listing, every: float) -> None:
     from rich.console import Group
     from rich.live import Live
 
     out = console()
 
     def draw() -> RenderableType:
-        rows, now = look(), database_now(connection)
+        rows, now = listing.read(), listing.database.now()
         fitting = max(1, out.height - 4)
-        columns = COUNT_COLUMNS if count else run_columns(rows, now)
         more = f"   … and more: the newest {fitting} are shown" if len(rows) > fitting else ""
         return Group(
             plain(f"{now:%H:%M:%S} by the database's clock, every {every:g} s; Ctrl-C ends{more}"),
-            make_table(columns, rows[:fitting], out.width),
+            make_table(listing.columns(rows, now), rows[:fitting], out.width),
         )
 
     with Live(draw(), console=out, auto_refresh=False, screen=True) as live:
@@ -203,18 +178,14 @@ def _watch_table(
             live.update(draw(), refresh=True)
 
 
-def _watch_changes(
-    connection: psycopg.Connection[Any], look: Any, form: Form, every: float, *, count: bool
-) -> None:
+def _watch_changes(listing: _Listing, every: float) -> None:
     """For a pipe or a log: the whole answer whenever it has changed, JSON on one line."""
     last = None
     while True:
-        rows = look()
-        text = dump(rows)
-        if text != last and form is Form.TABLE:
-            print_rows(
-                form, COUNT_COLUMNS if count else run_columns(rows, database_now(connection)), rows
-            )
+        rows = listing.read()
+        text = listing.text(rows)
+        if text != last and listing.form is Form.TABLE:
+            listing.print(rows)
         elif text != last:
             typer.echo(text)
         sys.stdout.flush()

@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator, wake
-from pgflow_cli.look.output import (
-    AsCsv,
-    AsJson,
-    Column,
-    choose_form,
-    dump,
-    duration,
-    plain,
-    print_one,
-    print_rows,
-)
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import Db, Made, OptionalKey, Rows
+from pgflow_cli.look.output import Column, Form, age, print_one, print_rows, short_json
 from pgflow_cli.look.parsing import parse_json
-from pgflow_cli.look.selection import complete_key, find_run
+from pgflow_cli.look.selection import find_run
 
 if TYPE_CHECKING:
-    from pgflow._db.calls.mail import Sent
-    from pgflow._db.query import Query
+    from pgflow_cli.look.database import Database
+
+_NAMES = ("key", "message", "signal", "state", "payload", "sent_at", "sent_by", "why")
 
 
-def messages(
-    key: Annotated[
-        str | None,
-        typer.Argument(help="Key of a run.", show_default=False, autocompletion=complete_key),
-    ] = None,
-    *,
+@dataclass(frozen=True)
+class Repair:
+    """What is to be done about a message, as it is given."""
+
     drop: Annotated[
         int | None,
         typer.Option("--drop", metavar="MESSAGE", help="Take this message out of the mailbox."),
-    ] = None,
+    ] = None
     replace: Annotated[
         int | None,
         typer.Option("--replace", metavar="MESSAGE", help="Give this message another payload."),
-    ] = None,
+    ] = None
     payload: Annotated[
         str | None,
         typer.Option(
             "--with", metavar="JSON", help="That payload in JSON, @FILE, or - for standard input."
         ),
-    ] = None,
+    ] = None
     requeue: Annotated[
         int | None,
         typer.Option(
@@ -55,17 +45,38 @@ def messages(
             metavar="MESSAGE",
             help="Send this message again, behind the others of its name.",
         ),
-    ] = None,
+    ] = None
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="KEY", help="With --requeue: the run that is to have it."),
-    ] = None,
+    ] = None
+
+    def chosen(self) -> tuple[str, int] | None:
+        """Return what is to be done, and the number of the message; None for nothing.
+
+        Raises:
+            Mistake: The options do not fit together.
+        """
+        given = {"dropped": self.drop, "replaced": self.replace, "requeued": self.requeue}
+        chosen = [(past, number) for past, number in given.items() if number is not None]
+        if len(chosen) > 1:
+            raise Mistake("pass one of --drop, --replace and --requeue")
+        if (self.replace is None) != (self.payload is None):
+            raise Mistake("--replace MESSAGE and --with JSON go together")
+        if self.to is not None and self.requeue is None:
+            raise Mistake("--to requires --requeue MESSAGE: it names the run that is to have it")
+        return chosen[0] if chosen else None
+
+
+def messages(
+    form: Rows,
+    database: Db,
+    repair: Annotated[Repair, Made(Repair)],
+    key: OptionalKey = None,
+    *,
     why: Annotated[
         str | None, typer.Option(help="The reason, kept with the message or in the run's history.")
     ] = None,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
 ) -> None:
     """Lists undelivered signals, or repairs one.
 
@@ -74,80 +85,45 @@ def messages(
     stuck until you drop, replace or requeue the message. ended: the run had ended. dropped,
     replaced: an operator took it out. You can send any of these again with --requeue.
     """
-    chosen = [number for number in (drop, replace, requeue) if number is not None]
-    if len(chosen) > 1:
-        raise Mistake("pass one of --drop, --replace and --requeue")
-    if (replace is None) != (payload is None):
-        raise Mistake("--replace MESSAGE and --with JSON go together")
-    if to is not None and requeue is None:
-        raise Mistake(
-            "--to says which run is to have a message that is requeued: say --requeue MESSAGE too"
-        )
-    if not chosen:
-        _list(key, dsn, as_json=as_json, as_csv=as_csv)
+    chosen = repair.chosen()
+    if chosen is None:
+        _list(database, key, form)
         return
     if key is None:
         raise Mistake("name the run that the message is for: `pgflow messages` lists both")
-    value = parse_json(payload, "the payload") if payload is not None else None
-    with opened(dsn) as connection:
-        from pgflow._db.calls import messages as calls
-        from pgflow._db.query import run
-
-        query: Query[Sent]
-        if drop is not None:
-            query = calls.drop_message(key, drop, why or "dropped", sent_by=operator())
-        elif replace is not None:
-            query = calls.replace_message(
-                key, replace, dump(value), why or "replaced", sent_by=operator()
-            )
-        else:
-            query = calls.requeue_message(key, chosen[0], to, why or "requeued", sent_by=operator())
-        sent = run(connection, query)
-        wake(connection, [sent.chain_id], sent.lanes)
-        status = find_run(connection, to or key).status
-    past = "dropped" if drop is not None else "replaced" if replace is not None else "requeued"
-    said: dict[str, Any] = {
-        "key": to or key,
-        "message": sent.message_id,
-        "done": past,
-        "status": status,
-    }
-    print_one(
-        choose_form(as_json=as_json),
-        said,
-        lambda: plain(f"Message {chosen[0]} was {past}: run {said['key']} is {status}."),
-    )
+    value = None if repair.payload is None else parse_json(repair.payload, "the payload")
+    past, number = chosen
+    client, message, by, reason = database.client, number, operator(), why or past
+    if past == "dropped":
+        client.drop_message(key, number, why=reason, by=by)
+    elif past == "replaced":
+        message = client.replace_message(key, number, value, why=reason, by=by)
+    else:
+        message = client.requeue_message(key, number, to=repair.to, why=reason, by=by)
+    run = find_run(database, repair.to or key)
+    row = {"key": run.key, "message": message, "done": past, "status": run.status}
+    print_one(form, row, f"Message {number} was {past}: run {run.key} is {run.status}.")
 
 
-def _list(key: str | None, dsn: str | None, *, as_json: bool | None, as_csv: bool) -> None:
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    with opened(dsn) as connection:
-        from pgflow.inspect import list_messages, readable
+def _list(database: Database, key: str | None, form: Form) -> None:
+    from pgflow.inspect import list_messages
 
-        if key is not None:
-            find_run(connection, key)
-        rows = [as_row(message) for message in fetch(connection, list_messages(key, limit=None))]
-        now = database_now(connection)
+    if key is not None:
+        find_run(database, key)
+    found = database.ask(list_messages(key, limit=None)).items
+    now = database.now()
     columns = [
-        Column("RUN", lambda row: plain(row["key"])),
-        Column("MESSAGE", lambda row: plain(str(row["message"])), right=True),
-        Column("SIGNAL", lambda row: plain(row["signal"])),
-        Column("STATE", lambda row: plain(row["state"])),
-        Column(
-            "SENT", lambda row: plain(duration((now - row["sent_at"]).total_seconds())), right=True
-        ),
-        Column("PAYLOAD", lambda row: plain(dump(readable(row["payload"]))), most=60),
-        Column("WHY", lambda row: plain(row["why"] or ""), takes_rest=True, most=200),
+        Column("RUN", "key"),
+        Column("MESSAGE", "message", right=True),
+        Column("SIGNAL", "signal"),
+        Column("STATE", "state"),
+        Column("SENT", lambda message: age(message.sent_at, now), right=True),
+        Column("PAYLOAD", lambda message: short_json(message.payload), most=60),
+        Column("WHY", "why", takes_rest=True, most=200),
     ]
     empty = (
         "No signals wait, and none was put aside."
         if key is not None
         else "Every message was taken, or waits to be."
     )
-    print_rows(
-        form,
-        columns,
-        rows,
-        names=("key", "message", "signal", "state", "payload", "sent_at", "sent_by", "why"),
-        empty=empty,
-    )
+    print_rows(form, columns, found, names=_NAMES, empty=empty)

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from pgflow.inspect import ask_async, find_detail, list_gates_below, list_locks, read_output
 from pgflow_cli.look.failures import INTERRUPTED, NEEDS_A_PERSON, TIME_LIMIT, Ended
 from pgflow_cli.look.output import console, note, printable, shown
 from pgflow_cli.runs import declared, stages
@@ -22,53 +23,142 @@ if TYPE_CHECKING:
     from pgflow.inspect import GateRow
 
 
-def run_here(
-    app: AsyncApp,
-    workflow: Workflow[..., Any],
-    arguments: dict[str, Any],
-    limit: float | None,
-    *,
-    shows_progress: bool,
-    watch: bool = False,
-    as_json: bool = False,
-    stops_at_gates: bool = False,
-    attach: str | None = None,
-    again: Callable[[str], str],
-) -> dict[str, Any]:
-    """Start a run, work on it until it ends, and return its key, status and output.
+class RunHere:
+    """Works on one run until it ends.
 
     Args:
-        app: Its app.
-        workflow: Its workflow, with the options of the start.
-        arguments: Its input.
+        app: The app of its workflow.
         limit: Longest time in seconds.
+        again: Returns the command that continues the run of a key.
         shows_progress: True to show what it is doing.
         watch: True to print each node of a declared workflow as it begins and ends.
         as_json: True to print nodes as JSON.
         stops_at_gates: True to end when the run waits for a person.
-        attach: Key of an existing run to work on instead of a new one.
-        again: Returns the command that continues the run of a key.
-
-    Raises:
-        RunFailed, RunCancelled, RunStuck: It did not complete.
-        Ended: The time limit or a signal came first; the run is handed back.
     """
-    watching = _Watch(enabled=watch, as_json=as_json, stops=stops_at_gates, again=again)
-    return asyncio.run(
-        _run(app, workflow, arguments, limit, watching, attach, shows=shows_progress)
-    )
+
+    def __init__(
+        self,
+        app: AsyncApp,
+        limit: float | None,
+        again: Callable[[str], str],
+        *,
+        shows_progress: bool,
+        watch: bool,
+        as_json: bool,
+        stops_at_gates: bool,
+    ) -> None:
+        self._app = app
+        self._limit = limit
+        self._again = again
+        self._shows_progress = shows_progress
+        self._watch = _Watch(as_json=as_json) if watch else None
+        self._stops_at_gates = stops_at_gates
+        self._printed: set[str] = set()
+
+    def run(
+        self, workflow: Workflow[..., Any], arguments: dict[str, Any], attach: str | None
+    ) -> tuple[str, Any]:
+        """Start a run and work on it, and return its key and its output.
+
+        Args:
+            workflow: The workflow, with the options of the start.
+            arguments: Arguments of the run.
+            attach: Key of an existing run to work on instead of a new one.
+
+        Raises:
+            RunFailed, RunCancelled, RunStuck: It did not complete.
+            Ended: The time limit or a signal came first; the run is handed back.
+        """
+        return asyncio.run(self._run(workflow, arguments, attach))
+
+    async def _run(
+        self, workflow: Workflow[..., Any], arguments: dict[str, Any], attach: str | None
+    ) -> tuple[str, Any]:
+        app, stopped = self._app, _end_at_signals()
+        async with app:
+            handle = app.get(attach, workflow) if attach else await app.start(workflow, **arguments)
+            key = handle.key
+            try:
+                queues = [workflow.start_options.queue]
+                async with app.worker(queues=queues), asyncio.timeout(self._limit):
+                    await self._finish(handle)
+            except TimeoutError:
+                note(
+                    f"pgflow: run {key!r} is {await handle.status()} after {self._limit:g} s. "
+                    f"{self._again(key)}"
+                )
+                raise Ended(TIME_LIMIT) from None
+            except asyncio.CancelledError:
+                if not stopped:
+                    raise
+                note(f"pgflow: run {key!r} was handed back. {self._again(key)}")
+                raise Ended(INTERRUPTED) from None
+            # As it is stored, as any other program would read it.
+            return key, app.open_value(await ask_async(app, read_output(key)))
+
+    async def _finish(self, handle: AsyncRun[Any]) -> None:
+        """Wait for the end, and print now and then what the run is doing.
+
+        Raises:
+            Ended: It waits for a person, and there is no terminal to answer from.
+        """
+        result = asyncio.ensure_future(handle.result())
+        watching = asyncio.sleep(0) if self._watch is None else self._watch.follow(handle)
+        followed = asyncio.ensure_future(watching)
+        try:
+            with _spinner(handle.key, visible=self._shows_progress) as show:
+                while True:
+                    done, _ = await asyncio.wait([result], timeout=0.5)
+                    if done:
+                        await followed
+                        result.result()
+                        return
+                    status = await handle.status()
+                    at_work = "" if self._watch is None else self._watch.at_work()
+                    show(f"{status}: {at_work}" if at_work else status)
+                    if status == "waiting" and self._stops_at_gates:
+                        await self._look(handle.key)
+        finally:
+            for task in (result, followed):
+                task.cancel()
+            await asyncio.gather(result, followed, return_exceptions=True)
+
+    async def _look(self, key: str) -> None:
+        """Print what a run waits for, and stop if it asks a person itself. If a child of it asks,
+        go on: other nodes may be at work.
+
+        Raises:
+            Ended: The run itself asks.
+        """
+        run = await ask_async(self._app, find_detail(key))
+        for lock in (run.reason_detail or {}).get("locks") or ():
+            for held in await ask_async(self._app, list_locks(lock)):
+                folder = lock.removeprefix("folder")
+                self._print(lock, f"run {held.holder!r} works in {folder}: waiting for it")
+        signals = stages.awaited(run)
+        for name in signals:
+            self._print(name, f"{name} is waited for:  pgflow signal {key} {name} JSON")
+        gates = await ask_async(self._app, list_gates_below(key))
+        for gate in gates:
+            asked = gate.request.get("message") if isinstance(gate.request, dict) else None
+            text = shown(str(asked or gate.request)[:2000])
+            is_alone = [one.key for one in gates].count(gate.key) == 1
+            named = shlex.join([gate.key, *([] if is_alone else ["--node", gate.name])])
+            how = f"  {_how_to_answer(gate, named)}   or   pgflow reject {named} --why ..."
+            self._print(gate.gate, f"{gate.name} asks: {text}\n{how}")
+        if signals or any(gate.key == key for gate in gates):
+            _print(f"pgflow: run {key!r} waits for a person. {self._again(key)}")
+            raise Ended(NEEDS_A_PERSON)
+
+    def _print(self, about: str, text: str) -> None:
+        """Print a text on something once."""
+        if about not in self._printed:
+            self._printed.add(about)
+            _print(text)
 
 
-async def _run(
-    app: AsyncApp,
-    workflow: Workflow[..., Any],
-    arguments: dict[str, Any],
-    limit: float | None,
-    watching: _Watch,
-    attach: str | None,
-    *,
-    shows: bool,
-) -> dict[str, Any]:
+def _end_at_signals() -> list[int]:
+    """Have SIGTERM and SIGINT cancel this task, and return a list that then has their number."""
     task = asyncio.current_task()
     assert task is not None
     stopped: list[int] = []
@@ -79,52 +169,15 @@ async def _run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    async with app:
-        handle = (
-            await app.start(workflow, **arguments) if attach is None else app.get(attach, workflow)
-        )
-        try:
-            async with app.worker(queues=[workflow.start_options.queue]), asyncio.timeout(limit):
-                with _spinner(handle.key, visible=shows) as show:
-                    await _finish(app, handle, show, watching)
-        except TimeoutError:
-            note(
-                f"pgflow: run {handle.key!r} is {await handle.status()} after {limit:g} s. "
-                f"{watching.again(handle.key)}"
-            )
-            raise Ended(TIME_LIMIT) from None
-        except asyncio.CancelledError:
-            if not stopped:
-                raise
-            note(f"pgflow: run {handle.key!r} was handed back. {watching.again(handle.key)}")
-            raise Ended(INTERRUPTED) from None
-        return {"key": handle.key, "status": "completed", "output": await _output(app, handle.key)}
-
-
-async def _output(app: AsyncApp, key: str) -> Any:
-    """Return the stored result, as any other program would read it."""
-    from pgflow._model.envelopes import open_value
-    from pgflow.inspect import ask_async, read_output
-
-    output = await ask_async(app, read_output(key))
-    return open_value(app.definitions.envelopes, output, f"the result of run {key!r}")
+    return stopped
 
 
 class _Watch:
     """Prints the nodes of a declared workflow as they begin and end, and the words of its agents
     and the errors of its programs meanwhile, on standard error.
-
-    Attributes:
-        stops: True to end where the run waits for a person.
-        again: Returns the command that continues the run of a key.
     """
 
-    def __init__(
-        self, *, enabled: bool, as_json: bool, stops: bool, again: Callable[[str], str]
-    ) -> None:
-        self.stops = stops
-        self.again = again
-        self._is_enabled = enabled
+    def __init__(self, *, as_json: bool) -> None:
         self._is_json = as_json
         self._begun: dict[str, float] = {}
 
@@ -135,96 +188,23 @@ class _Watch:
 
     async def follow(self, handle: AsyncRun[Any]) -> None:
         """Print nodes and words until the run has ended."""
-        if self._is_enabled:
-            await asyncio.gather(self._follow_nodes(handle), self._follow_agents(handle))
+        await asyncio.gather(self._follow_nodes(handle), self._follow_agents(handle))
 
     async def _follow_nodes(self, handle: AsyncRun[Any]) -> None:
         async for end in handle.stream("nodes"):
-            if self._is_json:
-                _say(declared.as_json(end))
-                continue
             began = self._begun.pop(end["id"], None)
-            _say(declared.say_end(end, None if began is None else time.monotonic() - began))
+            seconds = None if began is None else time.monotonic() - began
+            _print(json.dumps(end) if self._is_json else declared.end_line(end, seconds))
 
     async def _follow_agents(self, handle: AsyncRun[Any]) -> None:
         async for word in handle.stream("agents", live=True):
             if word["type"] == "start":
                 self._begun[word["id"]] = time.monotonic()
-            _say(declared.as_json(word) if self._is_json else declared.say_word(word))
+            _print(json.dumps(word) if self._is_json else declared.word_line(word))
 
 
-async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Watch) -> None:
-    """Wait for the end, and print now and then what the run is doing.
-
-    Raises:
-        Ended: It waits for a person, and there is no terminal to answer from.
-    """
-    result = asyncio.ensure_future(handle.result())
-    said: set[str] = set()
-    told = asyncio.ensure_future(watching.follow(handle))
-    try:
-        while True:
-            done, _ = await asyncio.wait([result], timeout=0.5)
-            if done:
-                await told
-                result.result()
-                return
-            status = await handle.status()
-            show(": ".join(filter(None, (status, watching.at_work()))))
-            if status == "waiting" and watching.stops:
-                await _tell_holder(app, handle.key, said)
-                await _stop_at_gates(app, handle.key, said, watching.again)
-    finally:
-        for task in (result, told):
-            task.cancel()
-        await asyncio.gather(result, told, return_exceptions=True)
-
-
-async def _tell_holder(app: AsyncApp, key: str, said: set[str]) -> None:
-    """Say once which run has the folder that a run waits for."""
-    from pgflow.inspect import ask_async, find_detail, list_locks
-
-    for lock in ((await ask_async(app, find_detail(key))).reason_detail or {}).get("locks") or ():
-        for held in await ask_async(app, list_locks(lock)):
-            if lock not in said:
-                said.add(lock)
-                _say(f"run {held.holder!r} works in {lock.removeprefix('folder')}: waiting for it")
-
-
-async def _stop_at_gates(
-    app: AsyncApp, key: str, said: set[str], again: Callable[[str], str]
-) -> None:
-    """Stop if the run asks a person. If a child of the run asks, print that and go on: other nodes
-    may be at work.
-
-    Raises:
-        Ended: The run itself asks.
-    """
-    from pgflow.inspect import ask_async, find_detail, list_gates_below
-
-    waits = stages.awaited(await ask_async(app, find_detail(key)))
-    for name in waits:
-        if name not in said:
-            said.add(name)
-            _say(f"{name} is waited for:  pgflow signal {key} {name} JSON")
-    gates = await ask_async(app, list_gates_below(key))
-    for gate in gates:
-        if gate.gate in said:
-            continue
-        said.add(gate.gate)
-        asked = gate.request.get("message") if isinstance(gate.request, dict) else None
-        _say(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
-        is_alone = [one.key for one in gates].count(gate.key) == 1
-        named = shlex.join([gate.key, *([] if is_alone else ["--node", gate.name])])
-        _say(f"  {_how_to_answer(gate, named)}   or   pgflow reject {named} --why ...")
-    if not waits and not any(gate.key == key for gate in gates):
-        return
-    _say(f"pgflow: run {key!r} waits for a person. {again(key)}")
-    raise Ended(NEEDS_A_PERSON)
-
-
-def _say(text: str) -> None:
-    """Say something above the spinner, which has standard error while it turns."""
+def _print(text: str) -> None:
+    """Print something above the spinner, which has standard error while it turns."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 

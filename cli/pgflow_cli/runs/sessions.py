@@ -10,13 +10,15 @@ from typing import Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, opened
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.output import AsJson, choose_form, plain, print_one
+from pgflow_cli.look.options import Answer, Db
+from pgflow_cli.look.output import many, print_one
 
 
 def reset_sessions(
     workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Name of the workflow.")],
+    form: Answer,
+    database: Db,
     conversation: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of this conversation only.")
     ] = None,
@@ -26,8 +28,6 @@ def reset_sessions(
     yes: Annotated[
         bool, typer.Option("--yes", help="Without --conversation: of all conversations.")
     ] = False,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Forgets the sessions that agents keep between runs.
 
@@ -42,8 +42,5 @@ def reset_sessions(
     if conversation is None and not yes:
         raise Mistake("every conversation would lose its sessions: pass --conversation, or --yes")
     folder = [name for name in (workflow, conversation, node) if name is not None]
-    form = choose_form(as_json=as_json)
-    with opened(dsn) as connection:
-        count = Documents(connection).delete_folder(SESSIONS, folder)
-    what = "1 session" if count == 1 else f"{count} sessions"
-    print_one(form, {"forgotten": count}, lambda: plain(f"{what} forgotten"))
+    count = Documents(database.connection).delete_folder(SESSIONS, folder)
+    print_one(form, {"forgotten": count}, f"{many(count, 'session')} forgotten")

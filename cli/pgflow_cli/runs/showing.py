@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import (
     AsJson,
     Column,
     Form,
     age,
     amount,
+    as_object,
     choose_form,
     console,
     dump,
     duration,
+    labelled,
     make_table,
     plain,
     short_json,
@@ -28,14 +31,18 @@ from pgflow_cli.look.output import (
 )
 from pgflow_cli.look.selection import ENDED, Key, find_detail
 from pgflow_cli.runs import declared
-from pgflow_cli.runs.calls import call_columns, read_calls
+from pgflow_cli.runs.calls import CALL_COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
+    from decimal import Decimal
 
-    import psycopg
     from rich.console import RenderableType
     from rich.text import Text
+
+    from pgflow.inspect import Calls, ChildRow, OrderRow, RunDetail
+    from pgflow_cli.look.database import Database
 
 _RUN = (
     "key", "status", "workflow", "queue", "version", "priority", "labels", "why", "reason_code",
@@ -55,6 +62,7 @@ PICTURE_UNITS = 400
 
 def show(
     key: Key,
+    database: Db,
     *,
     limit: Annotated[
         int | None,
@@ -71,7 +79,6 @@ def show(
         typer.Option("--svg", help="Print its newest calls on a time axis, as SVG."),
     ] = False,
     as_json: AsJson = None,
-    dsn: Dsn = None,
 ) -> None:
     """Shows a run: where it is and why, input, result, calls.
 
@@ -81,23 +88,20 @@ def show(
     if svg:
         if as_json or limit is not None:
             raise Mistake("--svg prints a picture: leave out --json and --limit")
-        with opened(dsn) as connection:
-            typer.echo(_picture(connection, key), nl=False)
+        typer.echo(_picture(database, key), nl=False)
         return
     form = choose_form(as_json=as_json)
     most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
-    with opened(dsn) as connection:
-        run = read_run(connection, key, most or None)
-        now = database_now(connection)
+    whole = read_whole(database, key, most or None)
     if form is Form.JSON:
-        print_object(run)
+        typer.echo(dump(whole.as_object(), indent=2))
         return
     out = console()
-    for part in draw(run, now, out.width):
+    for part in draw(whole, database.now(), out.width):
         out.print(part)
 
 
-def _picture(connection: psycopg.Connection[Any], key: str) -> str:
+def _picture(database: Database, key: str) -> str:
     """Return the newest calls of a run, as SVG.
 
     Raises:
@@ -107,135 +111,137 @@ def _picture(connection: psycopg.Connection[Any], key: str) -> str:
     from pgflow._desk.waterfall import draw
     from pgflow.inspect import fold, last_seq, list_units
 
-    run = find_detail(connection, key)
-    after = max(0, fetch(connection, last_seq(run.run_id)) - PICTURE_UNITS)
-    units = fetch(connection, list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
-    entries = fold(units, units[0].at if units and after else run.created_at)
+    run = find_detail(database, key)
+    after = max(0, database.ask(last_seq(run.run_id)) - PICTURE_UNITS)
+    units = database.ask(list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
+    began_at = units[0].at if units and after else run.created_at
+    entries = fold(units, began_at)
     if not entries:
         raise Mistake(f"run {key!r} has recorded nothing yet: there is nothing to draw")
-    now = None if run.status in ENDED else database_now(connection)
-    return draw_picture(
-        draw(entries, run.created_at if not after else units[0].at, now),
-        run.key,
-        f"{run.workflow}, {run.status}",
-    )
+    now = None if run.status in ENDED else database.now()
+    return draw_picture(draw(entries, began_at, now), run.key, f"{run.workflow}, {run.status}")
 
 
-def print_object(run: dict[str, Any]) -> None:
-    """Print the run for machines."""
-    typer.echo(dump(run, indent=2))
+@dataclass(frozen=True)
+class WholeRun:
+    """A run with its calls, its children and its published state."""
+
+    run: RunDetail
+    parent: str | None
+    state: dict[str, Any] | None
+    children: list[ChildRow]
+    orders: list[OrderRow]
+    spent: dict[str, Decimal]
+    calls: Calls
+
+    def as_object(self) -> dict[str, Any]:
+        """Return it for machines."""
+        return {
+            **as_object(self.run, _RUN),
+            "parent": self.parent,
+            "state": self.state,
+            "children": [as_object(child, _CHILD) for child in self.children],
+            "asked": [as_object(order, _ORDER) for order in self.orders],
+            "spent": self.spent,
+            "calls": [as_object(call) for call in self.calls.calls],
+            "more_calls": self.calls.more,
+        }
 
 
-def read_run(
-    connection: psycopg.Connection[Any], key: str, limit: int | None = None
-) -> dict[str, Any]:
-    """Return a run with its calls, its children and its published state.
+def read_whole(database: Database, key: str, limit: int | None = None) -> WholeRun:
+    """Return all about a run.
 
     Args:
-        connection: To the database.
+        database: The database.
         key: Of the run.
-        limit: At most so many calls, see `read_calls`; None for all.
+        limit: At most so many calls, those of one name folded; None for each.
 
     Raises:
         Mistake: No run has the key.
     """
-    from pgflow.inspect import find_key, list_children, list_orders, read_state, sum_charges
-
-    found = find_detail(connection, key)
-    run = as_row(found, _RUN)
-    run["parent"] = (
-        None if found.parent_run_id is None else fetch(connection, find_key(found.parent_run_id))
+    from pgflow.inspect import (
+        find_key,
+        list_children,
+        list_orders,
+        read_calls,
+        read_state,
+        sum_charges,
     )
-    run["state"] = fetch(connection, read_state(key))
-    run["children"] = [
-        as_row(child, _CHILD) for child in fetch(connection, list_children(found.run_id))
-    ]
-    run["asked"] = [as_row(order, _ORDER) for order in fetch(connection, list_orders(key))]
-    spent = fetch(connection, sum_charges("run", run_id=found.run_id))
-    run["spent"] = {row.unit: row.amount for row in spent}
-    run["calls"], run["more_calls"] = read_calls(connection, found.run_id, limit)
-    return run
+
+    ask = database.ask
+    run = find_detail(database, key)
+    return WholeRun(
+        run,
+        None if run.parent_run_id is None else ask(find_key(run.parent_run_id)),
+        ask(read_state(key)),
+        ask(list_children(run.run_id)),
+        ask(list_orders(key)),
+        {row.unit: row.amount for row in ask(sum_charges("run", run_id=run.run_id))},
+        ask(read_calls(run.run_id, limit)),
+    )
 
 
-def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]:
-    """Return the run for people."""
+def draw(whole: WholeRun, now: datetime, width: int) -> Iterator[RenderableType]:
+    """Yield the parts of the answer for people."""
     from rich.table import Table
     from rich.text import Text
 
-    head = Text.assemble((shown(run["key"]), "bold"), "  ", shown(run["workflow"]), "  ")
-    head.append_text(styled_status(run["status"]))
+    run, calls = whole.run, whole.calls
+    head = Text.assemble((shown(run.key), "bold"), "  ", shown(run.workflow), "  ")
+    yield head.append_text(styled_status(run.status))
     facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
     facts.add_column(style="bright_black", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, value in _facts(run, now):
-        facts.add_row(name, value)
-    parts: list[RenderableType] = [head, facts]
-    if run["calls"]:
-        parts += ["", make_table(call_columns(), run["calls"], width)]
-    if run["more_calls"]:
-        parts.append(plain(f"… and {run['more_calls']:,} more: --limit 0 shows each call"))
-    if run["children"]:
-        parts += ["", make_table(_CHILD_COLUMNS, run["children"], width)]
-    if run["calls"]:
+    for name, value in _facts(whole, now):
+        if value:
+            facts.add_row(name, value if isinstance(value, Text) else plain(value))
+    yield facts
+    if calls.calls:
+        yield ""
+        yield make_table(CALL_COLUMNS, calls.calls, width)
+    if calls.more:
+        yield plain(f"… and {calls.more:,} more: --limit 0 shows each call")
+    if whole.children:
+        yield ""
+        yield make_table(_CHILD_COLUMNS, whole.children, width)
+    if calls.calls:
         owed = ", pgflow owed" if _owed_effects(run) else ""
-        parts += ["", plain(f"More: pgflow timeline {shlex.quote(run['key'])}{owed}")]
-    return parts
+        yield ""
+        yield plain(f"More: pgflow timeline {shlex.quote(run.key)}{owed}")
 
 
-def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType]]:
-    """Names and values, without those that say nothing."""
+def _facts(whole: WholeRun, now: datetime) -> Iterator[tuple[str, Any]]:
+    """Yield names and values; the value of those that say nothing is empty."""
     from pgflow.inspect import describe_error
 
-    ended = run["status"] in ENDED
-    took = (
-        f", after {duration((run['finished_at'] - run['created_at']).total_seconds())}"
-        if ended
-        else ""
-    )
-    labels = " ".join(f"{name}={value}" for name, value in (run["labels"] or {}).items())
-    facts: list[tuple[str, RenderableType | None]] = [
-        ("why", plain(run["why"]) if run["why"] and run["status"] != "failed" else None),
-        *(("asked", plain(_asked(order, now))) for order in run["asked"]),
-        ("what to do", plain(_advice(run)) if _advice(run) else None),
-        (
-            "queue",
-            plain(run["queue"] + (f", priority {run['priority']}" if run["priority"] else "")),
-        ),
-        (
-            "worker",
-            plain(f"{run['worker_id']}, claim {run['attempt']}")
-            if run["worker_id"] is not None
-            else None,
-        ),
-        ("created", plain(f"{when(run['created_at'])}, {age(run['created_at'], now)} ago")),
-        (
-            run["status"] if not ended else "ended",
-            plain(f"{when(run['since'])}, {age(run['since'], now)} ago{took}"),
-        ),
-        (
-            "starts at",
-            plain(when(run["run_at"]))
-            if run["run_at"] and not run["calls"] and not ended
-            else None,
-        ),
-        ("deadline", plain(when(run["deadline_at"])) if run["deadline_at"] else None),
-        ("generation", plain(run["generation"]) if run["generation"] > 1 else None),
-        ("begun", plain(_origin(run)) if run["origin_seq"] is not None else None),
-        ("parent", plain(run["parent"]) if run["parent"] else None),
-        ("labels", plain(labels) if labels else None),
-        ("input", _long(_of_file(run) or run["input"])),
-        ("state", _long(run["state"]) if run["state"] else None),
-        ("spent", plain(_spent(run["spent"])) if run["spent"] else None),
-        ("output", _long(run["output"]) if run["status"] == "completed" else None),
-        (
-            "error",
-            plain(describe_error(run["error"]))
-            if run["error"] and run["status"] == "failed"
-            else None,
-        ),
-        ("", _traceback(run["error"])),
-    ]
-    return [(name, value) for name, value in facts if value is not None]
+    run, has_ended, has_failed = whole.run, whole.run.status in ENDED, whole.run.status == "failed"
+    yield "why", "" if has_failed else run.why
+    for order in whole.orders:
+        yield "asked", _order(order, now)
+    yield "what to do", _advice(run)
+    yield "queue", run.queue + (f", priority {run.priority}" if run.priority else "")
+    if run.worker_id is not None:
+        yield "worker", f"{run.worker_id}, claim {run.attempt}"
+    yield "created", f"{when(run.created_at)}, {age(run.created_at, now)} ago"
+    took = ""
+    if run.finished_at is not None:
+        took = f", after {duration((run.finished_at - run.created_at).total_seconds())}"
+    since = f"{when(run.since)}, {age(run.since, now)} ago"
+    yield "ended" if has_ended else run.status, since + took
+    if not whole.calls.calls and not has_ended:
+        yield "starts at", when(run.run_at)
+    yield "deadline", when(run.deadline_at)
+    yield "generation", run.generation if run.generation > 1 else ""
+    yield "begun", _origin(run)
+    yield "parent", whole.parent
+    yield "labels", labelled(run.labels)
+    yield "input", _long(_of_file(run) or run.input)
+    yield "state", _long(whole.state) if whole.state else ""
+    yield "spent", ", ".join(f"{amount(value)} {unit}" for unit, value in whole.spent.items())
+    if run.status == "completed":
+        yield "output", _long(run.output)
+    yield "error", describe_error(run.error) if run.error and has_failed else ""
+    yield "", _traceback(run.error)
 
 
 def _long(value: Any) -> Text:
@@ -246,40 +252,36 @@ def _long(value: Any) -> Text:
     return text[:MOST_SHOWN] + plain(f"… ({len(text):,} characters; --json has all)")
 
 
-def _of_file(run: dict[str, Any]) -> dict[str, Any] | None:
+def _of_file(run: RunDetail) -> dict[str, Any] | None:
     """Return the input of the run of a workflow file, without the file itself."""
-    given = run["input"]
-    if run["workflow"] != declared.WORKFLOW or not isinstance(given, dict):
+    given = run.input
+    if run.workflow != declared.WORKFLOW or not isinstance(given, dict):
         return None
     frozen, settings = given.get("frozen"), given.get("settings")
     if not isinstance(frozen, dict) or not isinstance(settings, dict):
         return None
-    told = {"message": given.get("message"), "inputs": given.get("inputs")}
-    asked = {name: settings.get(name) for name in ("cwd", "provider")}
-    return {"file": frozen.get("source"), **told, **asked}
+    own = {"file": frozen.get("source")}
+    own |= {name: given.get(name) for name in ("message", "inputs")}
+    return own | {name: settings.get(name) for name in ("cwd", "provider")}
 
 
-def _spent(spent: dict[str, Any]) -> str:
-    """Return what a run has spent, in words."""
-    return ", ".join(f"{amount(value)} {unit}" for unit, value in spent.items())
-
-
-def _origin(run: dict[str, Any]) -> str:
+def _origin(run: RunDetail) -> str:
     """Return the origin of the run whose journal it begins with, in words."""
-    if run["origin_key"] is None:
-        return f"with {run['origin_seq']} units of a run that is gone"
-    if run["origin_key"] != run["key"]:
-        return f"forked from {run['origin_key']} at unit {run['origin_seq']}"
-    return f"anew after generation {run['origin_generation']}" + (
-        f", at unit {run['origin_seq']}" if run["origin_seq"] else ""
-    )
+    if run.origin_seq is None:
+        return ""
+    if run.origin_key is None:
+        return f"with {run.origin_seq} units of a run that is gone"
+    if run.origin_key != run.key:
+        return f"forked from {run.origin_key} at unit {run.origin_seq}"
+    at = f", at unit {run.origin_seq}" if run.origin_seq else ""
+    return f"anew after generation {run.origin_generation}{at}"
 
 
-def _owed_effects(run: dict[str, Any]) -> list[dict[str, Any]]:
+def _owed_effects(run: RunDetail) -> list[dict[str, Any]]:
     """Return the effects that a stuck run wants settled; none for any other run."""
-    if run["status"] != "stuck" or run["reason_code"] != "effect":
+    if run.status != "stuck" or run.reason_code != "effect":
         return []
-    return (run["reason_detail"] or {}).get("effects") or []
+    return (run.reason_detail or {}).get("effects") or []
 
 
 def _settling(effect: dict[str, Any]) -> str:
@@ -290,46 +292,41 @@ def _settling(effect: dict[str, Any]) -> str:
     return f"`{command}` with `--confirmed JSON`, `--failed` or `--absent` records its outcome"
 
 
-def _asked(order: dict[str, Any], now: datetime) -> str:
-    """Return an order that no worker has taken yet, in words."""
-    by = f" by {order['sent_by']}" if order["sent_by"] else ""
-    why = f": {order['why']}" if order["why"] else ""
-    return f"to {order['verb']}, {age(order['sent_at'], now)} ago{by}{why}"
+def _order(order: OrderRow, now: datetime) -> str:
+    """Return a command that no worker has taken yet, in words."""
+    by = f" by {order.sent_by}" if order.sent_by else ""
+    why = f": {order.why}" if order.why else ""
+    return f"to {order.verb}, {age(order.sent_at, now)} ago{by}{why}"
 
 
-def _advice(run: dict[str, Any]) -> str:
-    key = shlex.quote(run["key"])
+def _advice(run: RunDetail) -> str:
+    key, detail = shlex.quote(run.key), run.reason_detail or {}
     if owed := _owed_effects(run):
         return "; ".join(map(_settling, owed))
-    if run["status"] == "stuck":
+    if run.status == "stuck":
         return f"fix the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
-    if run["status"] == "paused":
+    if run.status == "paused":
         return f"`pgflow resume {key}` resumes it"
-    if run["reason_code"] == "gate":
-        gate = shlex.quote(run["reason_detail"]["gates"][0])
+    if run.reason_code == "gate":
+        gate = shlex.quote(detail["gates"][0])
         return f"a person is needed: `pgflow approve {gate}`, or `pgflow reject {gate}`"
-    if run["reason_code"] == "signal":
-        return (
-            f"`pgflow signal {key} {shlex.quote(run['reason_detail']['signals'][0])} JSON` "
-            "answers it"
-        )
+    if run.reason_code == "signal":
+        return f"`pgflow signal {key} {shlex.quote(detail['signals'][0])} JSON` answers it"
     return ""
 
 
-def _traceback(error: Any) -> RenderableType | None:
+def _traceback(error: Any) -> Text | None:
     from rich.text import Text
 
     if not isinstance(error, dict) or not error.get("traceback"):
         return None
     text = error["traceback"]
-    return Text(
-        (text if isinstance(text, str) else "\n".join(map(str, text))).rstrip(),
-        style="bright_black",
-    )
+    lines = text if isinstance(text, str) else "\n".join(map(str, text))
+    return Text(lines.rstrip(), style="bright_black")
 
 
 _CHILD_COLUMNS = [
-    Column("CHILD", lambda row: plain(row["key"])),
-    Column("STATUS", lambda row: styled_status(row["status"])),
-    Column("WORKFLOW", lambda row: plain(row["workflow"])),
+    Column("CHILD", "key"),
+    Column("STATUS", lambda child: styled_status(child.status)),
+    Column("WORKFLOW", "workflow"),
 ]

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, fetch, opened
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.mail import operator, wake
-from pgflow_cli.look.output import AsJson, choose_form, plain, print_one, shown
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import Answer, Db
+from pgflow_cli.look.output import print_one, shown
 from pgflow_cli.look.selection import Key, find_detail
 
 if TYPE_CHECKING:
-    import psycopg
-
     from pgflow.declare import Graph
     from pgflow.inspect import RunDetail
+    from pgflow_cli.look.database import Database
 
 
 def folder_of(graph: Graph, path: Path) -> Path | None:
@@ -116,53 +115,40 @@ def request(
     stage: Annotated[
         str, typer.Argument(help="A stage with gate: explicit_request.", show_default=False)
     ],
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    form: Answer,
+    database: Db,
 ) -> None:
     """Requests a stage that a run would skip.
 
     The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or
     has ended.
     """
-    from pgflow._db.calls import mail
-    from pgflow._db.query import run
+    from pgflow import Signal
     from pgflow.declare.durable.stages.mail import REQUEST
 
-    with opened(dsn) as connection:
-        detail = find_detail(connection, key)
-        graph = _graph_of(detail)
-        if graph is None:
-            raise Mistake(f"run {key!r} is not of a workspace, or its input cannot be read here")
-        check_requested(graph, (stage,))
-        if _has_passed(connection, detail, f"{REQUEST}{stage}"):
-            raise Mistake(f"run {key!r} has passed stage {stage!r}: it was left out")
-        with connection.transaction():
-            sent = run(
-                connection,
-                mail.deliver_signal(
-                    key,
-                    f"{REQUEST}{stage}",
-                    "{}",
-                    sent_by=operator(),
-                    idempotency_key=f"{REQUEST}{stage}",
-                ),
-            )
-            if sent.ended_as is not None and sent.is_new:
-                raise Mistake(f"run {key!r} is {sent.ended_as}: it runs no more stages")
-        wake(connection, sent.chains, sent.lanes)
-    said = {"key": key, "stage": stage, "new": sent.is_new}
-    print_one(choose_form(as_json=as_json), said, lambda: plain(_said(said)))
+    detail, client = find_detail(database, key), database.client
+    graph = _graph_of(detail)
+    if graph is None:
+        raise Mistake(f"run {key!r} is not of a workspace, or its input cannot be read here")
+    check_requested(graph, (stage,))
+    name = f"{REQUEST}{stage}"
+    if _has_passed(database, detail, name):
+        raise Mistake(f"run {key!r} has passed stage {stage!r}: it was left out")
+    with client.transaction():
+        sent = client.send(key, Signal(name, object), {}, idempotency_key=name, by=operator())
+        if sent.ended_as is not None and sent.is_new:
+            raise Mistake(f"run {key!r} is {sent.ended_as}: it runs no more stages")
+    text = (
+        f"{key} will run stage {stage} when it reaches it."
+        if sent.is_new
+        else f"Stage {stage} of {key} was already requested."
+    )
+    print_one(form, {"key": key, "stage": stage, "new": sent.is_new}, text)
 
 
-def _has_passed(connection: psycopg.Connection[Any], detail: RunDetail, name: str) -> bool:
+def _has_passed(database: Database, detail: RunDetail, name: str) -> bool:
     """Return True if the run has looked for the request, and found none."""
     from pgflow.inspect import list_units
 
-    units = fetch(connection, list_units(detail.run_id, limit=None))
+    units = database.ask(list_units(detail.run_id, limit=None))
     return any(unit.name == name and unit.event == "wait_timed_out" for unit in units)
-
-
-def _said(said: dict[str, Any]) -> str:
-    if not said["new"]:
-        return f"Stage {said['stage']} of {said['key']} was already requested."
-    return f"{said['key']} will run stage {said['stage']} when it reaches it."

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, as_row, opened
+from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import (
     GAP,
-    AsCsv,
-    AsJson,
     Column,
     Form,
-    choose_form,
     column_widths,
     console,
     duration,
@@ -38,12 +35,12 @@ if TYPE_CHECKING:
 
 _UNIT_NAMES = ("seq", "call", "event", "name", "at", "is_inherited")
 _UNIT_COLUMNS = [
-    Column("UNIT", lambda row: plain(row["seq"]), right=True),
-    Column("CALL", lambda row: plain(row["call"] or ""), right=True),
-    Column("EVENT", lambda row: plain(row["event"].replace("_", " "))),
-    Column("NAME", lambda row: plain(row["name"] or ""), takes_rest=True),
-    Column("AT", lambda row: plain(when(row["at"])), from_width=90),
-    Column("FROM", lambda row: plain("its origin" if row["is_inherited"] else ""), from_width=110),
+    Column("UNIT", "seq", right=True),
+    Column("CALL", lambda unit: unit.call or "", right=True),
+    Column("EVENT", lambda unit: unit.event.replace("_", " ")),
+    Column("NAME", "name", takes_rest=True),
+    Column("AT", lambda unit: when(unit.at), from_width=90),
+    Column("FROM", lambda unit: "its origin" if unit.is_inherited else "", from_width=110),
 ]
 
 NARROW = 100
@@ -56,6 +53,8 @@ _NAMED = ("timer", "signal", "child", "lock", "update")
 
 def timeline(
     key: Key,
+    form: Rows,
+    database: Db,
     *,
     generation: Annotated[
         int | None,
@@ -69,9 +68,6 @@ def timeline(
             "--units", help="The units of its journal, as they are numbered for fork and rewind."
         ),
     ] = False,
-    as_json: AsJson = None,
-    as_csv: AsCsv = False,
-    dsn: Dsn = None,
 ) -> None:
     """Draws what a run did and waited for.
 
@@ -79,13 +75,11 @@ def timeline(
     their lighter bar begins with the entry before. Lines are waits, crosses failed attempts.
     "recovered" says that another worker went on from the journal.
     """
-    form = choose_form(as_json=as_json, as_csv=as_csv)
-    with opened(dsn) as connection:
-        from pgflow.inspect import read_history
+    from pgflow.inspect import read_history
 
-        history = find(connection, key, read_history(key, generation))
+    history = find(database, key, read_history(key, generation))
     if units:
-        print_rows(form, _UNIT_COLUMNS, [as_row(unit, _UNIT_NAMES) for unit in history.units])
+        print_rows(form, _UNIT_COLUMNS, history.units, names=_UNIT_NAMES)
     elif form is Form.TABLE:
         out = console()
         for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
@@ -157,27 +151,23 @@ def draw(history: History, width: int, *, is_unicode: bool = True) -> list[Rende
     """Return the picture: a line on the run, the bars, and remarks."""
     begin, end = history.began_at, history.seen_until
     bars = Bars(begin, max((end - begin).total_seconds(), 0.001), Marks() if is_unicode else ASCII)
-    rows = [{"entry": entry} for entry in history.entries]
     name_room = 24 if width < NARROW else 40
     columns = [
-        Column("CALL", lambda row: plain(row["entry"].call or ""), right=True),
-        Column("WHAT", lambda row: _what(row["entry"]), most=name_room),
+        Column("CALL", lambda entry: entry.call or "", right=True),
+        Column("WHAT", _what, most=name_room),
         Column(
-            "AT",
-            lambda row: plain("+" + duration((row["entry"].began_at - begin).total_seconds())),
-            right=True,
+            "AT", lambda entry: f"+{duration((entry.began_at - begin).total_seconds())}", right=True
         ),
-        Column("TOOK", lambda row: plain(_took(row["entry"])), right=True),
-        Column("TRIES", lambda row: plain(row["entry"].attempts or ""), right=True),
+        Column("TOOK", _took, right=True),
+        Column("TRIES", lambda entry: entry.attempts or "", right=True),
     ]
-    bar_room = max(10, width - sum(column_widths(columns, rows, width)) - GAP * len(columns))
-    columns.append(
-        Column("", lambda row: bars.draw(row["entry"], bar_room, history.now), most=bar_room)
-    )
+    taken = sum(column_widths(columns, history.entries, width)) + GAP * len(columns)
+    bar_room = max(10, width - taken)
+    columns.append(Column("", lambda entry: bars.draw(entry, bar_room, history.now), most=bar_room))
     return [
         _headline(history),
         "",
-        make_table(columns, rows, width),
+        make_table(columns, history.entries, width),
         *_errors(history.entries),
         *_tail(history),
     ]
@@ -204,7 +194,7 @@ def _what(entry: Entry) -> Text:
         if entry.name == RECOVERED:
             return Text(RECOVERED, style="bold magenta")
         return Text(
-            f"· {entry.name}" + (f" ({said})" if (said := detail(entry)) else ""),
+            f"· {entry.name}" + (f" ({text})" if (text := detail(entry)) else ""),
             style="bright_black",
         )
     prefix = f"{'sleep' if entry.kind == 'timer' else entry.kind}: " if entry.kind in _NAMED else ""

@@ -4,23 +4,23 @@ published.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, opened
 from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
-from pgflow_cli.look.mail import operator, wake
-from pgflow_cli.look.output import AsJson, choose_form, dump, note, plain, print_one
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import Answer, Arguments, Db, Timeout
+from pgflow_cli.look.output import dump, note, print_one
 from pgflow_cli.look.parsing import parse_duration, parse_json, refuse_empty
 from pgflow_cli.look.selection import Key, find_run
 
 if TYPE_CHECKING:
-    import psycopg
-
-    from pgflow._db.calls.updates import Reply
+    from pgflow.inspect import Reply
+    from pgflow_cli.look.database import Database
 
 LONGEST_LOOK_SECONDS = 0.5
 
@@ -28,9 +28,9 @@ LONGEST_LOOK_SECONDS = 0.5
 def update(
     key: Key,
     name: Annotated[str, typer.Argument(help="Name of the handler.", show_default=False)],
-    args: Annotated[
-        str, typer.Argument(help="Arguments by name in JSON, @FILE, or - for standard input.")
-    ] = "{}",
+    form: Answer,
+    database: Db,
+    args: Arguments = "{}",
     *,
     update_id: Annotated[
         str | None,
@@ -41,11 +41,7 @@ def update(
             help="The same id to the same run is one update, with one answer.",
         ),
     ] = None,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", help="Stop waiting after 90s, 10m...: exit code 3.")
-    ] = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
+    timeout: Timeout = None,
 ) -> None:
     """Sends an update to a run, and waits for the answer.
 
@@ -57,22 +53,13 @@ def update(
         raise Mistake('the arguments of an update are an object of their names: {"sku": "tea"}')
     limit = None if timeout is None else parse_duration(timeout, "--timeout").total_seconds()
     named = update_id or str(uuid.uuid4())
-    with opened(dsn) as connection:
-        from pgflow._db.calls import updates
-        from pgflow._db.query import run
-
-        find_run(connection, key)
-        with connection.transaction():
-            sent = run(
-                connection,
-                updates.send_update(key, name, dump(value), named, sent_by=operator()),
-            )
-        wake(connection, sent.chains)
-        reply = _wait(connection, key, named, limit)
-    told: dict[str, Any] = {"key": key, "update": name, "id": named, "status": reply.status}
-    told["value"] = _parsed(reply.value)
-    told["error"] = _parsed(reply.error)
-    print_one(choose_form(as_json=as_json), told, lambda: plain(_told(told)))
+    find_run(database, key)
+    database.client.send_update(key, name, value, update_id=named, by=operator())
+    reply = _wait(database, key, named, limit)
+    answer, error = _parsed(reply.value), _parsed(reply.error)
+    row = {"key": key, "update": name, "id": named, "status": reply.status}
+    text = _describe(f"Update {name} of {key}", reply.status, answer, error)
+    print_one(form, {**row, "value": answer, "error": error}, text)
     if reply.status == "waiting":
         note(f"No answer yet. Ask again with --id {named}.")
         raise Ended(TIME_LIMIT)
@@ -80,17 +67,14 @@ def update(
         raise Ended(FAILED)
 
 
-def _wait(
-    connection: psycopg.Connection[Any], key: str, update_id: str, limit: float | None
-) -> Reply:
+def _wait(database: Database, key: str, update_id: str, limit: float | None) -> Reply:
     """Return the answer, or the reply that there is none yet."""
-    from pgflow._db.calls import updates
-    from pgflow._db.query import run
+    from pgflow.inspect import read_reply
 
     until = None if limit is None else time.monotonic() + limit
     delay = 0.01
     while True:
-        reply = run(connection, updates.update_reply(key, update_id))
+        reply = database.ask(read_reply(key, update_id))
         if reply.status != "waiting" or (until is not None and time.monotonic() >= until):
             return reply
         time.sleep(delay)
@@ -98,29 +82,26 @@ def _wait(
 
 
 def _parsed(text: str | None) -> Any:
-    import json
-
     return None if text is None else json.loads(text)
 
 
-def _told(told: dict[str, Any]) -> str:
+def _describe(update: str, status: str, value: Any, error: Any) -> str:
     from pgflow.inspect import describe_error, readable
 
-    if told["status"] == "done":
-        return dump(readable(told["value"]))
-    why = f": {describe_error(told['error'])}" if told["error"] else ""
-    if told["status"] == "refused":
+    if status == "done":
+        return dump(readable(value))
+    why = f": {describe_error(error)}" if error else ""
+    if status == "refused":
         why = ": the run ended before it was answered"
-    return f"Update {told['update']} of {told['key']} is {told['status']}{why}"
+    return f"{update} is {status}{why}"
 
 
 def query(
     key: Key,
+    database: Db,
     name: Annotated[
         str | None, typer.Argument(help="Name of the value; all if not given.", show_default=False)
     ] = None,
-    *,
-    dsn: Dsn = None,
 ) -> None:
     """Prints what a run has published.
 
@@ -128,13 +109,10 @@ def query(
 
     It is read from the database: the run is not woken.
     """
-    with opened(dsn) as connection:
-        from pgflow._db.calls import result, updates
-        from pgflow._db.query import run
+    from pgflow.inspect import read_published, read_state
 
-        find_run(connection, key)
-        if name is None:
-            text = dump(run(connection, result.run_state(key)))
-        else:
-            text = run(connection, updates.query(key, name))
-    typer.echo(text)
+    find_run(database, key)
+    if name is None:
+        typer.echo(dump(database.ask(read_state(key))))
+    else:
+        typer.echo(database.ask(read_published(key, name)))

@@ -54,7 +54,7 @@ async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
     async with open_target(target, dsn, listen=False) as app:
         picture = await take_picture(Desk(app))
     if form is Form.JSON:
-        typer.echo(dump(picture, indent=2 if sys.stdout.isatty() else None))
+        typer.echo(dump(picture.as_json(), indent=2 if sys.stdout.isatty() else None))
         return
     out = console()
     for part in draw(picture, out.width):
@@ -80,7 +80,7 @@ def _name(dsn: str | None) -> str:
     """Return the target of a connection string, without anything secret: ``app@db/orders``."""
     from psycopg.conninfo import conninfo_to_dict
 
-    from pgflow._db.dsn import resolve_dsn
+    from pgflow.inspect import resolve_dsn
 
     said = conninfo_to_dict(resolve_dsn(dsn) or "")
     user = f"{said['user']}@" if "user" in said else ""

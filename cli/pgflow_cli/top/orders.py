@@ -17,7 +17,7 @@ from pgflow._desk import orders as told
 from pgflow._desk.debts import SAYS, VERDICTS
 from pgflow._desk.desk import Desk
 from pgflow._desk.words import literal, quoted
-from pgflow._model.gates import Answer, Approve, Escalate, Reject, TakeOver
+from pgflow.authority import Answer, Approve, Escalate, Reject, TakeOver
 from pgflow.errors import InvalidArgument, WrongState
 from pgflow.inspect import GateRow, ObligationRow, RunRow, find_run
 from pgflow_cli.look.output import dump
@@ -104,6 +104,14 @@ def call(function: str, *given: str, **named: str | None) -> str:
     return f"select pgflow.{function}({', '.join(said)})"
 
 
+def command(verb: str, *given: str, **options: str | None) -> str:
+    """Return a command line. Options that are None are left out."""
+    words = ["pgflow", verb.replace("_", "-"), *map(quoted, given)]
+    for name, value in options.items():
+        words += [] if value is None else [f"--{name.replace('_', '-')}", quoted(value)]
+    return " ".join(words)
+
+
 def array_of(names: Collection[str]) -> str | None:
     """Return names as the text of an array; None for none."""
     escaped = (name.replace("\\", "\\\\").replace('"', '\\"') for name in names)
@@ -188,44 +196,33 @@ def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person)
         person: Person who answers.
     """
     edit = Field("edit", "The request, as it should be", dump(shown, indent=2), True, True)
-    make = partial(_answer_order, gate, person)
-    orders = [
-        make("a", "Approve", "approve", "It is done exactly as it is shown.", (COMMENT,)),
-        make("e", "Edit, then approve", "edit", "It is done as you say.", (edit, COMMENT)),
-        make(
-            "j",
-            "Reject",
-            "reject",
-            "It is not done. The run receives your reason.",
-            (Field("why", "Why", is_needed=True),),
-        ),
-        make(
+    result = Field("result", "Its result, in JSON", "null", True)
+    reason, to = Field("why", "Why", is_needed=True), Field("to", "To whom", is_needed=True)
+    answers = (
+        ("a", "approve", "Approve", "It is done exactly as it is shown.", (COMMENT,)),
+        ("e", "edit", "Edit, then approve", "It is done as you say.", (edit, COMMENT)),
+        ("j", "reject", "Reject", "It is not done. The run receives your reason.", (reason,)),
+        (
             "k",
-            "Take over",
             "take_over",
+            "Take over",
             "You have done it yourself: the run will not.",
-            (Field("result", "Its result, in JSON", "null", True), COMMENT),
+            (result, COMMENT),
         ),
-        make(
-            "l",
-            "Escalate",
-            "escalate",
-            "Another person must decide.",
-            (Field("to", "To whom", is_needed=True),),
-        ),
-        _delegate_order(gate, person),
-    ]
-    if gate.needs_value:
-        orders = [order for order in orders if order.key != "a"]
-    return orders if is_clear else [order for order in orders if order.key != "e"]
+        ("l", "escalate", "Escalate", "Another person must decide.", (to,)),
+    )
+    left_out = {"a"} if gate.needs_value else set()
+    left_out |= set() if is_clear else {"e"}
+    orders = [_answer_order(gate, person, *one) for one in answers if one[0] not in left_out]
+    return [*orders, _delegate_order(gate, person)]
 
 
 def _answer_order(
     gate: GateRow,
     person: Person,
     key: str,
-    title: str,
     verb: str,
+    title: str,
     says: str,
     fields: tuple[Field, ...],
 ) -> Order:
@@ -239,22 +236,18 @@ def _answer_order(
             acting_as=list(person.roles),
         )
 
-    def command(said: Said) -> str:
-        words = ["pgflow", verb.replace("_", "-"), quoted(gate.gate)]
-        words += [quoted(said["edit"])] if verb == "edit" else []
-        words += [quoted(said["result"])] if verb == "take_over" else []
-        words += ["--to", quoted(said["to"])] if verb == "escalate" else []
-        words += ["--hash", gate.payload_hash]
-        words += [f"--as {quoted(role)}" for role in person.roles]
-        words += ["--why", quoted(said["why"])] if said.get("why") else []
-        return " ".join(words)
+    def line(said: Said) -> str:
+        given = [said[name] for name in ("edit", "result") if name in said]
+        options = {"to": said.get("to"), "hash": gate.payload_hash}
+        roles = "".join(f" --as {quoted(role)}" for role in person.roles)
+        why = f" --why {quoted(said['why'])}" if said.get("why") else ""
+        return command(verb, gate.gate, *given, **options) + roles + why
 
     def sql(said: Said) -> str:
-        verdict = "approve" if verb == "edit" else verb
         return call(
             "answer_gate",
             gate.gate,
-            verdict,
+            "approve" if verb == "edit" else verb,
             payload_hash=gate.payload_hash,
             value=said.get("edit", said.get("result")),
             reason=said.get("why"),
@@ -263,8 +256,7 @@ def _answer_order(
             hand_to=said.get("to"),
         )
 
-    past = f"{title}: your answer is recorded."
-    return Order(key, title, says, fields, command, sql, give, past)
+    return Order(key, title, says, fields, line, sql, give, f"{title}: your answer is recorded.")
 
 
 def answer_of(verb: str, said: Said) -> Answer:
@@ -302,10 +294,7 @@ def _delegate_order(gate: GateRow, person: Person) -> Order:
         "Delegate",
         "Another may answer in your place.",
         (Field("to", "To whom", is_needed=True), WHY),
-        lambda said: (
-            f"pgflow delegate {quoted(gate.gate)} --to {quoted(said['to'] or 'NAME')} "
-            f"--by {quoted(place)}"
-        ),
+        lambda said: command("delegate", gate.gate, to=said["to"] or "NAME", by=place),
         lambda said: call("delegate_gate", gate.gate, place, said["to"], reason=said["why"]),
         give,
         "Delegated.",
@@ -321,19 +310,26 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
         return [
             _settle_order(debt, verdict, person) for verdict in VERDICTS.get(debt.state or "", ())
         ]
-    key = debt.effect or ""
-    how = Field("why", "Why", is_needed=True)
+    key, by = debt.effect or "", person.name
+
+    async def discharge(desk: Desk, said: Said) -> None:
+        await desk.tell("discharge", key, read_json(said["value"] or "null", "the evidence"), by=by)
+
+    async def transfer(desk: Desk, said: Said) -> None:
+        await desk.tell("transfer", key, said["to"].strip(), why=said["why"].strip(), by=by)
+
+    async def waive(desk: Desk, said: Said) -> None:
+        await desk.tell("waive", key, by=by, why=said["why"].strip())
+
     return [
         Order(
             "d",
             "Discharge",
             "It was done.",
             (Field("value", "Evidence, in JSON", "null"),),
-            lambda said: f"pgflow discharge {quoted(key)} --evidence {quoted(said['value'])}",
-            lambda said: call("discharge", key, evidence=said["value"], sent_by=person.name),
-            lambda desk, said: desk.tell(
-                "discharge", key, read_json(said["value"] or "null", "the evidence"), by=person.name
-            ),
+            lambda said: command("discharge", key, evidence=said["value"]),
+            lambda said: call("discharge", key, evidence=said["value"], sent_by=by),
+            discharge,
             "Discharged.",
         ),
         Order(
@@ -341,26 +337,19 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
             "Hand over",
             "An outside party owes it from now on.",
             (Field("to", "To whom", is_needed=True), WHY),
-            lambda said: (
-                f"pgflow transfer {quoted(key)} {quoted(said['to'] or 'HOLDER')} "
-                f"--why {quoted(said['why'])}"
-            ),
-            lambda said: call(
-                "transfer_obligation", key, said["to"], why=said["why"], sent_by=person.name
-            ),
-            lambda desk, said: desk.tell(
-                "transfer", key, said["to"].strip(), why=said["why"].strip(), by=person.name
-            ),
+            lambda said: command("transfer", key, said["to"] or "HOLDER", why=said["why"]),
+            lambda said: call("transfer_obligation", key, said["to"], why=said["why"], sent_by=by),
+            transfer,
             "Handed over. It stays owed.",
         ),
         Order(
             "w",
             "Waive",
             "It need not be done.",
-            (how,),
-            lambda said: f"pgflow waive {quoted(key)} --why {quoted(said['why'] or 'WHY')}",
-            lambda said: call("waive_obligation", key, said["why"], sent_by=person.name),
-            lambda desk, said: desk.tell("waive", key, by=person.name, why=said["why"].strip()),
+            (Field("why", "Why", is_needed=True),),
+            lambda said: command("waive", key, why=said["why"] or "WHY"),
+            lambda said: call("waive_obligation", key, said["why"], sent_by=by),
+            waive,
             "Waived.",
         ),
     ]
@@ -370,9 +359,15 @@ def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
     key, has_value = debt.effect or "", verdict == "confirmed"
     value = (Field("value", "Its result, in JSON", "null", is_needed=True),) if has_value else ()
 
-    def option(said: Said) -> str:
-        name = f"--{verdict.replace('_', '-')}"
-        return f"{name} {quoted(said['value'])}" if has_value else name
+    def line(said: Said) -> str:
+        why = said["why"] or "WHY"
+        if has_value:
+            return command("settle", key, confirmed=said["value"], why=why)
+        return f"pgflow settle {quoted(key)} --{verdict.replace('_', '-')} --why {quoted(why)}"
+
+    def sql(said: Said) -> str:
+        given, why = said.get("value"), said["why"]
+        return call("settle_effect", key, verdict, value=given, why=why, sent_by=person.name)
 
     async def give(desk: Desk, said: Said) -> None:
         result = read_json(said["value"], "the result") if has_value else None
@@ -384,17 +379,8 @@ def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
         f"Settle: {verdict.replace('_', ' ')}",
         SAYS[verdict],
         (*value, Field("why", "How do you know", is_needed=True)),
-        lambda said: (
-            f"pgflow settle {quoted(key)} {option(said)} --why {quoted(said['why'] or 'WHY')}"
-        ),
-        lambda said: call(
-            "settle_effect",
-            key,
-            verdict,
-            value=said.get("value"),
-            why=said["why"],
-            sent_by=person.name,
-        ),
+        line,
+        sql,
         give,
         "Your verdict on the effect is recorded.",
     )

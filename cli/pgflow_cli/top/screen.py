@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from rich.text import Text
@@ -16,7 +17,7 @@ from pgflow_cli.look.output import column_widths
 from pgflow_cli.top.live import Live, Station
 from pgflow_cli.top.page import Page
 from pgflow_cli.top.pulse import draw_pulse, read_pulse
-from pgflow_cli.top.views import VIEWS, Place, Rows, View, read
+from pgflow_cli.top.views import VIEWS, Place, Rows, View
 
 PADDING = 4
 PULSE_TICKS = 5
@@ -77,14 +78,14 @@ class Board(Live):
         if not self.is_asked and self.ticks % view.every:
             await self.top.clock.read()
             return
-        rows = await read(view, self.top.desk, await self.top.clock.now(), status)
+        rows, now = [*await view.read(self.top.desk, status)], await self.top.clock.now()
         if (view, status) == (self.view, self._status):
-            self._draw(rows)
+            self._draw(rows, now)
 
-    def _draw(self, rows: Rows) -> None:
+    def _draw(self, rows: Rows, now: datetime) -> None:
         table = self.query_one(DataTable)
         width = self.size.width
-        columns = [column for column in self.view.columns if width >= column.from_width]
+        columns = [column for column in self.view.columns(now) if width >= column.from_width]
         widths = column_widths(columns, rows, width - PADDING)
         place = self._place()
         self._places = [self.view.place(row) for row in rows]
@@ -96,7 +97,7 @@ class Board(Live):
             for row in rows:
                 table.add_row(
                     *(
-                        _cell(column.show(row), cells, right=column.right)
+                        _cell(column.cell(row), cells, right=column.right)
                         for column, cells in zip(columns, widths, strict=True)
                     )
                 )

@@ -13,37 +13,14 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from pgflow import inspect
 from pgflow._desk.debts import EFFECT_STATES, OBLIGATION_STATES
 from pgflow._desk.desk import Desk
 from pgflow._desk.gates import ENDS, asks
 from pgflow._desk.words import MOST_CHARS, advice, age, whole, why
 from pgflow.errors import GateClosed, RunNotFound
-from pgflow.inspect import (
-    DecisionRow,
-    EffectRow,
-    Entry,
-    HeldRun,
-    RunDetail,
-    describe_error,
-    find_detail,
-    find_gate,
-    find_key,
-    find_obligation,
-    fold,
-    last_seq,
-    list_children,
-    list_debts,
-    list_decisions,
-    list_effects,
-    list_gates,
-    list_held_runs,
-    list_units,
-    list_workers,
-    sum_charges,
-)
 from pgflow_cli.look.output import (
     Column,
-    Row,
     amount,
     duration,
     make_table,
@@ -107,19 +84,14 @@ class Teller:
             RunNotFound: The run or worker does not exist, or nothing is owed under this key.
             GateClosed: The gate was answered, has expired, or is no longer wanted.
         """
+        tellers = {"run": self._run, "gate": self._gate, "debt": self._debt, "worker": self._worker}
         page, key = place
-        tellers = {
-            "run": self._run,
-            "gate": self._gate,
-            "debt": self._debt,
-            "worker": self._worker,
-        }
         return await tellers[page](key)
 
     # ------------------------------------------------------------ runs
 
     async def _run(self, key: str) -> Story:
-        run = await self.desk.ask(find_detail(key, tenant=self.desk.tenant))
+        run = await self.desk.ask(inspect.find_detail(key, tenant=self.desk.tenant))
         story = Story(f"run {run.key}", self._head(run))
         if self.person is not None:
             story.orders += orders_of_run(run, self.person)
@@ -129,7 +101,7 @@ class Teller:
         await self._tell_kin(run, story)
         return story
 
-    def _head(self, run: RunDetail) -> list[RenderableType]:
+    def _head(self, run: inspect.RunDetail) -> list[RenderableType]:
         line = Text.assemble(
             styled_status(run.status),
             "  ",
@@ -142,7 +114,7 @@ class Teller:
         said = [why(run), f"({run.why})" if run.why else "", advice(run)]
         return [line, plain(" ".join(filter(None, said)))]
 
-    def _values(self, run: RunDetail) -> list[RenderableType]:
+    def _values(self, run: inspect.RunDetail) -> list[RenderableType]:
         found = [("Input", run.input)]
         found += [("Output", run.output)] if run.status == "completed" else []
         parts: list[RenderableType] = []
@@ -150,65 +122,66 @@ class Teller:
             parts += [_heading(name), _value(self.desk.clear(value))]
         if run.error:
             error = self.desk.clear(run.error)
-            parts += [_heading("Error"), Text(printable(describe_error(error)), style="red")]
+            parts += [_heading("Error"), _red(inspect.describe_error(error))]
         return parts
 
-    async def _journal(self, run: RunDetail) -> list[RenderableType]:
+    async def _journal(self, run: inspect.RunDetail) -> list[RenderableType]:
         """Return the newest part of the journal as lines on one axis of time."""
-        last = await self.desk.ask(last_seq(run.run_id))
+        last = await self.desk.ask(inspect.last_seq(run.run_id))
         after = max(0, last - WINDOW_UNITS)
-        units = (await self.desk.ask(list_units(run.run_id, after=after, limit=WINDOW_UNITS))).items
+        units = (
+            await self.desk.ask(inspect.list_units(run.run_id, after=after, limit=WINDOW_UNITS))
+        ).items
         if not units:
             return []
         begin = units[0].at if after else run.created_at
         until = self.now if run.status not in ENDED else units[-1].at
         bars = Bars(begin, max((until - begin).total_seconds(), 0.001), Marks())
-        rows = [{"entry": entry} for entry in fold(units, begin)]
+        entries = inspect.fold(units, begin)
         columns = [
-            Column("WHAT", lambda row: _what(row["entry"]), most=40, takes_rest=True),
-            Column(
-                "AT",
-                lambda row: plain("+" + duration((row["entry"].began_at - begin).total_seconds())),
-                right=True,
-            ),
-            Column("TOOK", lambda row: plain(_took(row["entry"])), right=True),
-            Column("STATUS", lambda row: plain(_status(row["entry"]))),
-            Column("", lambda row: bars.draw(row["entry"], BAR_ROOM, until), 70, most=BAR_ROOM),
+            Column("WHAT", _what, most=40, takes_rest=True),
+            Column("AT", lambda row: _offset(row, begin), right=True),
+            Column("TOOK", _took, right=True),
+            Column("STATUS", _status),
+            Column("", lambda row: bars.draw(row, BAR_ROOM, until), 70, most=BAR_ROOM),
         ]
         earlier = f" (the newest {WINDOW_UNITS} of {last:,} units)" if after else ""
         errors = [
-            Text(
-                printable(f"{entry.name}: {describe_error(self.desk.clear(failure.error))}"),
-                style="red",
-            )
-            for entry in (row["entry"] for row in rows)
+            _red(f"{entry.name}: {inspect.describe_error(self.desk.clear(failure.error))}")
+            for entry in entries
             for failure in entry.failures[-3:]
         ]
-        return [_heading(f"What it did{earlier}"), make_table(columns, rows, self.width), *errors]
+        return [
+            _heading(f"What it did{earlier}"),
+            make_table(columns, entries, self.width),
+            *errors,
+        ]
 
-    async def _tell_ledgers(self, run: RunDetail, story: Story) -> None:
-        for gate in await self.desk.ask(list_gates(run.key, tenant=self.desk.tenant)):
+    async def _tell_ledgers(self, run: inspect.RunDetail, story: Story) -> None:
+        for gate in await self.desk.ask(inspect.list_gates(run.key, tenant=self.desk.tenant)):
             story.links.append((f"gate {gate.name}", ("gate", gate.gate)))
-        debts = [debt for debt in await self.desk.ask(list_debts(run.run_id)) if debt.effect]
+        debts = [
+            debt for debt in await self.desk.ask(inspect.list_debts(run.run_id)) if debt.effect
+        ]
         story.links += [
             (f"{debt.kind} {debt.name}, {debt.state or 'open'}", ("debt", debt.effect))
             for debt in debts
             if debt.kind != "gate" and debt.effect
         ]
-        decisions = (await self.desk.ask(list_decisions(run.run_id, limit=MOST_ROWS))).items
+        decisions = (await self.desk.ask(inspect.list_decisions(run.run_id, limit=MOST_ROWS))).items
         if decisions:
             story.parts.append(_heading("Decisions"))
             story.parts += [self._decision(one) for one in decisions]
-        effects = (await self.desk.ask(list_effects(run.run_id, limit=MOST_ROWS))).items
+        effects = (await self.desk.ask(inspect.list_effects(run.run_id, limit=MOST_ROWS))).items
         if effects:
             story.parts.append(_heading("Effects"))
             story.parts.append(_effects(effects, self.width))
-        spent = await self.desk.ask(sum_charges("run", run_id=run.run_id))
+        spent = await self.desk.ask(inspect.sum_charges("run", run_id=run.run_id))
         if spent:
             line = ", ".join(f"{amount(row.amount)} {row.unit}" for row in spent)
             story.parts += [_heading("Spent"), plain(line)]
 
-    def _decision(self, one: DecisionRow) -> Text:
+    def _decision(self, one: inspect.DecisionRow) -> Text:
         said = [f"{one.name}: {_line(self.desk.clear(one.value))}"]
         said += [f"because {one.why}"] if one.why else []
         said += [f"evidence {_line(self.desk.clear(one.evidence))}"] if one.evidence else []
@@ -216,18 +189,18 @@ class Teller:
             said.append(f"instead of {_line(self.desk.clear(one.alternatives))}")
         return plain("; ".join(said))
 
-    async def _tell_kin(self, run: RunDetail, story: Story) -> None:
+    async def _tell_kin(self, run: inspect.RunDetail, story: Story) -> None:
         if run.parent_run_id is not None:
-            parent = await self.desk.ask(find_key(run.parent_run_id))
+            parent = await self.desk.ask(inspect.find_key(run.parent_run_id))
             if parent is not None:
                 story.links.append((f"parent {parent}", ("run", parent)))
-        for child in await self.desk.ask(list_children(run.run_id, limit=MOST_ROWS)):
+        for child in await self.desk.ask(inspect.list_children(run.run_id, limit=MOST_ROWS)):
             story.links.append((f"child {child.key}, {child.status}", ("run", child.key)))
 
     # ------------------------------------------------------------ gates and debts
 
     async def _gate(self, key: str) -> Story:
-        gate = await self.desk.ask(find_gate(key, tenant=self.desk.tenant))
+        gate = await self.desk.ask(inspect.find_gate(key, tenant=self.desk.tenant))
         if gate is None:
             raise GateClosed(
                 "this gate is closed: it was answered, it expired, or its run no longer wants "
@@ -244,31 +217,22 @@ class Teller:
         parts += [_heading("The exact request" + (", as edited" if gate.edited else ""))]
         parts += [_value(shown)]
         if gate.why or gate.evidence:
-            parts += [
-                _heading("Why"),
-                plain(gate.why or ""),
-                _value(self.desk.clear(gate.evidence)),
-            ]
-        for said in gate.answers:
-            parts.append(
-                plain(f"{said.get('by')}: {said.get('verdict')} {said.get('reason') or ''}")
-            )
+            parts += [_heading("Why"), plain(gate.why), _value(self.desk.clear(gate.evidence))]
+        parts += [
+            plain(f"{said.get('by')}: {said.get('verdict')} {said.get('reason') or ''}")
+            for said in gate.answers
+        ]
         story = Story(f"gate {gate.name}", parts, links=[(f"run {gate.key}", ("run", gate.key))])
         if self.person is not None:
             is_clear = self.desk.reads_everything(gate.request)
             story.orders += orders_of_gate(gate, shown, is_clear=is_clear, person=self.person)
             if not asks(gate, (self.person.name, *self.person.roles)):
-                parts.insert(
-                    1,
-                    Text(
-                        f"It does not ask {self.person.name}: --as names your roles.",
-                        style="yellow",
-                    ),
-                )
+                text = f"It does not ask {self.person.name}: --as names your roles."
+                parts.insert(1, Text(text, style="yellow"))
         return story
 
     async def _debt(self, key: str) -> Story:
-        debt = await self.desk.ask(find_obligation(key, tenant=self.desk.tenant))
+        debt = await self.desk.ask(inspect.find_obligation(key, tenant=self.desk.tenant))
         if debt is None or debt.kind == "gate":
             raise RunNotFound(f"nothing is owed under the key {key!r}: it is closed by now")
         says = {**EFFECT_STATES, **OBLIGATION_STATES}.get(debt.state or "", "")
@@ -284,7 +248,9 @@ class Teller:
         if debt.due_at is not None:
             parts.append(plain(f"Due {age(debt.due_at, self.now)}."))
         if debt.kind == "effect":
-            found = await self.desk.ask(list_effects(debt.run_id, after=debt.call - 1, limit=1))
+            found = await self.desk.ask(
+                inspect.list_effects(debt.run_id, after=debt.call - 1, limit=1)
+            )
             for effect in found:
                 if effect.call == debt.call:
                     parts += [_heading("Arguments"), _value(self.desk.clear(effect.request))]
@@ -295,12 +261,12 @@ class Teller:
         return Story(title, parts, orders, [(f"run {debt.key}", ("run", debt.key))])
 
     async def _worker(self, number: str) -> Story:
-        workers = await self.desk.ask(list_workers())
+        workers = await self.desk.ask(inspect.list_workers())
         worker = next((one for one in workers if str(one.worker_id) == number), None)
         if worker is None:
             raise RunNotFound(f"worker {number} is gone")
         held = await self.desk.ask(
-            list_held_runs(worker.worker_id, tenant=self.desk.tenant, limit=MOST_ROWS)
+            inspect.list_held_runs(worker.worker_id, tenant=self.desk.tenant, limit=MOST_ROWS)
         )
         parts: list[RenderableType] = [
             plain(
@@ -334,41 +300,49 @@ def _line(value: Any) -> str:
     return value if isinstance(value, str) else " ".join(whole(value).split())
 
 
-def _what(entry: Entry) -> Text:
+def _red(text: str) -> Text:
+    return Text(printable(text), style="red")
+
+
+def _what(entry: inspect.Entry) -> str:
     kind = "" if entry.kind in ("step", "mark") else f"{entry.kind}: "
-    return plain(f"{kind}{entry.name}")
+    return f"{kind}{entry.name}"
 
 
-def _took(entry: Entry) -> str:
+def _offset(entry: inspect.Entry, begin: datetime) -> str:
+    return "+" + duration((entry.began_at - begin).total_seconds())
+
+
+def _took(entry: inspect.Entry) -> str:
     return duration(entry.seconds) if entry.seconds is not None and entry.kind != "mark" else ""
 
 
-def _status(entry: Entry) -> str:
+def _status(entry: inspect.Entry) -> str:
     tries = f", {entry.attempts} tries" if entry.attempts > 1 else ""
     return f"{entry.status}{tries}"
 
 
-def _held(held: list[HeldRun], now: datetime, width: int) -> RenderableType:
-    def does(row: Row) -> Text:
-        run: HeldRun = row["row"]
-        event = (run.event or "").replace("_", " ")
-        return plain(", ".join(run.starts) or f"{event} {run.name or ''}".strip())
-
+def _held(held: list[inspect.HeldRun], now: datetime, width: int) -> RenderableType:
     columns = [
-        Column("RUN", lambda row: plain(row["row"].key), most=36),
-        Column("WORKFLOW", lambda row: plain(row["row"].workflow), 70, most=24),
-        Column("FOR", lambda row: plain(duration((now - row["row"].since).total_seconds()))),
-        Column("DOES", does, takes_rest=True, most=200),
+        Column("RUN", "key", most=36),
+        Column("WORKFLOW", "workflow", 70, most=24),
+        Column("FOR", lambda run: duration((now - run.since).total_seconds())),
+        Column("DOES", _does, takes_rest=True, most=200),
     ]
-    return make_table(columns, [{"row": run} for run in held], width)
+    return make_table(columns, held, width)
 
 
-def _effects(effects: list[EffectRow], width: int) -> RenderableType:
+def _does(run: inspect.HeldRun) -> str:
+    event = (run.event or "").replace("_", " ")
+    return ", ".join(run.starts) or f"{event} {run.name or ''}".strip()
+
+
+def _effects(effects: list[inspect.EffectRow], width: int) -> RenderableType:
     columns = [
-        Column("NAME", lambda row: plain(row["row"].name), most=24),
-        Column("STATUS", lambda row: plain(row["row"].owed or row["row"].status)),
-        Column("RISK", lambda row: plain(row["row"].risk), 90),
-        Column("TRIES", lambda row: plain(row["row"].attempts), 70, right=True),
-        Column("IDEMPOTENCY KEY", lambda row: plain(row["row"].effect), takes_rest=True, most=200),
+        Column("NAME", "name", most=24),
+        Column("STATUS", lambda effect: effect.owed or effect.status),
+        Column("RISK", "risk", 90),
+        Column("TRIES", "attempts", 70, right=True),
+        Column("IDEMPOTENCY KEY", "effect", takes_rest=True, most=200),
     ]
-    return make_table(columns, [{"row": effect} for effect in effects], width)
+    return make_table(columns, effects, width)

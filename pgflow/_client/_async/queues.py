@@ -65,6 +65,15 @@ class AsyncQueues(AsyncRelays):
         """
         await self._ask(lane.resume_queue(queue, why, by))
 
+    async def require_known(self, queue: str, *, required: bool = True) -> None:
+        """Have a queue refuse starts of workflows that no worker has ever registered.
+
+        Args:
+            queue: Name of the queue.
+            required: False to accept such starts again.
+        """
+        await self._ask(lane.require_known(queue, required=required))
+
     async def count_backlog(self, queue: str) -> Backlog:
         """Count the runs of a queue that have not begun.
 

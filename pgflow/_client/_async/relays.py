@@ -1,12 +1,12 @@
-"""Client methods for relays of the outbox: pause, resume, replay and redeliver."""
+"""Client methods for relays of the outbox: pause, resume, replay, redeliver and drop."""
 
 from __future__ import annotations
 
-from pgflow._client._async.rewind import AsyncRewinds
+from pgflow._client._async.maintenance import AsyncMaintenance
 from pgflow._db.calls import outbox
 
 
-class AsyncRelays(AsyncRewinds):
+class AsyncRelays(AsyncMaintenance):
     """Relay methods of a client."""
 
     async def pause_relay(
@@ -83,3 +83,15 @@ class AsyncRelays(AsyncRewinds):
             RunNotFound: The relay does not exist.
         """
         return await self._ask(outbox.redeliver_events(name, event, why, by))
+
+    async def drop_relay(self, name: str) -> None:
+        """Remove a relay that no code declares any more. Its place and its dead events are lost,
+        and it keeps no events from being removed.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            RunNotFound: The relay does not exist.
+        """
+        await self._ask(outbox.drop_relay(name))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from pgflow._client._async.budgets import AsyncBudgets
 from pgflow._db.calls import schedules
-from pgflow._db.calls.schedules import BackfilledSlot, BackfillOverlap
+from pgflow._db.calls.schedules import BackfilledSlot, BackfillOverlap, StartedSlot
 from pgflow._flow.schedules import Schedule, told_of
 from pgflow._flow.workflow import Workflow
-from pgflow._model.schedules import MOST_LATE, read_spec, slots_between
+from pgflow._model.durations import Duration, duration
+from pgflow._model.options import DEFAULT_QUEUE
+from pgflow._model.schedules import MOST_LATE, declaration, read_spec, slots_between
 
 
 class AsyncSchedules(AsyncBudgets):
@@ -50,22 +55,72 @@ class AsyncSchedules(AsyncBudgets):
         labels = workflow.start_options.labels or None
         return await self._ask(schedules.set_schedule(told, text, labels, why, by))
 
+    async def set_schedule_by_name(
+        self,
+        name: str,
+        schedule: Schedule,
+        workflow: str,
+        arguments: Mapping[str, Any],
+        *,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        labels: Mapping[str, str] | None = None,
+        slot_parameter: str | None = None,
+        why: str | None = None,
+        by: str | None = None,
+    ) -> bool:
+        """Create a schedule, or replace an existing one, without the code of its workflow.
+
+        Args:
+            name: As for :meth:`set_schedule`.
+            schedule: Its slots and policies.
+            workflow: Name of the workflow of its runs.
+            arguments: Arguments of its runs by name; nothing checks them here.
+            queue: Queue of its runs.
+            priority: Their priority; lower numbers go first.
+            timeout: Time after which a run that is not over is cancelled; None for never.
+            labels: Their labels.
+            slot_parameter: Name of the parameter that gets the slot; None for none.
+            why: The reason, kept with the change.
+            by: Name of the person or service that asks.
+
+        Returns:
+            True if the schedule changed.
+
+        Raises:
+            InvalidArgument: The name is too long.
+        """
+        declared = declaration(
+            replace(schedule.declared, name=name),
+            workflow,
+            queue,
+            priority,
+            duration(timeout, "timeout of a schedule"),
+            "",
+            slot_parameter,
+        )
+        text = json.dumps(arguments)
+        return await self._ask(schedules.set_schedule(declared, text, labels or None, why, by))
+
     async def remove_schedule(
         self, name: str, *, why: str | None = None, by: str | None = None
-    ) -> None:
+    ) -> bool:
         """Remove a schedule. Its runs stay.
-
-        The next worker restores a schedule that code declares, so remove it from the code first.
 
         Args:
             name: Its name.
             why: The reason, kept with the change.
             by: Name of the person or service that asks.
 
+        Returns:
+            True if code of a living worker declares the schedule: the next worker restores it, so
+            remove it from the code first.
+
         Raises:
             RunNotFound: The schedule does not exist.
         """
-        await self._ask(schedules.remove_schedule(name, why, by), once=True)
+        return await self._ask(schedules.remove_schedule(name, why, by), once=True)
 
     async def pause_schedule(
         self, name: str, *, why: str | None = None, by: str | None = None
@@ -111,7 +166,7 @@ class AsyncSchedules(AsyncBudgets):
         slot_at: datetime | None = None,
         why: str | None = None,
         by: str | None = None,
-    ) -> str:
+    ) -> StartedSlot:
         """Start a run of a schedule now, even if it is paused or has open runs.
 
         Args:
@@ -122,13 +177,12 @@ class AsyncSchedules(AsyncBudgets):
             by: Name of the person or service that asks.
 
         Returns:
-            The key of the run.
+            The run: its ``run_key``, and ``is_new``, which is False if the slot had it already.
 
         Raises:
             RunNotFound: The schedule does not exist.
         """
-        started = await self._ask(schedules.trigger_schedule(name, why, by, slot_at), wakes=True)
-        return started.run_key
+        return await self._ask(schedules.trigger_schedule(name, why, by, slot_at), wakes=True)
 
     async def backfill_schedule(
         self,

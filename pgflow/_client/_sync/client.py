@@ -7,7 +7,7 @@ Calls to the database are built in ``pgflow/_db/calls``. Results of runs are rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from pgflow._client._sync.batches import Batches
@@ -18,10 +18,10 @@ from pgflow._client._sync.schedules import Schedules
 from pgflow._client._sync.session import Session
 from pgflow._client._sync.updates import SentUpdate
 from pgflow._client.handles import Outcome, signal_query
-from pgflow._client.starts import start_query
+from pgflow._client.starts import StartedRun, named_start_query, start_query
 from pgflow._client.updates import update_query
 from pgflow._client.values import stored_value
-from pgflow._db.calls import effects, entities, mail, outbox, seals, start
+from pgflow._db.calls import effects, entities, mail, outbox, policy, seals, start, updates
 from pgflow._db.calls.effects import Verdict
 from pgflow._db.calls.seals import RedactedPart
 from pgflow._db.query import Query, Steps
@@ -33,6 +33,11 @@ from pgflow._flow.signals import Signal
 from pgflow._flow.updates import BoundUpdate
 from pgflow._flow.workflow import Workflow
 from pgflow._model.messages import Delivery
+from pgflow._model.options import StartOptions
+from pgflow.errors import WrongState
+
+RUNS_A_ROUND = 500
+"""Runs that are sealed in one transaction."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,6 +94,33 @@ class Client(Obligations, Gates, Schedules, Batches):
         if started.is_new:
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
+
+    def start_by_name(
+        self,
+        workflow: str,
+        arguments: dict[str, Any],
+        options: StartOptions = StartOptions(),  # noqa: B008 - it is frozen
+        *,
+        defaults: str | None = None,
+    ) -> StartedRun:
+        """Start a run of a workflow whose code is elsewhere.
+
+        Args:
+            workflow: Name of the workflow.
+            arguments: Its arguments by name, as JSON.
+            options: Options of the start; see :meth:`pgflow.Workflow.options`.
+            defaults: Defaults of its parameters as a JSON object, if its code is known: with a key,
+                a parameter that is left out is the same as its default.
+
+        Raises:
+            KeyConflict: The key names another run.
+        """
+        started = self._ask(
+            named_start_query(workflow, arguments, options, defaults, self._envelopes)
+        )
+        if started.is_new:
+            self._started(started)
+        return StartedRun(started.key, started.is_new, started.replaced is not None)
 
     def send(
         self,
@@ -188,7 +220,7 @@ class Client(Obligations, Gates, Schedules, Batches):
             ),
             once=update.idempotency_key is None,
         )
-        return update.verdict_codec.decode(verdict, f"the verdict of update {update.name}")
+        return update.result_codec.decode(verdict, f"the verdict of update {update.name}")
 
     def query(self, entity: type[T], key: str) -> Snapshot[T]:
         """Read an entity, without a lock.
@@ -204,7 +236,7 @@ class Client(Obligations, Gates, Schedules, Batches):
         stored = self._ask(entities.read_entity(kind.name, check_entity_key(key)))
         return kind.snapshot(stored, self._envelopes)
 
-    def publish(self, topic: str, payload: Any, *, key: str | None = None) -> None:
+    def publish(self, topic: str, payload: Any, *, key: str | None = None) -> int:
         """Publish an event for relays to deliver. Through :meth:`App.using` it is part of the
         caller's transaction.
 
@@ -213,16 +245,68 @@ class Client(Obligations, Gates, Schedules, Batches):
             payload: Content; anything JSON.
             key: Events of one key are delivered in their order; None if any order will do.
 
+        Returns:
+            The number of the event.
+
         Raises:
             InvalidArgument: No event can have the topic or the key.
             NotStorable: The payload cannot be stored.
         """
         text = encode_event(topic, payload, key, self._envelopes)
-        self._ask(outbox.publish(topic, text, key), once=True)
+        return self._ask(outbox.publish(topic, text, key), once=True)
 
-    def cancel(self, key: str, *, why: str = "cancelled", by: str | None = None) -> None:
-        """Cancel a run. Its code may clean up. RunNotFound if no run has the key."""
-        self._ask(mail.cancel_run(key, why, sent_by=by), wakes=True)
+    def cancel(
+        self, key: str, *, why: str = "cancelled", by: str | None = None, force: bool = False
+    ) -> None:
+        """Cancel a run. Its code may clean up.
+
+        Args:
+            key: Key of the run.
+            why: Reason, kept with the run.
+            by: Name of the person or service that asks.
+            force: True to end the run without running any more of its code. Effects that it has
+                done and not compensated stay owed.
+
+        Raises:
+            RunNotFound: No run has the key.
+            WrongState: The run has ended.
+        """
+        self._ask(mail.cancel_run(key, why, sent_by=by, force=force), wakes=True)
+
+    def pause(self, key: str, *, why: str = "paused", by: str | None = None) -> None:
+        """Pause a run until :meth:`resume`."""
+        self._ask(mail.pause_run(key, why, sent_by=by), wakes=True)
+
+    def resume(self, key: str, *, why: str = "resumed", by: str | None = None) -> None:
+        """Resume a paused or stuck run."""
+        self._ask(mail.resume_run(key, why, sent_by=by), wakes=True)
+
+    def send_update(
+        self,
+        key: str,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        update_id: str,
+        by: str | None = None,
+    ) -> None:
+        """Send an update to a run by the name of its handler, without waiting for the answer:
+        :func:`pgflow.inspect.read_reply` reads that.
+
+        Args:
+            key: Key of the run.
+            name: Name of the handler.
+            arguments: Its arguments by name.
+            update_id: Id of the update. The same id to the same run is one update.
+            by: Name of the person or service that asks.
+
+        Raises:
+            RunNotFound: No run has the key.
+            KeyConflict: Another update of this run has the id.
+        """
+        what = f"the arguments of update {name}"
+        text = stored_value(self._envelopes, arguments, what, update_id)
+        self._ask(updates.send_update(key, name, text, update_id, sent_by=by), wakes=True)
 
     def settle_effect(
         self,
@@ -353,3 +437,50 @@ class Client(Obligations, Gates, Schedules, Batches):
             else stored_value(self._envelopes, details, "the details of a beat")
         )
         self._ask(effects.beat_effect(ref, text))
+
+    def set_policy(
+        self, rules: Sequence[Mapping[str, Any]], *, why: str, by: str | None = None
+    ) -> int:
+        """Put a new version of the policy in force: the rules that decide which effects need
+        approval.
+
+        Args:
+            rules: Its rules; the first that fits counts.
+            why: The reason, kept with the version.
+            by: Name of the person or service that asks.
+
+        Returns:
+            The number of the version.
+
+        Raises:
+            InvalidArgument: A rule is invalid.
+        """
+        text = stored_value(None, rules, "the rules of a policy")
+        return self._ask(policy.set_policy(text, why, by))
+
+    def set_sealing(self, *, is_on: bool, by: str | None = None) -> None:
+        """Have workers seal the journal from now on, or nothing more. Existing seals stay.
+
+        Args:
+            is_on: True to seal.
+            by: Name of the person or service that asks.
+        """
+        self._ask(seals.set_sealing(is_on=is_on, by=by))
+
+    def seal(self) -> int:
+        """Seal all that can be sealed now, as workers do in the background.
+
+        Returns:
+            Number of seals made.
+
+        Raises:
+            WrongState: Sealing is off: call :meth:`set_sealing` first.
+        """
+        sealed = 0
+        while True:
+            done = self._ask(seals.seal_units(RUNS_A_ROUND, at_once=True))
+            if done.wait_seconds is None:
+                raise WrongState("sealing is off: call `pgflow audit on` first")
+            sealed += done.sealed
+            if not done.has_more:
+                return sealed

@@ -1,13 +1,13 @@
 # Made by tools/colours.py from pgflow/_client/_async/relays.py; edit that one.
-"""Client methods for relays of the outbox: pause, resume, replay and redeliver."""
+"""Client methods for relays of the outbox: pause, resume, replay, redeliver and drop."""
 
 from __future__ import annotations
 
-from pgflow._client._sync.rewind import Rewinds
+from pgflow._client._sync.maintenance import Maintenance
 from pgflow._db.calls import outbox
 
 
-class Relays(Rewinds):
+class Relays(Maintenance):
     """Relay methods of a client."""
 
     def pause_relay(self, name: str, *, why: str | None = None, by: str | None = None) -> None:
@@ -80,3 +80,15 @@ class Relays(Rewinds):
             RunNotFound: The relay does not exist.
         """
         return self._ask(outbox.redeliver_events(name, event, why, by))
+
+    def drop_relay(self, name: str) -> None:
+        """Remove a relay that no code declares any more. Its place and its dead events are lost,
+        and it keeps no events from being removed.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            RunNotFound: The relay does not exist.
+        """
+        self._ask(outbox.drop_relay(name))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, LiteralString
+from typing import LiteralString
 
 from pgflow._db.calls.claim import ARGUMENTS, COLUMNS, ClaimRequest, read_claims
 from pgflow._db.query import JsonTexts, Query, Row
 from pgflow._model.claims import Claim, Offer
+from pgflow._model.protocol import Answer, AnsweredUnit, BatchAnswer
 
 
 @dataclass
@@ -16,7 +17,8 @@ class CommitAnswer:
     """Answer to a batch of flushes."""
 
     bad: dict[int, str] = field(default_factory=dict)
-    settled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    settled: dict[int, Answer] = field(default_factory=dict)
+    """By run."""
     wake: list[int] = field(default_factory=list)
     lanes: list[int] = field(default_factory=list)
     told: dict[int, Offer] = field(default_factory=dict)
@@ -33,12 +35,18 @@ class CommitAnswer:
 ALL_WELL = CommitAnswer()
 
 
-def _answer(data: dict[str, Any] | None) -> CommitAnswer:
+def read_answer(answer: Answer) -> Answer:
+    """Return an answer with its units typed."""
+    answer["units"] = [AnsweredUnit(*unit) for unit in answer["units"]]
+    return answer
+
+
+def _answer(data: BatchAnswer | None) -> CommitAnswer:
     if data is None:
         return ALL_WELL
     return CommitAnswer(
         bad=dict(data.get("bad") or ()),
-        settled={answer["run"]: answer for answer in data.get("x") or ()},
+        settled={answer["run"]: read_answer(answer) for answer in data.get("answers") or ()},
         wake=data.get("wake") or [],
         lanes=data.get("lanes") or [],
         told={chain: Offer(*message) for chain, message in data.get("told") or ()},

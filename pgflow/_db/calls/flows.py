@@ -49,17 +49,3 @@ def create_workflow(signature: str, body: str) -> Query[str]:
     """Make a workflow in SQL, or its next version."""
     sql = "select pgflow.create_workflow(%s::text, %s::text)"
     return Query(sql, (signature, body), lambda rows: str(rows[0][0]))
-
-
-def draw_workflow(workflow: str, version: int | None) -> Query[str]:
-    """Return a picture of a workflow in SQL, in the language of Mermaid."""
-    sql = "select pgflow.draw_workflow(%s::text, %s::int)"
-    return Query(sql, (workflow, version), lambda rows: str(rows[0][0]))
-
-
-def check_workflow(
-    workflow: str, version: int | None
-) -> Query[list[tuple[int, str, str, str | None]]]:
-    """Return the errors that plpgsql_check finds: line, SQLSTATE, message and hint."""
-    sql = "select line, sqlstate, message, hint from pgflow.check_workflow(%s::text, %s::int)"
-    return Query(sql, (workflow, version), lambda rows: [(a, b, c, d) for a, b, c, d in rows])

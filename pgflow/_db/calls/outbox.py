@@ -65,13 +65,20 @@ def add_event_partitions() -> Query[int]:
     return Query("select pgflow.add_event_partitions()", (), lambda rows: int(rows[0][0]))
 
 
-def drop_events(older_than_seconds: float, most: int) -> Query[tuple[int, int]]:
-    """Remove old events; return the numbers of rows and partitions."""
+class DroppedEvents(NamedTuple):
+    """Events and whole partitions that were removed."""
+
+    events: int
+    partitions: int
+
+
+def drop_events(older_than_seconds: float, most: int) -> Query[DroppedEvents]:
+    """Remove old events."""
     sql = (
         "select events, partitions"
         " from pgflow.drop_events(%s::float8 * interval '1 second', %s::int)"
     )
-    return Query(sql, (older_than_seconds, most), lambda rows: (int(rows[0][0]), int(rows[0][1])))
+    return Query(sql, (older_than_seconds, most), lambda rows: DroppedEvents(*rows[0]))
 
 
 def declare_relay(name: str, topics: Sequence[str], target: str, start: str) -> Query[bool]:

@@ -11,6 +11,7 @@ from pgflow._desk.desk import Desk
 from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
+    QUEUE_RULES,
     QueueRow,
     database_now,
     list_queue_changes,
@@ -24,18 +25,9 @@ MOST_QUEUES = 200
 MOST_LANES = 100
 """Rows of a page: names of queues and workflows are the clients', who may give thousands."""
 FIELDS = {
-    "concurrency": "Most runs at once",
-    "per_worker": "Most runs at once of one worker",
-    "rate": "Most runs that begin, such as 100/1m",
-    "burst": "Runs that may begin in a burst",
-    "key": "Key of a run, such as input.customer",
-    "per_key": "Most runs at once of one key",
-    "key_rate": "Most runs of one key that begin",
-    "key_burst": "Runs of one key in a burst",
+    name: rule for name, rule in QUEUE_RULES.items() if rule.kind in ("number", "text", "rate")
 }
 """Rules with a field, as the page has them; `pgflow queues set` has all."""
-TEXTS = frozenset({"rate", "key", "key_rate"})
-"""Those that are no numbers."""
 DONE = {
     "pause": "Nothing is claimed from it any more. What runs goes on.",
     "resume": "It goes on.",
@@ -65,14 +57,13 @@ async def show_queues(desk: Desk, request: Request) -> Page:
 async def show_queue(desk: Desk, request: Request) -> Page:
     """Show a queue, its rules, and who changed them."""
     found = await _find(desk, request)
-    fields = [(name, words, _shown(found, name)) for name, words in FIELDS.items()]
+    fields = [(name, rule, _shown(found, name)) for name, rule in FIELDS.items()]
     return Page(
         "queue",
         found.queue,
         {
             "queue": found,
             "fields": fields,
-            "texts": TEXTS,
             "others": {name: rule for name, rule in found.rules.items() if name not in FIELDS},
             "changes": await desk.ask(list_queue_changes(found.queue, limit=CHANGE_ROWS)),
             "lanes": await desk.ask(list_queued_lanes(found.queue, limit=MOST_LANES + 1)),
@@ -122,7 +113,7 @@ def _edited(form: dict[str, str]) -> dict[str, Any]:
 
 
 def _rule(name: str, text: str) -> int | str:
-    if name in TEXTS:
+    if FIELDS[name].kind != "number":
         return text
     if not text.isdecimal() or len(text) > 9:
         raise InvalidArgument(f"{name} of a queue is a whole number, not {text!r}")

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from pgflow._desk.desk import Desk
 from pgflow._desk.needs import SCHEDULE_STATES
 from pgflow._desk.words import literal, quoted, wall
-from pgflow._model.schedules import MOST_LATE, read_spec, slots_between, zone_of
 from pgflow.errors import InvalidArgument, ScheduleNotFound
 from pgflow.inspect import (
     ScheduleRow,
@@ -216,12 +215,12 @@ async def give_order(desk: Desk, request: Request) -> Page | Response:
     said: dict[str, Any] = {"by": principal.name, "why": form.get("why", "").strip() or None}
     if order.verb == "trigger":
         slot = form.get("slot", "").strip()
-        at = _moment(slot, "the slot", found) if slot else None
-        key = await desk.tell("trigger_schedule", found.name, slot_at=at, **said)
-        return see(request, "/run", key=key)
+        at = found.parse_moment(slot, "the slot") if slot else None
+        started = await desk.tell("trigger_schedule", found.name, slot_at=at, **said)
+        return see(request, "/run", key=started.run_key)
     if order.verb == "backfill":
         first, last = form.get("first", ""), form.get("last", "")
-        begin, end = _moment(first, "the begin", found), _moment(last, "the end", found)
+        begin, end = found.parse_moment(first, "the begin"), found.parse_moment(last, "the end")
         overlap = _overlap(form.get("overlap", ""))
         done = await desk.tell("backfill_schedule", found.name, begin, end, overlap=overlap, **said)
         zone = str(found.spec.get("tz", "UTC"))
@@ -257,21 +256,8 @@ def _overlap(text: str) -> str:
 
 
 def _slots(found: ScheduleRow, first: str, last: str) -> list[datetime]:
-    begin, end = _moment(first, "the begin", found), _moment(last, "the end", found)
-    return slots_between(read_spec(found.spec), begin, end, MOST_LATE)
-
-
-def _moment(text: str, what: str, found: ScheduleRow) -> datetime:
-    """Return the time that the user typed. Without a zone it is in that of the schedule."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidArgument(
-            f"{what} is a time such as 2026-01-01T02:30, not {text.strip()!r}"
-        ) from None
-    if moment.tzinfo is not None:
-        return moment
-    return moment.replace(tzinfo=zone_of(str(found.spec.get("tz", "UTC"))))
+    begin, end = found.parse_moment(first, "the begin"), found.parse_moment(last, "the end")
+    return found.slots_between(begin, end)
 
 
 async def _find(desk: Desk, request: Request) -> ScheduleRow:

@@ -1,5 +1,4 @@
-"""Checks of ``pgflow doctor``. A check answers findings; each says what was found and what to do
-about it.
+"""Checks of ``pgflow doctor``. A check yields findings, each with a remedy.
 
 `server` is about Postgres and the way to it, `schema` about what is installed and what the role may
 do, `work` about workers and runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -32,6 +33,25 @@ class Finding:
     level: Level
     found: str
     do: str = ""
+
+
+Findings = Generator[Finding, None, Any]
+"""What a check yields; it may return words for a database of which it has nothing to say."""
+
+
+def ok(found: str) -> Finding:
+    """Return a finding that needs nothing."""
+    return Finding("ok", found)
+
+
+def warn(found: str, do: str) -> Finding:
+    """Return a finding on what works, and will hurt."""
+    return Finding("warn", found, do)
+
+
+def fail(found: str, do: str) -> Finding:
+    """Return a finding on what does not work."""
+    return Finding("fail", found, do)
 
 
 class Patient:
@@ -72,6 +92,13 @@ class Patient:
         return connect_to_any(self.dsn)
 
 
-def count_of(number: int, what: str) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def findings_of(check: Callable[[Patient], Findings], patient: Patient) -> list[Finding]:
+    """Return what a check finds, or the words for a database of which it has nothing to say."""
+    findings: list[Finding] = []
+
+    def collect() -> Iterator[Finding]:
+        if words := (yield from check(patient)):
+            findings.append(ok(words))
+
+    found = list(collect())
+    return found or findings

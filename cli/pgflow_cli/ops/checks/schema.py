@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pgflow_cli.ops.checks.finding import Finding, Patient, count_of
+from pgflow_cli.look.output import many
+from pgflow_cli.ops.checks.finding import Findings, Patient, fail, ok, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 
-def check_schema(patient: Patient) -> Iterator[Finding]:
+def check_schema(patient: Patient) -> Findings:
     """Ours, and of this version."""
     from pgflow.errors import SchemaMissing, SchemaOutdated, SetupError
     from pgflow.schema import own_assets, require_schema
@@ -21,19 +22,15 @@ def check_schema(patient: Patient) -> Iterator[Finding]:
     try:
         require_schema(patient.connection)
     except (SchemaMissing, SchemaOutdated) as error:
-        yield Finding("fail", str(error).partition(": run ")[0], "pgflow migrate")
+        yield fail(str(error).partition(": run ")[0], "pgflow migrate")
     except SetupError as error:
         found, _, remedy = str(error).rpartition(": ")
-        yield Finding("fail", found or str(error), remedy)
+        yield fail(found or str(error), remedy)
     else:
         if _is_newer(patient):
-            yield Finding(
-                "warn",
-                f"the schema is newer than this version, which is {stamp}",
-                "upgrade pgflow-engine here",
-            )
-        else:
-            yield Finding("ok", f"the schema is of {stamp}")
+            text = f"the schema is newer than this version, which is {stamp}"
+            yield warn(text, "upgrade pgflow-engine here")
+    return f"the schema is of {stamp}"
 
 
 def _is_newer(patient: Patient) -> bool:
@@ -76,7 +73,7 @@ order by 1
 """
 
 
-def check_drift(patient: Patient) -> Iterator[Finding]:
+def check_drift(patient: Patient) -> Findings:
     """Yield functions, tables, views and indexes that differ from those of this version.
 
     The server keeps no text of a function whose body is parsed at its creation: such a function
@@ -85,8 +82,7 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
     from pgflow.schema import own_assets
 
     if _is_newer(patient):
-        yield Finding("ok", "not compared: the schema is newer than this version")
-        return
+        return "not compared: the schema is newer than this version"
     assets = own_assets()
     sources = "\n".join(file.text for file in assets.sources)
     migrations = "\n".join(file.text for file in assets.migrations)
@@ -106,16 +102,14 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
     findings += _overloads(ours, theirs)
     for kind, names in wanted.items():
         findings += [
-            Finding(
-                "fail",
+            fail(
                 f"{kind} pgflow.{name} is missing",
                 "restore it from a backup, or from `pgflow migrate --sql` of an empty database",
             )
             for name in sorted(names - there[kind])
         ]
     findings += [
-        Finding(
-            "fail",
+        fail(
             f"index pgflow.{row['name']} is invalid",
             f"reindex index concurrently pgflow.{row['name']}",
         )
@@ -123,13 +117,10 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
         if row["is_invalid"]
     ]
     yield from findings
-    if not findings:
-        yield Finding("ok", "functions, tables, views and indexes are as they were installed")
+    return "functions, tables, views and indexes are as they were installed"
 
 
-def _functions(
-    ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]
-) -> Iterator[Finding]:
+def _functions(ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> Findings:
     """Functions that are missing, changed, or not ours.
     The clock may be another one in a test database.
     """
@@ -140,28 +131,24 @@ def _functions(
     )
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found:
-            yield Finding("fail", f"function pgflow.{name} is missing", remedy)
+            yield fail(f"function pgflow.{name} is missing", remedy)
         elif name not in wanted:
-            yield Finding(
-                "warn",
+            yield warn(
                 f"function pgflow.{name} is not of this version",
                 "drop it, or give it another schema",
             )
         elif wanted[name] - found[name]:
-            yield Finding("fail", f"function pgflow.{name} was changed by hand", remedy)
+            yield fail(f"function pgflow.{name} was changed by hand", remedy)
 
 
-def _overloads(
-    ours: Iterable[tuple[str, str]], theirs: Sequence[dict[str, Any]]
-) -> Iterator[Finding]:
+def _overloads(ours: Iterable[tuple[str, str]], theirs: Sequence[dict[str, Any]]) -> Findings:
     """Functions beside one of ours that has the same name: calls may find them instead, or both."""
     wanted, found = _by_name(ours), _by_name((row["name"], row["body"]) for row in theirs)
     for row in theirs:
         name, signature = row["name"], row["signature"]
         bodies = wanted.get(name, set())
         if bodies and bodies <= found[name] and row["body"].strip() not in bodies:
-            yield Finding(
-                "fail",
+            yield fail(
                 f"function {signature} is not pgflow's, and calls of {name} may find it",
                 f"drop function {signature}, and see who may create in this schema",
             )
@@ -200,15 +187,14 @@ from pg_roles r where r.rolname = current_user
 """
 
 
-def check_privileges(patient: Patient) -> Iterator[Finding]:
+def check_privileges(patient: Patient) -> Findings:
     """Check the rights of this role."""
     who = patient.row(_WHO, (list(_GRANTEES),))
     name = who["name"]
     if not who["may_use"] or not who["may_read"]:
         # The creator of the roles is a member that inherits nothing, and a plain grant keeps that.
         inherits = " with inherit true" if who["is_member"] else ""
-        yield Finding(
-            "fail",
+        yield fail(
             f"{name} may not use pgflow here",
             "grant pgflow_client (or _worker, _operator, _auditor, _approver, _declarer) "
             f"to {name}{inherits}",
@@ -221,16 +207,14 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
         if all(may.get(function) for function in functions)
     ]
     if who["is_superuser"]:
-        yield Finding(
-            "ok",
-            f"{name} is a superuser and may do everything; workers need no more than pgflow_worker",
+        yield ok(
+            f"{name} is a superuser and may do everything; workers need no more than pgflow_worker"
         )
     else:
         cannot = [what for what in _ROLES if what not in can]
-        yield Finding(
-            "ok",
+        yield ok(
             f"{name} may read{''.join(', ' + what for what in can)}"
-            + (f"; not {', '.join(cannot)}" if cannot else ""),
+            + (f"; not {', '.join(cannot)}" if cannot else "")
         )
     missing = patient.rows(
         "select n from unnest(%s::text[]) n "
@@ -240,15 +224,13 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
     names = [row["n"] for row in missing]
     if missing and who["owns_it"]:
         # As docs/how-to/managed-postgres.md has it: one role for everything.
-        yield Finding(
-            "ok",
+        yield ok(
             f"{name} owns the schema, and no other role can use pgflow: the roles to grant from "
-            f"({', '.join(names)}) are not there",
+            f"({', '.join(names)}) are not there"
         )
     elif missing:
-        yield Finding(
-            "warn",
-            f"{count_of(len(names), 'role')} to grant from {'is' if len(names) == 1 else 'are'} "
+        yield warn(
+            f"{many(len(names), 'role')} to grant from {'is' if len(names) == 1 else 'are'} "
             f"missing: {', '.join(names)}",
             "as a database administrator: "
             + " ".join(f"create role {n} nologin;" for n in names)

@@ -6,12 +6,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.look.output import duration
-from pgflow_cli.ops.checks.finding import Finding, Patient, count_of
+from pgflow_cli.look.output import duration, many
+from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import psycopg
 
 OLDEST, NEWEST = 15, 18
@@ -22,49 +20,43 @@ CONNECTIONS_OF_A_WORKER = 9
 """Five, plus four for transactional steps unless the worker is configured otherwise."""
 
 
-def check_version(patient: Patient) -> Iterator[Finding]:
+def check_version(patient: Patient) -> Findings:
     """Postgres 15 to 18."""
     row = patient.row(
         "select current_setting('server_version') as version, "
         "current_setting('server_version_num')::int / 10000 as major"
     )
     if row["major"] < OLDEST:
-        yield Finding(
-            "fail",
+        yield fail(
             f"Postgres {row['version']}",
             f"pgflow needs Postgres {OLDEST} or newer: upgrade the server",
         )
     elif row["major"] > NEWEST:
-        yield Finding(
-            "warn",
+        yield warn(
             f"Postgres {row['version']}, newer than this version of pgflow was tested with",
             "upgrade pgflow-engine, if there is a newer one",
         )
-    else:
-        yield Finding("ok", f"Postgres {row['version']}")
+    return f"Postgres {row['version']}"
 
 
-def check_durability(patient: Patient) -> Iterator[Finding]:
+def check_durability(patient: Patient) -> Findings:
     """Check that commits survive a power cut."""
     settings = patient.rows(
         "select name, setting from pg_settings where name in ('fsync', 'full_page_writes', "
         "'synchronous_commit') and setting = 'off'"
     )
     for row in settings:
-        yield Finding(
-            "warn",
+        yield warn(
             f"{row['name']} is off: what was committed may be lost with the power",
             f"alter system set {row['name']} = on; select pg_reload_conf()",
         )
     if patient.row("select pg_is_in_recovery() as standby")["standby"]:
-        yield Finding(
-            "fail",
+        yield fail(
             "this server is a standby, which takes no writes",
             "name the primary in the connection string, or several hosts with "
             "target_session_attrs=read-write",
         )
-    if not settings:
-        yield Finding("ok", "commits survive a power cut")
+    return "commits survive a power cut"
 
 
 _STANDBYS = """
@@ -81,29 +73,21 @@ where r.state is distinct from 'backup'
 """
 
 
-def check_replication(patient: Patient) -> Iterator[Finding]:
+def check_replication(patient: Patient) -> Findings:
     """Check which commits a fail-over would lose."""
     if patient.row("select pg_is_in_recovery() as standby")["standby"]:
-        yield Finding(
-            "fail", "a standby cannot be asked this", "name the primary in the connection string"
-        )
+        yield fail("a standby cannot be asked this", "name the primary in the connection string")
         return
     row = patient.row(_STANDBYS)
     if not row["standbys"]:
-        yield Finding("ok", "no standby follows: there is nothing to fail over to")
-        return
-    standbys = count_of(row["standbys"], "standby")
+        return "no standby follows: there is nothing to fail over to"
+    standbys = many(row["standbys"], "standby")
     waits = row["has_synchronous"] and row["synchronous_commit"] not in ("off", "local")
     if waits and row["behind"] < row["standbys"]:
         others = f", one to any of the {row['behind']} others may" if row["behind"] else ""
-        yield Finding(
-            "ok",
-            f"commits wait for a standby ({standbys}): a fail-over to it loses nothing{others}",
-        )
-        return
+        return f"commits wait for a standby ({standbys}): a fail-over to it loses nothing{others}"
     if waits:
-        yield Finding(
-            "warn",
+        yield warn(
             f"no standby is synchronous, though synchronous_standby_names has some ({standbys}): "
             "commits wait for one that is not here",
             "start that standby, or name one that follows (pg_stat_replication.application_name)",
@@ -114,8 +98,7 @@ def check_replication(patient: Patient) -> Iterator[Finding]:
         if row["behind_bytes"] is None
         else f" (now {row['behind_bytes']:,} bytes, {duration(row['behind_seconds'] or 0.0)})"
     )
-    yield Finding(
-        "warn",
+    yield warn(
         f"commits do not wait for the {standbys}: a fail-over loses what had not reached "
         f"it{behind}, your rows and pgflow's alike",
         "alter system set synchronous_standby_names = 'ANY 1 (*)'; select pg_reload_conf() "
@@ -123,7 +106,7 @@ def check_replication(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def check_clock(patient: Patient) -> Iterator[Finding]:
+def check_clock(patient: Patient) -> Findings:
     """Yield a difference of clocks. The database's clock decides, so it only misleads readers of
     logs.
     """
@@ -137,30 +120,25 @@ def check_clock(patient: Patient) -> Iterator[Finding]:
         "this machine"
     )
     if abs(offset) > CLOCK_SECONDS:
-        yield Finding(
-            "warn", text, "run NTP on both: due times go by the database's clock, logs by this one"
-        )
-    else:
-        yield Finding("ok", text)
+        yield warn(text, "run NTP on both: due times go by the database's clock, logs by this one")
+    return text
 
 
-def check_pooler(patient: Patient) -> Iterator[Finding]:
+def check_pooler(patient: Patient) -> Findings:
     """PgBouncer and its like: a pooler answers with a process id of its own, and lends one server
     process to many.
     """
     pid = patient.row("select pg_backend_pid() as pid")["pid"]
     if pid == patient.connection.info.backend_pid:
-        yield Finding("ok", "a direct connection, no pooler")
-    elif _shares_a_backend(patient):
-        yield Finding(
-            "warn",
+        return "a direct connection, no pooler"
+    if _shares_a_backend(patient):
+        yield warn(
             "a pooler in transaction mode is in between: LISTEN and prepared statements may not "
             "work through it",
             "App(listen=False, prepare_threshold=None), or name the server itself in PGFLOW_DSN "
             "for workers; `pgflow tick` needs neither",
         )
-    else:
-        yield Finding("ok", "a pooler in session mode is in between")
+    return "a pooler in session mode is in between"
 
 
 def _shares_a_backend(patient: Patient) -> bool:
@@ -174,7 +152,7 @@ def _shares_a_backend(patient: Patient) -> bool:
     return False
 
 
-def check_listen(patient: Patient) -> Iterator[Finding]:
+def check_listen(patient: Patient) -> Findings:
     """Check that a notification arrives. Without, work is found by polling."""
     from psycopg import sql
 
@@ -184,16 +162,12 @@ def check_listen(patient: Patient) -> Iterator[Finding]:
         began = time.monotonic()
         patient.connection.execute("select pg_notify(%s, 'hello')", (channel,))
         heard = _hears(ear, channel)
-    if heard:
-        yield Finding(
-            "ok", f"LISTEN works, a notification took {duration(time.monotonic() - began)}"
-        )
-    else:
-        yield Finding(
-            "warn",
+    if not heard:
+        yield warn(
             "no notification arrived: workers find work by polling, up to a second later",
             "connect workers to the server itself, or App(listen=False) to stop trying",
         )
+    return f"LISTEN works, a notification took {duration(time.monotonic() - began)}"
 
 
 def _hears(connection: psycopg.Connection[Any], channel: str) -> bool:
@@ -227,38 +201,30 @@ order by c.relname
 """
 
 
-def check_autovacuum(patient: Patient) -> Iterator[Finding]:
+def check_autovacuum(patient: Patient) -> Findings:
     """Places and mail live for milliseconds: without vacuum, claims step over the dead."""
-    wrong = False
     for row in patient.rows(_AUTOVACUUM):
-        wrong = True
-        yield Finding(
-            "fail",
+        yield fail(
             f"{row['name']} is off: tables that are written all the time will only grow",
             f"alter system set {row['name']} = on; select pg_reload_conf()",
         )
     for row in patient.rows(_HOT):
         table = f"pgflow.{row['table']}"
         if row["options"] is None or row["enabled"] in ("false", "off"):
-            wrong = True
-            yield Finding(
-                "warn",
+            yield warn(
                 f"{table} has lost its vacuum settings",
                 f"alter table {table} set (autovacuum_enabled = true, "
                 "autovacuum_vacuum_threshold = 2000)",
             )
         elif row["dead"] > 20 * max(row["threshold"], 1000):
-            wrong = True
-            yield Finding(
-                "warn",
+            yield warn(
                 f"{table} holds {row['dead']:,} dead rows",
                 f"vacuum {table}; then see which transaction keeps them (below)",
             )
-    if not wrong:
-        yield Finding("ok", "autovacuum is on, hot tables are clean")
+    return "autovacuum is on, hot tables are clean"
 
 
-def check_long_transactions(patient: Patient) -> Iterator[Finding]:
+def check_long_transactions(patient: Patient) -> Findings:
     """Yield old snapshots, which keep every dead row alive. Claims read on past those rows, but
     everything else slows down.
     """
@@ -268,14 +234,12 @@ def check_long_transactions(patient: Patient) -> Iterator[Finding]:
     for row in rows:
         since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
         whose = f" of {row.role} ({row.application or '?'})" if row.role else ""
-        yield Finding(
-            "warn",
+        yield warn(
             f"{row.who}{whose}, {row.state}, has kept a snapshot{since}: "
             "dead rows cannot be removed",
             f"end it: {row.remedy}",
         )
-    if not rows:
-        yield Finding("ok", f"no transaction is older than {duration(LONG_SECONDS)}")
+    return f"no transaction is older than {duration(LONG_SECONDS)}"
 
 
 _ROOM = """
@@ -286,7 +250,7 @@ select
   count(*) filter (
     where datname = current_database()
       and application_name in (
-        'pgflow worker', 'pgflow committer', 'pgflow listener', 'pgflow heart', 'pgflow step'
+        'pgflow worker', 'pgflow committer', 'pgflow listener', 'pgflow heartbeat', 'pgflow step'
       )
   ) as of_workers,
   to_regclass('pgflow.workers') is not null as has_workers
@@ -294,26 +258,24 @@ from pg_stat_activity where backend_type = 'client backend'
 """
 
 
-def check_connections(patient: Patient) -> Iterator[Finding]:
+def check_connections(patient: Patient) -> Findings:
     """Workers open connections as they need them: whether there is room if all do at once."""
     from pgflow.inspect import count_workers
 
     row = patient.row(_ROOM)
     workers = patient.ask(count_workers()).workers if row["has_workers"] else 0
     most = workers * CONNECTIONS_OF_A_WORKER
-    text = f"{count_of(row['used'], 'connection')} of {row['room']} in use"
+    text = f"{many(row['used'], 'connection')} of {row['room']} in use"
     remedy = "raise max_connections, or put a pooler in front of the application"
     if row["used"] > 0.9 * row["room"]:
-        yield Finding("warn", text, remedy)
+        yield warn(text, remedy)
     elif row["used"] - row["of_workers"] + most > row["room"]:
-        yield Finding(
-            "warn",
-            f"{text}; {count_of(workers, 'worker')} may want {most}, up to "
+        yield warn(
+            f"{text}; {many(workers, 'worker')} may want {most}, up to "
             f"{CONNECTIONS_OF_A_WORKER} each",
             f"{remedy}, or `pgflow workers --transactions` with less than 4",
         )
-    else:
-        yield Finding("ok", text)
+    return text
 
 
 _JIT = """
@@ -326,27 +288,21 @@ after which `pg_jit_available` is false.
 """
 
 
-def check_compiling(patient: Patient) -> Iterator[Finding]:
-    """Check whether a look at a view is compiled first. What pgflow itself says never is."""
+def check_compiling(patient: Patient) -> Findings:
+    """Check whether a look at a view is compiled first. Statements of pgflow itself never are."""
     from pgflow.inspect import read_view_costs
 
     with patient.connection.transaction():
         patient.connection.execute("set local jit = on")
         row = patient.row(_JIT)
     if not row["is_on"] or row["above"] < 0:
-        yield Finding("ok", "this server compiles nothing (jit)")
-        return
+        return "this server compiles nothing (jit)"
     dear = [name for name, cost in patient.ask(read_view_costs()).items() if cost > row["above"]]
     if dear:
-        yield Finding(
-            "warn",
+        yield warn(
             "psql and dashboards wait for a compiler (jit) before they see "
             f"{', '.join(f'pgflow.{name}' for name in dear)}",
             "alter role NAME set jit = off, for the role that looks; if these tables have just "
             "been filled: vacuum analyze",
         )
-    else:
-        yield Finding(
-            "ok",
-            "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)",
-        )
+    return "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)"

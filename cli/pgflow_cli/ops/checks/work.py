@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgflow_cli.look.output import duration
-from pgflow_cli.ops.checks.finding import Finding, Patient, count_of
+from pgflow_cli.look.output import duration, many
+from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pgflow.inspect import WorkerHealth
 
 SILENT_SECONDS = 15
 LATE_SECONDS = 60
 
 
-def check_workers(patient: Patient) -> Iterator[Finding]:
+def check_workers(patient: Patient) -> Findings:
     """Yield workers that are silent, run the code of an older schema or lose threads, and runs
     leased to workers that are gone.
     """
@@ -27,85 +25,70 @@ def check_workers(patient: Patient) -> Iterator[Finding]:
     lost = [worker for worker in workers if worker.silent_seconds > SILENT_SECONDS]
     remedy = "any live worker, or `pgflow tick MODULE`, finds it dead and goes on with its runs"
     for worker in lost:
-        silence, held = duration(worker.silent_seconds), count_of(worker.running, "run")
-        yield Finding("warn", f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
+        silence, held = duration(worker.silent_seconds), many(worker.running, "run")
+        yield warn(f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
     for stray in patient.ask(health.list_stray_leases()):
-        yield Finding(
-            "warn",
-            f"{count_of(stray.runs, 'run')} leased to worker {stray.worker_id}, which is gone",
-            remedy,
+        yield warn(
+            f"{many(stray.runs, 'run')} leased to worker {stray.worker_id}, which is gone", remedy
         )
     left_behind = [worker for worker in alive if worker.is_outdated]
     for worker in left_behind:
-        yield Finding(
-            "warn",
+        yield warn(
             f"{_who(worker)} has the code of an older schema ({worker.version})",
             "it goes on; start a worker of the version that migrated, then stop it with SIGTERM",
         )
     hung = [worker for worker in alive if worker.lost_threads]
     for worker in hung:
-        threads = count_of(worker.lost_threads, "thread")
-        yield Finding(
-            "warn",
+        threads = many(worker.lost_threads, "thread")
+        yield warn(
             f"{_who(worker)} has {threads} in bodies of steps that run "
             "on after their runs gave up on them",
             "its log names the steps: set a time-out on the calls they wait for; it hands its "
             "runs back when it has lost too many",
         )
-    if not lost and not left_behind and not hung:
-        yield Finding("ok", f"{count_of(len(alive), 'worker')} alive, none lost")
+    return f"{many(len(alive), 'worker')} alive, none lost"
 
 
 def _who(worker: WorkerHealth) -> str:
     return f"worker {worker.worker_id} (pid {worker.pid} on {worker.host})"
 
 
-def check_queues(patient: Patient) -> Iterator[Finding]:
+def check_queues(patient: Patient) -> Findings:
     """Yield queued runs that no worker will take."""
     from pgflow.inspect import health
 
-    wrong = False
     for queue in patient.ask(health.list_waiting_queues()):
         if queue.is_paused:
-            wrong = True
-            yield Finding(
-                "warn",
-                f"queue {queue.queue} is paused with {count_of(queue.queued, 'run')} queued",
+            yield warn(
+                f"queue {queue.queue} is paused with {many(queue.queued, 'run')} queued",
                 f"pgflow queues resume {queue.queue}",
             )
         elif not queue.is_served and queue.seconds > SILENT_SECONDS:
-            wrong = True
-            yield Finding(
-                "warn",
-                f"queue {queue.queue} has {count_of(queue.queued, 'run')} queued for up to "
+            yield warn(
+                f"queue {queue.queue} has {many(queue.queued, 'run')} queued for up to "
                 f"{duration(queue.seconds)}, and no worker",
                 "pgflow workers MODULE, or pgflow tick MODULE from cron",
             )
     for lane in patient.ask(health.list_unserved_lanes(SILENT_SECONDS)):
-        wrong = True
-        yield Finding(
-            "warn",
-            f"{lane.why}: {count_of(lane.queued, 'run')} queued for up to {duration(lane.seconds)}",
+        yield warn(
+            f"{lane.why}: {many(lane.queued, 'run')} queued for up to {duration(lane.seconds)}",
             "start a worker that has it, or, if the name is wrong, "
             "pgflow cancel --status queued --workflow " + lane.workflow,
         )
-    if not wrong:
-        yield Finding("ok", "every queue with work is served")
+    return "every queue with work is served"
 
 
-def check_stuck(patient: Patient) -> Iterator[Finding]:
+def check_stuck(patient: Patient) -> Findings:
     """Runs that need a person."""
     from pgflow.inspect import health
 
     found = patient.ask(health.count_stuck())
     for stuck in found:
-        yield Finding(
-            "warn",
-            f"{count_of(stuck.runs, 'run')} stuck: {stuck.reason}",
+        yield warn(
+            f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
             f"pgflow show {stuck.example}; fix the cause, then pgflow retry --status stuck",
         )
-    if not found:
-        yield Finding("ok", "no run is stuck")
+    return "no run is stuck"
 
 
 _WAITS = {
@@ -118,20 +101,18 @@ _WAITS = {
 MOST_NAMED = 4
 
 
-def check_deadlocks(patient: Patient) -> Iterator[Finding]:
+def check_deadlocks(patient: Patient) -> Findings:
     """Yield runs that wait for each other."""
     from pgflow.inspect import health
 
     found = patient.ask(health.list_deadlocks(limit=None))
     if not found:
-        yield Finding("ok", "no runs wait for each other")
-        return
-    told = [f"{one.key} waits for {_WAITS[one.what].format(one.waits_for)}" for one in found]
-    rest = [f"and {len(told) - MOST_NAMED} more"] if len(told) > MOST_NAMED else []
-    yield Finding(
-        "warn",
-        f"{count_of(len({one.key for one in found}), 'run')} wait for each other for ever: "
-        + "; ".join(told[:MOST_NAMED] + rest),
+        return "no runs wait for each other"
+    waits = [f"{one.key} waits for {_WAITS[one.what].format(one.waits_for)}" for one in found]
+    rest = [f"and {len(waits) - MOST_NAMED} more"] if len(waits) > MOST_NAMED else []
+    yield warn(
+        f"{many(len({one.key for one in found}), 'run')} wait for each other for ever: "
+        + "; ".join(waits[:MOST_NAMED] + rest),
         f"pgflow cancel {found[0].key}, or another of them; then take locks and turns in one order",
     )
 
@@ -142,23 +123,21 @@ _LEFT = {
 }
 
 
-def check_messages(patient: Patient) -> Iterator[Finding]:
+def check_messages(patient: Patient) -> Findings:
     """Yield signals that runs could not take, or that came after their end."""
     from pgflow.inspect import health
 
     found = patient.ask(health.count_left_messages())
     for left in found:
         what, verbs = _LEFT[left.state]
-        yield Finding(
-            "warn",
-            f"{count_of(left.messages, 'signal')} {what}",
+        yield warn(
+            f"{many(left.messages, 'signal')} {what}",
             f"pgflow messages {left.example}; then {verbs} it",
         )
-    if not found:
-        yield Finding("ok", "every signal was taken, or waits to be")
+    return "every signal was taken, or waits to be"
 
 
-def check_losses(patient: Patient) -> Iterator[Finding]:
+def check_losses(patient: Patient) -> Findings:
     """Yield fail-overs that lost units acknowledged to workers as durable."""
     from pgflow.inspect import health
 
@@ -167,22 +146,20 @@ def check_losses(patient: Patient) -> Iterator[Finding]:
         runs = "no run that it remembers lacks anything"
         if loss.run_count:
             runs = (
-                f"something of {count_of(loss.run_count, 'run')} is lost: "
+                f"something of {many(loss.run_count, 'run')} is lost: "
                 f"{loss.keys}{', ...' if loss.run_count > 5 else ''}"
             )
         piece = f", {loss.bytes:,} bytes of the log" if loss.bytes > 0 else ""
-        yield Finding(
-            "fail",
+        yield fail(
             f"loss {loss.loss_id}: a fail-over lost what was acknowledged to worker "
             f"{loss.host}/{loss.pid}{piece}; {runs}",
             "compare what was done outside with what is left, then: select "
             f"pgflow.close_loss({loss.loss_id}, 'why')",
         )
-    if not losses:
-        yield Finding("ok", "no fail-over has lost anything that workers know of")
+    return "no fail-over has lost anything that workers know of"
 
 
-def check_journal(patient: Patient) -> Iterator[Finding]:
+def check_journal(patient: Patient) -> Findings:
     """Partitions of the journal that stay large though history was removed from them."""
     from pgflow.inspect import health
 
@@ -212,37 +189,31 @@ def check_journal(patient: Patient) -> Iterator[Finding]:
                 ),
             ),
         }[partition.kept_large]
-        yield Finding(
-            "warn",
-            f"partition {name} of the journal has {partition.size} for {count_of(rows, 'unit')}: "
-            f"{why}",
+        yield warn(
+            f"partition {name} of the journal has {partition.size} for {many(rows, 'unit')}: {why}",
             remedy,
         )
-    if not partitions:
-        yield Finding("ok", "no partition of the journal is larger than what it holds")
+    return "no partition of the journal is larger than what it holds"
 
 
-def check_seals(patient: Patient) -> Iterator[Finding]:
+def check_seals(patient: Patient) -> Findings:
     """Seals that are late."""
     from pgflow.inspect import read_seal_lag
 
     lag = patient.ask(read_seal_lag())
     if not lag.is_on:
-        yield Finding("ok", "the journal is not sealed: `pgflow audit on` has workers do it")
-    elif lag.is_late:
-        yield Finding(
-            "warn",
-            f"seals are late: {count_of(lag.runs_behind, 'run')} not sealed yet, "
-            f"{count_of(lag.runs_pending, 'run')} to be looked at again",
+        return "the journal is not sealed: `pgflow audit on` has workers do it"
+    if lag.is_late:
+        yield warn(
+            f"seals are late: {many(lag.runs_behind, 'run')} not sealed yet, "
+            f"{many(lag.runs_pending, 'run')} to be looked at again",
             "start a worker; if there is one, look in its log for why it cannot seal, or for a "
             "transaction that started a run and is held open",
         )
-    else:
-        behind = count_of(lag.runs_behind, "run")
-        yield Finding("ok", f"the journal is sealed, with {behind} to come")
+    return f"the journal is sealed, with {many(lag.runs_behind, 'run')} to come"
 
 
-def check_schedules(patient: Patient) -> Iterator[Finding]:
+def check_schedules(patient: Patient) -> Findings:
     """Schedules that start nothing and should, and those that are late."""
     from pgflow.inspect import list_schedules
 
@@ -250,8 +221,7 @@ def check_schedules(patient: Patient) -> Iterator[Finding]:
     troubles = [one for one in found if one.state in ("undeclared", "broken") or one.error]
     for one in troubles:
         if one.state == "undeclared":
-            yield Finding(
-                "warn",
+            yield warn(
                 f"schedule {one.name} starts nothing: no code of a living worker declares it",
                 "start workers whose code has it; the next `pgflow tick` of that code fires it "
                 f"too. If no code has it any more: `pgflow schedules remove {one.name}`",
@@ -260,25 +230,22 @@ def check_schedules(patient: Patient) -> Iterator[Finding]:
             what = (
                 "cannot be evaluated" if one.state == "broken" else "could not start its last run"
             )
-            yield Finding(
-                "warn",
+            yield warn(
                 f"schedule {one.name} {what}: {one.error}",
                 f"`pgflow schedules show {one.name}`; set it anew, or mend its code",
             )
     late = [one for one in found if one.late_seconds > LATE_SECONDS]
     if late:
         longest = duration(max(one.late_seconds for one in late))
-        yield Finding(
-            "warn",
-            f"{count_of(len(late), 'schedule')} late, by up to {longest}: {late[0].name}",
+        yield warn(
+            f"{many(len(late), 'schedule')} late, by up to {longest}: {late[0].name}",
             "start a worker, or a tick; if there is one, look in its log for why it cannot keep "
             "the schedules",
         )
-    if not troubles and not late:
-        yield Finding("ok", f"{count_of(len(found), 'schedule')}, none late")
+    return f"{many(len(found), 'schedule')}, none late"
 
 
-def check_books(patient: Patient) -> Iterator[Finding]:
+def check_books(patient: Patient) -> Findings:
     """Yield violations that the engine's own audit finds. It reads everything, so it runs only on
     request.
     """
@@ -287,10 +254,8 @@ def check_books(patient: Patient) -> Iterator[Finding]:
     violations = patient.ask(health.check_books())
     for violation in violations:
         found = f"{violation.invariant}: {violation.detail}"
-        yield Finding(
-            "fail",
+        yield fail(
             found,
             "this is a bug, or another program wrote to pgflow's tables: keep a dump and report it",
         )
-    if not violations:
-        yield Finding("ok", "every invariant holds")
+    return "every invariant holds"

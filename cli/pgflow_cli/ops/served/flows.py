@@ -20,7 +20,7 @@ from pgflow_cli.files.watching import Sign, root_of, signatures
 from pgflow_cli.look.failures import Ended, Mistake
 from pgflow_cli.look.output import shown
 from pgflow_cli.ops.served.triggers import Trigger
-from pgflow_cli.runs.declared import Wishes, prepare
+from pgflow_cli.runs.declared import FileOptions, prepare
 
 log = logging.getLogger("pgflow")
 
@@ -31,17 +31,17 @@ class Flows:
     Args:
         folder: Folder of the files.
         triggers: The triggers.
-        wishes: Options of the command line, which count for all runs.
+        given: Options of the command line, which count for all runs.
 
     Raises:
         Mistake: One cannot be run.
         Ended: The file of one has errors; they are already printed.
     """
 
-    def __init__(self, folder: Path, triggers: list[Trigger], wishes: Wishes) -> None:
+    def __init__(self, folder: Path, triggers: list[Trigger], given: FileOptions) -> None:
         self._folder = folder
         self._triggers = triggers
-        self._wishes = wishes
+        self._given = given
         self._lock = threading.Lock()
         self._seen = self._look()
         self._arguments = {one.name: self._prepare(one) for one in triggers}
@@ -73,20 +73,20 @@ class Flows:
     def _prepare(self, trigger: Trigger) -> dict[str, Any]:
         """Return the arguments of a run. Fields of an event are filled in later."""
         given = {**dict.fromkeys(trigger.take, ""), **trigger.inputs}
-        wishes = replace(
-            self._wishes,
+        options = replace(
+            self._given,
             inputs=[json.dumps(given)] if given else [],
-            provider=trigger.provider or self._wishes.provider,
+            provider=trigger.provider or self._given.provider,
             conversation=trigger.conversation,
         )
         try:
-            return prepare(find_flow(self._folder, trigger.run), wishes)
+            return prepare(find_flow(self._folder, trigger.run), options)
         except Mistake as error:
             raise Mistake(f"[{trigger.name}] {error}") from None
 
     def _look(self) -> frozenset[Sign]:
         """Signs of each file, by which a change of it is noticed."""
-        roots = map(root_of, (self._folder, *self._wishes.search))
+        roots = map(root_of, (self._folder, *self._given.folders))
         return frozenset(sign for root in roots for sign in signatures(root))
 
 

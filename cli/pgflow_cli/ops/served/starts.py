@@ -11,10 +11,10 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgflow._model.names import is_name
 from pgflow.declare.durable import declared
 from pgflow.errors import NotStorable
 from pgflow.events import Event, Relay
@@ -143,12 +143,10 @@ class Starts:
         def take(request: Request) -> Start:
             return Start(*self.prepare(trigger, request.payload))
 
-        secrets = [_secret(trigger, name) for name in _names(trigger.options["secret"])]
+        given = trigger.options["secret"]
+        names = [given] if isinstance(given, str) else given
+        secrets = [_secret(trigger, name) for name in names]
         return Endpoint(trigger.name, _VERIFIERS[trigger.value](*secrets), to=take)
-
-
-def _names(said: str | list[str]) -> list[str]:
-    return [said] if isinstance(said, str) else said
 
 
 def _secret(trigger: Trigger, name: str) -> str:
@@ -167,7 +165,8 @@ def key_of_file(trigger: Trigger, name: str, digest: str) -> str:
         digest: Hash of its content.
     """
     key = f"{trigger.name}/{name}@{digest[:16]}"
-    if len(key) <= _LONGEST_KEY and is_name(key):
-        return key
+    with suppress(UnicodeEncodeError):  # no text, or too long
+        if len(key.encode()) <= _LONGEST_KEY:
+            return key
     both = hashlib.sha256(f"{name}\0{digest}".encode("utf-8", "surrogateescape")).hexdigest()
     return f"{trigger.name}/{both[:48]}"

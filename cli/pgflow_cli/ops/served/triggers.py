@@ -13,14 +13,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import shown
 from pgflow_cli.look.parsing import read_toml
-
-if TYPE_CHECKING:
-    from pgflow._flow.schedules import Schedule
 
 NAME: Final = "triggers.toml"
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -81,10 +78,10 @@ class Trigger:
         Raises:
             LookupError: The event lacks a part that is taken from it.
         """
-        told = event["path"] if self.source == "files" else event
-        said = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
         taken = {name: _follow(event, way) for name, way in self.take.items()}
-        return said if self.message is None else self.message, {**self.inputs, **taken}
+        content = event["path"] if self.source == "files" else event
+        message = _as_text(content) if self.message is None else self.message
+        return message, {**self.inputs, **taken}
 
     def conversation_of(self, event: Any) -> str:
         """Return the conversation that the run of an event belongs to; empty for none.
@@ -92,12 +89,11 @@ class Trigger:
         Raises:
             LookupError: The event has not what names it.
         """
+        return _WAY.sub(lambda found: _as_text(_follow(event, found[1])), self.conversation)
 
-        def part(found: re.Match[str]) -> str:
-            value = _follow(event, found.group(1))
-            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-        return _WAY.sub(part, self.conversation)
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _follow(event: Any, way: str) -> Any:
@@ -117,55 +113,55 @@ def read_triggers(path: Path) -> list[Trigger]:
     """Return the triggers of a file.
 
     Raises:
-        Mistake: It cannot be read, or says what no trigger can be.
+        Mistake: It cannot be read, or a table is no trigger.
     """
-    said = read_toml(path)
-    if not said:
+    given = read_toml(path)
+    if not given:
         raise Mistake(f"{path} has no triggers: add a table such as [nightly] with run and cron")
-    return [_trigger(f"{path}: [{shown(name)}]", name, one) for name, one in said.items()]
+    return [_trigger(f"{path}: [{shown(name)}]", name, one) for name, one in given.items()]
 
 
-def _trigger(place: str, name: str, said: Any) -> Trigger:
+def _trigger(place: str, name: str, given: Any) -> Trigger:
     if not _WORD.fullmatch(name):
         raise Mistake(
             f"{place} is not a valid name: use up to 64 letters, digits, '_', '.' and '-'"
         )
-    if not isinstance(said, dict):
+    if not isinstance(given, dict):
         raise Mistake(f"{place} is a table with run and one of {', '.join(_SOURCES)}")
-    sources = [one for one in _SOURCES if one in said]
+    sources = [one for one in _SOURCES if one in given]
     if len(sources) != 1:
         has = " and ".join(sources) or "none"
         raise Mistake(f"{place} needs one of {', '.join(_SOURCES)}; it has {has}")
     source = sources[0]
     known = _SHARED | _SOURCES[source] | {source}
-    if unknown := sorted(set(said) - known):
+    if unknown := sorted(set(given) - known):
         raise Mistake(
             f"{place} has {unknown[0]!r}, which is unknown: it may have {', '.join(sorted(known))}"
         )
     trigger = Trigger(
         name,
-        _text(place, said, "run"),
+        _text(place, given, "run"),
         source,
-        said[source],
-        {word: said[word] for word in _SOURCES[source] if word in said},
-        _text(place, said, "message") if "message" in said else None,
-        _table(place, said, "inputs"),
-        _table(place, said, "take"),
-        _text(place, said, "provider") if "provider" in said else None,
-        _text(place, said, "conversation") if "conversation" in said else "",
+        given[source],
+        {word: given[word] for word in _SOURCES[source] if word in given},
+        _text(place, given, "message") if "message" in given else None,
+        _table(place, given, "inputs"),
+        _table(place, given, "take"),
+        _text(place, given, "provider") if "provider" in given else None,
+        _text(place, given, "conversation") if "conversation" in given else "",
     )
     _check(place, trigger)
     return trigger
 
 
-def _text(place: str, said: Mapping[str, Any], word: str) -> str:
-    if not isinstance(said.get(word), str) or (word == "run" and not said[word].strip()):
-        raise Mistake(f"{place}: {word} is a text, not {said.get(word)!r}")
-    return str(said[word])
+def _text(place: str, given: Mapping[str, Any], word: str) -> str:
+    if not isinstance(given.get(word), str) or (word == "run" and not given[word].strip()):
+        raise Mistake(f"{place}: {word} is a text, not {given.get(word)!r}")
+    return str(given[word])
 
 
-def _table(place: str, said: Mapping[str, Any], word: str) -> dict[str, Any]:
-    found = said.get(word, {})
+def _table(place: str, given: Mapping[str, Any], word: str) -> dict[str, Any]:
+    found = given.get(word, {})
     if not isinstance(found, dict):
         raise Mistake(f"{place}: {word} is a table of inputs, not {found!r}")
     try:
@@ -206,7 +202,7 @@ def _check_webhook(place: str, trigger: Trigger) -> None:
         raise Mistake(f"{place}: secret is the name of a variable of the environment, or a list")
 
 
-def schedule_of(trigger: Trigger, place: str = "") -> Schedule:
+def schedule_of(trigger: Trigger, place: str = "") -> Any:
     """Return the schedule of a trigger.
 
     Raises:

@@ -1,0 +1,166 @@
+"""Options that several commands of operations have, and options that are made from a table."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import typer
+
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.options import Made
+from pgflow_cli.look.output import STYLES, Column, LogFormat, LogLevel, age, shown
+from pgflow_cli.look.parsing import seconds_option
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+ChangeWhy = Annotated[str | None, typer.Option("--why", help="The reason, kept with the change.")]
+
+
+Concurrency = Annotated[
+    int, typer.Option(min=1, help="Runs to work on at once; waiting runs do not count.")
+]
+QueueNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue", "-q", help="Queue to serve; may be given again. Else those of the workflows."
+    ),
+]
+WorkerTarget = Annotated[
+    str | None,
+    typer.Argument(
+        help="Module or file with the workflows, perhaps with the name of an app.",
+        metavar="MODULE[:APP]",
+    ),
+]
+
+
+def grace_option(what: str) -> Any:
+    """Return the option for the time that running steps have at the end."""
+    about = f"How long running {what} may go on after SIGTERM."
+    return seconds_option("--grace", about, shown="10s")
+
+
+def port_option(about: str, **layout: Any) -> Any:
+    """Return an option that takes the number of a port; 0 for any that is free."""
+    return typer.Option(min=0, max=65535, help=f"{about}; 0 for any that is free.", **layout)
+
+
+def several(name: str, metavar: str, about: str) -> Any:
+    """Return an option that may be given more than once."""
+    return typer.Option(name, metavar=metavar, help=f"{about}; may be given again.")
+
+
+class Endpoints(NamedTuple):
+    """Addresses, each a host and a port, at which a worker answers; None for no endpoint."""
+
+    metrics: tuple[str, int] | None = None
+    probes: tuple[str, int] | None = None
+
+
+class Logging(NamedTuple):
+    """How a command logs."""
+
+    level: str
+    form: str
+
+    def set_up(self) -> None:
+        """Log to standard error from now on."""
+        from pgflow_cli.look.logs import set_up_logging
+
+        set_up_logging(self.level, self.form)
+
+
+def _logging(log_level: LogLevel = "info", log_format: LogFormat = "text") -> Logging:
+    return Logging(log_level, log_format)
+
+
+def _quiet_logging(log_level: LogLevel = "warning", log_format: LogFormat = "text") -> Logging:
+    return Logging(log_level, log_format)
+
+
+Logs = Annotated[Logging, Made(_logging)]
+QuietLogs = Annotated[Logging, Made(_quiet_logging)]
+"""The same, for a command whose answer is what matters: it logs warnings."""
+
+
+def made_of(options: Mapping[str, tuple[Any, Any]], make: Callable[..., Any]) -> Made:
+    """Return the mark of a parameter that is made of these options.
+
+    Args:
+        options: Annotation and default of each option, by the name under which `make` gets it.
+        make: Function that returns the value of the parameter.
+    """
+
+    def call(**given: Any) -> Any:
+        return make(**given)
+
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+            for name, (kind, default) in options.items()
+        ]
+    )
+    return Made(call)
+
+
+def ago(title: str, name: str, now: datetime, **layout: Any) -> Column:
+    """Return a column with the time that has passed since a moment, an attribute of its rows."""
+    return Column(title, lambda row: age(getattr(row, name), now), right=True, **layout)
+
+
+def counted(name: str, title: str = "") -> Column:
+    """Return a column with a number, which is pale if it is zero."""
+
+    def cell(row: Any) -> Text:
+        from rich.text import Text
+
+        number = getattr(row, name)
+        return Text(f"{number:,}", style=STYLES.get(name, "") if number else "bright_black")
+
+    return Column(title or name.upper(), cell, right=True)
+
+
+def names_of(kind: Any) -> tuple[str, ...]:
+    """Return the attributes of the rows of a class, in their order."""
+    return tuple(kind.__dataclass_fields__)
+
+
+OutputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Write to this file instead of standard output.", show_default=False
+    ),
+]
+
+
+def open_file(path: Path, mode: Literal["r", "w"]) -> IO[str]:
+    """Open a file that the command line names.
+
+    Raises:
+        Mistake: It cannot be opened.
+    """
+    try:
+        return path.open(mode, encoding="utf-8")
+    except (OSError, ValueError) as error:  # a path with NUL is a ValueError
+        verb = "read" if mode == "r" else "written"
+        why = getattr(error, "strerror", None) or error
+        raise Mistake(f"{shown(str(path))} cannot be {verb}: {why}") from error
+
+
+def confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:
+    """Ask a question at the terminal, and end the command if the answer is no.
+
+    Raises:
+        Mistake: Standard input is not a terminal.
+    """
+    if not sys.stdin.isatty():
+        raise Mistake(f"{question} Cannot ask without a terminal: {remedy}")
+    typer.confirm(question, abort=True, err=True)

@@ -1,0 +1,107 @@
+# Made by tools/colours.py from pgflow/_client/_async/maintenance.py; edit that one.
+"""Client methods of operators: locks that are taken away, and history that is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from pgflow._client._sync.rewind import Rewinds
+from pgflow._db.calls import locks, outbox, retention, sparse, worker
+from pgflow._db.calls.outbox import DroppedEvents
+from pgflow._db.calls.retention import DroppedHistory
+from pgflow._model.durations import Duration, seconds
+
+EVENTS_AT_ONCE = 10_000
+"""Events that one transaction removes: few enough for its locks to be short."""
+
+
+class Maintenance(Rewinds):
+    """Maintenance methods of a client."""
+
+    def break_lock(self, key: str, *, why: str, by: str | None = None) -> int:
+        """Take a lock away from its holders, and let the next ones in.
+
+        Args:
+            key: Name of the lock.
+            why: The reason, kept in ``pgflow.broken_locks``.
+            by: Name of the person or service that asks.
+
+        Returns:
+            Number of holders that it was taken from; 0 if it was not held.
+        """
+        holders = self._ask(locks.break_lock(key, why, by))
+        self._ask(locks.sweep_locks())
+        return holders
+
+    def drop_history(
+        self,
+        ended_before: datetime,
+        *,
+        batch: int = 1000,
+        progress: Callable[[int], object] | None = None,
+    ) -> DroppedHistory:
+        """Remove runs that ended before a time, with all their data, in batches. A run goes
+        together with the runs that it started and continued as, once all of these have ended.
+
+        Args:
+            ended_before: The time.
+            batch: Runs that one transaction removes.
+            progress: Called between batches with the number of runs removed so far.
+
+        Returns:
+            Numbers of the ``runs`` and of the ``partitions`` of the journal that were removed.
+        """
+        runs = partitions = 0
+        last_root: int | None = 0
+        while last_root is not None:
+            dropped = self._ask(retention.drop_history(ended_before, batch, last_root))
+            runs, partitions = runs + dropped.runs, partitions + dropped.partitions
+            last_root = dropped.last_root
+            if last_root is not None and progress is not None:
+                progress(runs)
+        return DroppedHistory(runs, partitions, None)
+
+    def shrink_journal(self, max_units: int = 10_000) -> list[str]:
+        """Shrink partitions of the journal to the rows that are left in them, once a vacuum has
+        removed the others.
+
+        Args:
+            max_units: Partitions with more rows are left alone, as all work waits meanwhile.
+
+        Returns:
+            Names of the partitions that were shrunk.
+        """
+        return self._ask(sparse.shrink_journal(max_units))
+
+    def drop_events(self, older_than: Duration, *, at_most: int | None = None) -> DroppedEvents:
+        """Remove events of the outbox that are older and that every relay has taken, in batches.
+
+        Args:
+            older_than: Their least age.
+            at_most: Most events to remove beside whole partitions; None for all.
+
+        Returns:
+            Numbers of the ``events`` and of the whole ``partitions`` that were removed.
+        """
+        age = seconds(older_than, "older_than of drop_events()")
+        events = partitions = 0
+        while at_most is None or events < at_most:
+            most = EVENTS_AT_ONCE if at_most is None else min(EVENTS_AT_ONCE, at_most - events)
+            dropped = self._ask(outbox.drop_events(age, most))
+            events, partitions = events + dropped.events, partitions + dropped.partitions
+            if dropped.events < most:
+                break
+        return DroppedEvents(events, partitions)
+
+    def begin_tick(self, queues: Sequence[str]) -> bool:
+        """Take the lock of exclusive ticks of these queues, until the transaction ends: call it
+        through :meth:`App.using`.
+
+        Args:
+            queues: Names of the queues.
+
+        Returns:
+            False if another tick has it.
+        """
+        return self._ask(worker.begin_tick(" ".join(queues)))
