@@ -290,6 +290,17 @@ SCENARIOS = (
         quick_peers=False,
     ),
     Scenario(
+        "sql_steps", {"runs": 100, "rounds": 4, "waiting": 100_000}, {"runs": 20, "rounds": 2, "waiting": 1000},
+        (
+            rate("sql_steps_per_second_of_bare_loop", "steps", "`insert; commit` in a loop of a procedure"),
+            rate("sql_steps_per_second", "steps", "steps of workflows in SQL, a commit each"),
+            rate("sql_steps_per_second_of_10_a_commit", "steps", "the same, 10 a commit"),
+            rate("sql_steps_per_second_of_10_a_commit_claiming_8", "steps", "the same, and 8 runs a claim"),
+            cost("sql_idle_ms_of_waiting_runs", "ms", "an idle call of work() longer with 100,000 runs in SQL that wait"),
+        ),
+        quick_peers=False,
+    ),
+    Scenario(
         "recovery", {"runs": 40, "dead_after": 10.0}, {"runs": 10, "dead_after": 1.0},
         (cost("recovery_beyond_timeout_seconds", "s", "kill -9 to its runs going on elsewhere, "
                                                       "beyond the time-out"),),

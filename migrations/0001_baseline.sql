@@ -1783,6 +1783,16 @@ create table pgflow.flow (
 );
 comment on table pgflow.flow is 'Every version of every workflow in SQL, with its text; none is ever removed';
 
+create table pgflow.flow_right (
+  role oid not null,
+  granted_at timestamptz not null,
+  workflow text not null check (octet_length(workflow) between 1 and 50),
+  privilege text not null check (privilege in ('start', 'see', 'replace')),
+  granted_by text not null,
+  primary key (workflow, privilege, role)
+);
+comment on table pgflow.flow_right is 'Rights to workflows in SQL, by role: see sql/flows/rights.sql';
+
 create table pgflow.flow_node (
   flow_id int not null,
   pc int not null,

@@ -4,7 +4,7 @@ a plain interpreter to compare.
 Each step writes a row of its name and of what it sees. So the rows of a run say which steps have
 happened, how often, in which order and with which values. A program has loops, conditions, waits,
 gates, locks that runs contend for, events, charges, children, fan-outs, steps that fail at first or
-for good, compensations and handlers. Nothing in it depends on a race.
+for good, compensations, blocks with handlers, steps with time-outs. Nothing in it depends on a race.
 
 The seed draws the programs and the harm: backends are killed (`kill -9`, which brings the whole
 server down, or terminated) at moments that are counted in units of the journal. With `--control`,
@@ -58,6 +58,14 @@ end $$);
 """
 
 
+CONDITIONS = (
+    "",
+    "when division_by_zero then raise; when others then",
+    "when raise_exception then",
+)
+"""Heads of handlers, each of which takes the errors of these programs."""
+
+
 class Boom(Exception):
     """A step that fails for good."""
 
@@ -108,13 +116,7 @@ class Grower:
         self.program.body = self.block(3, in_loop=False)
         if self.random.random() < 0.3:
             self.program.handler = self.block(1, in_loop=False, may_fail=False)
-            self.program.condition = self.random.choice(
-                [
-                    "",
-                    "when division_by_zero then raise; when others then",
-                    "when raise_exception then",
-                ]
-            )
+            self.program.condition = self.random.choice(CONDITIONS)
         return self.program
 
     def name(self, kind: str) -> str:
@@ -134,6 +136,7 @@ class Grower:
         kinds += ["if", "for", "rows", "while"] * 2 if depth else []
         # One lock at a time: runs that wait for each other are a race.
         kinds += ["lock"] * 2 if depth and not self.in_lock else []
+        kinds += ["try"] * 3 if depth else []
         kinds += ["leave"] if in_loop else []
         kinds += ["boom"] if may_fail and draw.random() < 0.3 else []
         kind = draw.choice(kinds)
@@ -141,6 +144,10 @@ class Grower:
             return (kind, self.name("s"), variable, draw.randint(1, 9), draw.random() < 0.3)
         if kind in ("sleep", "wait", "event", "ask", "spend", "publish"):
             return (kind, variable)
+        if kind == "try":
+            inner = self.block(depth - 1, in_loop=in_loop)
+            handler = self.block(depth - 1, in_loop=in_loop, may_fail=may_fail)
+            return (kind, draw.choice(CONDITIONS), inner, handler, draw.random() < 0.2)
         if kind == "lock":
             self.in_lock = True
             inner = self.block(depth - 1, in_loop=True, may_fail=may_fail)
@@ -173,7 +180,7 @@ def row(name: str) -> str:
 def show_part(kind: str, *said: Any) -> str:  # noqa: PLR0911 - one for each kind
     match kind, said:
         case "step" | "flaky", (name, variable, number, has_undo):
-            retry = " retry 99 every '0 s'" if kind == "flaky" else ""
+            retry = " timeout '1 h' retry 99 every '0 s'" if kind == "flaky" else ""
             fails = "if nextval('flaky') % 2 = 0 then raise exception 'flaky'; end if;\n"
             undo = f"undo {name}: {row('undo ' + name)}" if has_undo else ""
             return (
@@ -195,6 +202,9 @@ def show_part(kind: str, *said: Any) -> str:  # noqa: PLR0911 - one for each kin
             return f"spend jsonb_build_object('usd', {variable});\n"
         case "publish", (variable,):
             return f"publish {variable} to 'news';\n"
+        case "try", (condition, inner, handler, raises):
+            again = "raise;\n" if raises else ""
+            return f"begin\n{show(inner)}exception {condition}\n{show(handler)}{again}end;\n"
         case "lock", (key, inner):
             return f"lock '{key}' loop\n{show(inner)}end loop;\n"
         case "run", (variable, number, may_fail, leaf):
@@ -255,8 +265,8 @@ class Interpreter:
         assert value is not None
         return value
 
-    def take_back(self) -> None:
-        while self.undo:
+    def take_back(self, upto: int = 0) -> None:
+        while len(self.undo) > upto:
             self.write("undo " + self.undo.pop())
 
     def write(self, name: str) -> None:
@@ -291,6 +301,15 @@ class Interpreter:
                 self.spent += self.value(variable)
             case "publish", (variable,):
                 self.published += 1
+            case "try", (_, inner, handler, raises):
+                before = len(self.undo)
+                try:
+                    self.play(inner)
+                except Boom as error:
+                    self.take_back(before)
+                    self.play(handler)
+                    if raises:
+                        raise Boom(str(error)) from None
             case "lock", (_, inner):
                 self.rounds(1, inner)
             case "run", (variable, number, may_fail, _):

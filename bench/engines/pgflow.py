@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 import pgflow
-from bench.engines import floors, idle_floors, jobs, kit, many_floors, rules
+from bench.engines import floors, idle_floors, jobs, kit, many_floors, rules, sqlflows
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
@@ -874,6 +874,9 @@ def fanout(bench: kit.Bench) -> kit.Figures:
         seconds = time.perf_counter() - began
     bench.check("runs finished", RUNS_FINISHED, children + 1 + 3)
     return {"children_per_second": children / seconds}
+
+
+sql_steps = sqlflows.measure
 
 
 # ---------------------------------------------------------------- claims and memory

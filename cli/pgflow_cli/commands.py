@@ -91,7 +91,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("ops.serve", "Runs workflow files by schedule, webhook, topic or new file."),
         "reset-sessions": ("runs.sessions", "Forgets the sessions that agents keep between runs."),
         "apply": ("files.sqlflows", "Runs files that create workflows in SQL: all, or none."),
-        "flow": ("files.sqlflows", "Lists workflows in SQL, or shows one with its text."),
+        "flow": ("files.flow", "Lists workflows in SQL, or shows one."),
         "replay": ("ops.replaying", "Replays recorded runs against the current code."),
         "versions": ("ops.versions", "Shows which versions open runs need, and who serves them."),
         "patches": ("ops.versions", "Shows patches, and whether their old code can be removed."),

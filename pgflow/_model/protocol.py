@@ -397,7 +397,7 @@ class QuestionPart(_Continued, total=False):
     refused: Annotated[list[RefusedRow], "jsonb"]
     """With a hold."""
     cancel: Json
-    """Members why, by and reason of a cancel that came after the code had ended, for the next generation."""
+    """Members why, by and reason of a cancel that came after the end, for the next generation."""
     saga: Annotated[list[HandedRow], "jsonb"]
     """For the next generation."""
     of_children: Annotated[list[str], "jsonb"]

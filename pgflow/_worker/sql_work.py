@@ -5,10 +5,11 @@ The mailbox of entities has updates for entities whose code this worker has. Eac
 transaction: it takes the mail, makes the update and writes its row of history. An update that
 raises is refused in a second transaction, because the first one is rolled back.
 
-When runs of workflows in SQL are ready, their loop calls the procedure `pgflow.work` on its own
-connection until none is ready. By its session, that call is a separate worker in the database
-(``sql/flows/work.sql``), so runs in SQL never pass through this process. The poller finds their
-timers and signals, as for all runs.
+When runs of workflows in SQL are ready, their loop calls the procedure `pgflow.work_until` on its
+own connection until none is ready. The call ends before each step that has a timeout, since a
+statement_timeout counts from the call: the step is then run in a statement of its own. By its
+session, all of that is a separate worker in the database (``sql/flows/work.sql``), so runs in SQL
+never pass through this process. The poller finds their timers and signals, as for all runs.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _is_its_own(error: Exception) -> bool:
 
 
 class SqlFlows(Loop):
-    """Calls `pgflow.work`. It keeps the connection of the call under way."""
+    """Calls `pgflow.work_until`. It keeps the connection of the call under way."""
 
     name = "the loop of workflows in SQL"
 
@@ -187,7 +188,9 @@ class SqlFlows(Loop):
         connection = await connect_async(self._connect, "pgflow sql")
         self._connection = connection
         try:
-            await connection.execute(flow_calls.WORK, (self._queues,))
+            step: dict[str, Any] | None = {}
+            while step is not None:
+                step = await self._run_until_timed(connection, step)
         except asyncio.CancelledError:
             # The server has aborted the call, which may have held a run.
             await quietly(run_async(connection, flow_calls.reap_sessions()))
@@ -195,3 +198,21 @@ class SqlFlows(Loop):
         finally:
             self._connection = None
             await connection.close()
+
+    async def _run_until_timed(
+        self, connection: psycopg.AsyncConnection[Any], step: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Work up to a step that has a timeout and run that in a statement of its own. Return what
+        to go on with; None once all is done.
+        """
+        cursor = await connection.execute(flow_calls.WORK, (json.dumps(step), self._queues))
+        (timed,) = await cursor.fetchone() or (None,)
+        if timed is None:
+            return None
+        await run_async(connection, flow_calls.limit_statements(timed["timeout"]))
+        try:
+            timed = await run_async(connection, flow_calls.run_timed(timed))
+        except psycopg.errors.QueryCanceled:
+            log.debug("the timeout of a step was over when it was done: it is tried again")
+        await run_async(connection, flow_calls.limit_statements(0))
+        return dict(timed)

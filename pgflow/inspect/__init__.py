@@ -187,7 +187,13 @@ from pgflow.inspect.server import (
     list_tables,
     read_server,
 )
-from pgflow.inspect.sqlflows import SqlFlowRow, list_sql_flows
+from pgflow.inspect.sqlflows import (
+    SqlFlowError,
+    SqlFlowRow,
+    check_sql_flow,
+    draw_sql_flow,
+    list_sql_flows,
+)
 from pgflow.inspect.steps import StepRow, list_steps
 from pgflow.inspect.timeline import (
     Entry,
@@ -288,6 +294,7 @@ __all__ = [
     "SnapshotRow",
     "Source",
     "SpentRow",
+    "SqlFlowError",
     "SqlFlowRow",
     "StatementRow",
     "StepRow",
@@ -311,6 +318,7 @@ __all__ = [
     "check_anchor",
     "check_books",
     "check_proof",
+    "check_sql_flow",
     "check_workers",
     "connect",
     "count_ended",
@@ -324,6 +332,7 @@ __all__ = [
     "derive_ids",
     "describe_error",
     "describe_reason",
+    "draw_sql_flow",
     "encoded",
     "find_detail",
     "find_entity",

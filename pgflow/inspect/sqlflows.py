@@ -35,6 +35,23 @@ class SqlFlowRow:
     created_at: datetime
 
 
+@dataclass(frozen=True)
+class SqlFlowError:
+    """An error that the extension plpgsql_check finds in a workflow in SQL.
+
+    Attributes:
+        line: Line of the text.
+        sqlstate: Its SQLSTATE.
+        message: What is wrong.
+        hint: What may help, if that is known.
+    """
+
+    line: int
+    sqlstate: str
+    message: str
+    hint: str | None
+
+
 _FLOWS: LiteralString = select(
     SqlFlowRow,
     (
@@ -52,3 +69,25 @@ def list_sql_flows(workflow: str | None = None) -> Question[list[SqlFlowRow]]:
     """
     query = Query(_FLOWS, (workflow, workflow), lambda rows: [SqlFlowRow(*row) for row in rows])
     return once(query)
+
+
+def draw_sql_flow(workflow: str, version: int | None = None) -> Question[str]:
+    """Ask for a picture of a workflow in SQL, as text for Mermaid.
+
+    Args:
+        workflow: Its name.
+        version: Number of a version; None for the current one.
+    """
+    sql = "select pgflow.draw_workflow(%s::text, %s::int)"
+    return once(Query(sql, (workflow, version), lambda rows: str(rows[0][0])))
+
+
+def check_sql_flow(workflow: str, version: int | None = None) -> Question[list[SqlFlowError]]:
+    """Ask for the errors that plpgsql_check finds in the steps of a workflow in SQL.
+
+    Args:
+        workflow: Its name.
+        version: Number of a version; None for the current one.
+    """
+    sql = "select line, sqlstate, message, hint from pgflow.check_workflow(%s::text, %s::int)"
+    return once(Query(sql, (workflow, version), lambda rows: [SqlFlowError(*row) for row in rows]))

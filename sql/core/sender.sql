@@ -20,11 +20,11 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(nullif(current_setting('role'), 'none'), session_user)::name
+  select coalesce(pg_get_userbyid((pgflow.acting_())[1]), nullif(current_setting('role'), 'none'), session_user)::name
 $$;
 comment on function pgflow.caller_()
-  is 'Role whose rights the caller of a function has that runs with its owner''s: the one it has set, else that of '
-     'the session';
+  is 'Role whose rights the caller of a function has that runs with its owner''s: in a step the definer of its '
+     'workflow, else the one it has set, else that of the session';
 
 create or replace function pgflow.told_(why text, most int)
 returns text

@@ -10,6 +10,7 @@
 --   run     a child                                each    a child for each row
 --   note    the state of the run, or a value of a stream
 --   spend   out of the budget of the run           rethrow the error that the handler has
+--   try     a block, with its handler as `alt`      leave   its end
 --   goto    to `next`                              return  the result of the run
 --
 -- The function takes the number of a node and all variables, declared by their types and filled from the run's
@@ -170,7 +171,8 @@ begin
   from jsonb_array_elements(program->'variables') with ordinality as e (v, n);
   made := format('<<%s>> declare _l record; %s begin select * into _l from pg_catalog.jsonb_to_record(_in) as '
     '_j(%s); %s case _node',
-    label, all_of, kept_types, assigned);
+    label, all_of || ' sqlerrm text; sqlstate text;', kept_types, assigned || format(
+      ' sqlerrm := %s.error->>''message''; sqlstate := %1$s.error->>''sqlstate'';', label));
   for node in
     select n.pc, n.node->>'code' as code, (n.node->>'line')::int as line
     from jsonb_array_elements(program->'nodes') with ordinality as n (node, pc)
@@ -252,31 +254,36 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  word text;
+  seconds numeric;
 begin
   opts := '{}';
   stop := i + 1;
-  if low[stop] = 'retry' then
-    if low[stop + 1] !~ e'^\\d{1,6}$' then
-      perform pgflow.flow_fail_(body, places[stop + 1], 'retry takes a number of further tries');
+  while low[stop] in ('retry', 'every', 'timeout') and not opts ? low[stop] loop
+    word := low[stop];
+    if word = 'retry' then
+      if low[stop + 1] !~ e'^\\d{1,6}$' then
+        perform pgflow.flow_fail_(body, places[stop + 1], 'retry takes a number of further tries');
+      end if;
+      opts := opts || jsonb_build_object('retry', low[stop + 1]::int);
+    else
+      begin
+        seconds := extract(epoch from replace(btrim(
+          case when left(low[stop + 1], 1) = '''' then low[stop + 1] end, ''''), '''''', '''')::interval);
+      exception when data_exception then
+        seconds := null;
+      end;
+      if coalesce(seconds, -1) < (word = 'timeout')::int * 0.001 or seconds > 2000000 then
+        perform pgflow.flow_fail_(body, places[stop + 1], format('%s takes an interval in quotes: %1$s ''10 s''', word));
+      end if;
+      opts := opts || jsonb_build_object(word, trim_scale(seconds));
     end if;
-    opts := jsonb_build_object('retry', low[stop + 1]::int);
     stop := stop + 2;
-  end if;
-  if low[stop] = 'every' then
-    begin
-      opts := opts || jsonb_build_object('every', extract(epoch from replace(btrim(
-        case when left(low[stop + 1], 1) = '''' then low[stop + 1] end, ''''), '''''', '''')::interval));
-    exception when data_exception then
-      opts := '{"every": null}';
-    end;
-    if coalesce((opts->>'every')::numeric, -1) < 0 then
-      perform pgflow.flow_fail_(body, places[stop + 1], 'every takes an interval in quotes: every ''10 s''');
-    end if;
-    stop := stop + 2;
-  end if;
+  end loop;
   if low[stop] is distinct from ':' then
     perform pgflow.flow_fail_(body, coalesce(places[stop], places[i]),
-      'a step begins as: name [retry 3 [every ''10 s'']]:');
+      'a step begins as: name [timeout ''5 s''] [retry 3 [every ''10 s'']]:');
   end if;
 end
 $$;
@@ -343,6 +350,9 @@ begin
     perform pgflow.flow_fail_(body, places[i], 'the statement does not end with ;');
   elsif low[i] in ('commit', 'rollback', 'savepoint') then
     perform pgflow.flow_fail_(body, places[i], format('%s is not for a step: pgflow commits it', low[i]));
+  elsif low[i] = 'get' and low[i + 1] = 'stacked' then
+    perform pgflow.flow_fail_(body, places[i], 'a handler between steps has no diagnostics',
+      'The variable error has message, sqlstate, detail, type, step and line; sqlerrm and sqlstate are there too.');
   end if;
   step := coalesce(step, jsonb_build_object('op', 'step', 'name', 'line ' || pgflow.flow_line_(body, places[i])));
   if not step ? 'at' then
@@ -374,8 +384,8 @@ begin
   end loop;
   return (
     select jsonb_agg(
-      case when e.node ? 'expr' then jsonb_build_object('code', format(
-        'return pg_catalog.to_jsonb(coalesce((%s)::boolean, false));', e.node->>'expr')) else '{}' end
+      case when e.node ? 'expr' then jsonb_build_object('opts', jsonb_build_object('if', left(e.node->>'expr', 100)),
+        'code', format('return pg_catalog.to_jsonb(coalesce((%s)::boolean, false));', e.node->>'expr')) else '{}' end
       || case when e.node ? 'at' then jsonb_build_object('line', pgflow.flow_line_(body, (e.node->>'at')::int))
         else '{}' end
       || jsonb_build_object('next', n + 1) || e.node - '{expr,at,from}'::text[] order by n)
@@ -469,7 +479,7 @@ begin
   if not c ? 'is_over' then
     name := nullif(c->'stack'->-1->>'what', 'handler');
     perform pgflow.flow_fail_(body, coalesce((c->'stack'->-1->>'at')::int, length(body)),
-      coalesce(name || ' is not closed by end ' || replace(name, 'lock', 'loop'), 'the last end is missing'));
+      coalesce(name || ' is not closed by ' || pgflow.flow_close_(name), 'the last end is missing'));
   end if;
   return jsonb_build_object('workflow', c->'workflow', 'parameters', parameters, 'handler', c->'handler',
     'nodes', pgflow.flow_finish_(c, body), 'signature', signature, 'body', body, 'schemas', c->'schemas', 'variables',

@@ -4,7 +4,8 @@
 --
 -- What the database decides (S, T, W, k, K, x) says nothing of nodes. So each unit that the driver writes carries a
 -- *mark*: the node that it is of, with what has changed since the unit before it that no unit tells:
---   {pc, loops: {node: number of the row at hand, or lock that is held}, state, vars: {name: value}, version}
+--   {pc, loops: {node: number of the row at hand, lock that is held, or block with a handler}, state, vars: {name:
+--   value}, version}
 -- The mark of a result (c, f, a) is the sixth element of its licence in `starts`; that of a wait is the payload of its
 -- `t` or `s`, with what is asked for (`ask`): the key of a lock, or an event. A child or a gate right behind a unit needs
 -- none (`is_marked`): their own units say that they are open.
@@ -12,15 +13,17 @@
 --   state       on, undoing (compensations are run, the last step's first), handling (the handler of an exception)
 --   undo        nodes of compensations of what is done
 --   waits       {call, timer: seq of its unit, ask, is_asked: a gate} of the call that is open
---   loops       of a lock: {call: that of the block, key, fence}
+--   loops       of a lock: {call: that of the block, key, fence}; of a block: [compensations before it, handler, state]
 --   tries       failed attempts of the step at hand; `strikes` are those of them that count against its `retry`
 
-create or replace function pgflow.is_transient_(sqlstate text)
+create or replace function pgflow.is_transient_(error jsonb)
 returns boolean
 language sql
 immutable
-return sqlstate in ('40001', '40P01', '55P03', '57014', '25006') or left(sqlstate, 2) in ('08', '53', '57', '58');
-comment on function pgflow.is_transient_(text)
+return error->>'type' is distinct from 'StepTimeout' and (
+  error->>'sqlstate' in ('40001', '40P01', '55P03', '57014', '25006')
+  or left(error->>'sqlstate', 2) in ('08', '53', '57', '58'));
+comment on function pgflow.is_transient_(jsonb)
   is 'True if an error says nothing about the statement: it is tried again, and not counted';
 
 create or replace function pgflow.mark_(f pgflow.flow_frame)
@@ -140,6 +143,9 @@ begin
     f.pc := (mark->>'pc')::int;
     f.loops := coalesce(mark->'loops', '{}');
     f.state := coalesce(mark->>'state', 'on');
+    if f.state <> 'undoing' then
+      f.error := null; -- a handler has it
+    end if;
     f.waits := null; -- as far as it is not this unit that begins a wait
     f.vars := f.vars || coalesce(mark->'vars', '{}');
     f.news := '{}';
@@ -148,7 +154,7 @@ begin
   select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
   if kind = 'a' then
     f.tries := f.tries + 1;
-    f.strikes := f.strikes + (not pgflow.is_transient_(payload->>'sqlstate'))::int;
+    f.strikes := f.strikes + (not pgflow.is_transient_(payload))::int;
     return f;
   end if;
   if kind not in ('t', 's', 'k') then

@@ -113,7 +113,8 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select pgflow.flow_name_(low[i]) is not null
-    and (low[i + 1] = ':' or low[i + 1] = 'retry' and low[i + 2] ~ e'^\\d' and low[i] <> 'undo')
+    and (low[i + 1] = ':' or low[i] <> 'undo'
+      and (low[i + 1] = 'retry' and low[i + 2] ~ e'^\\d' or low[i + 1] = 'timeout' and low[i + 2] ~ '^'''))
 $$;
 comment on function pgflow.flow_is_label_(text[], int) is 'True if the statement at a token begins a step';
 
@@ -154,9 +155,11 @@ declare
   blocks text[] := '{}'; -- that are open: if, loop, begin, case, and expr for a CASE that is an expression
   brackets int := 0;
   is_first boolean := true; -- of a statement
+  is_declaring boolean := low[i] = 'declare'; -- up to begin
 begin
   is_durable := false;
   for j in i .. cardinality(low) loop
+    is_declaring := is_declaring and low[j] <> 'begin';
     if is_first and (pgflow.flow_is_word_(low, j) or pgflow.flow_is_label_(low, j)
       or low[j] = 'raise' and low[j + 1] = ';' and 'begin' <> all(blocks)
       or low[j] in ('exit', 'continue') and 'loop' <> all(blocks)
@@ -178,13 +181,13 @@ begin
       null;
     elsif low[j] = 'case' then
       blocks := blocks || case when is_first then 'case' else 'expr' end;
-    elsif low[j] = 'loop' or is_first and low[j] in ('if', 'begin') then
+    elsif low[j] = 'loop' or is_first and low[j] in ('if', 'begin') or low[j] = 'begin' and low[i] = 'declare' and blocks = '{}' then
       blocks := blocks || low[j];
-    elsif low[j] = ';' and blocks = '{}' and brackets <= 0 then
+    elsif low[j] = ';' and blocks = '{}' and brackets <= 0 and not is_declaring then
       stop := j;
       return;
     end if;
-    is_first := low[j] in (';', 'loop', 'begin', '>>')
+    is_first := not is_declaring and low[j] in (';', 'loop', 'begin', '>>')
       or low[j] in ('then', 'else') and blocks[cardinality(blocks)] is distinct from 'expr'
       or low[j] = ':' and pgflow.flow_is_label_(low, j - 1);
   end loop;

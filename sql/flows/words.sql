@@ -5,7 +5,8 @@
 --
 --   c   {workflow, schemas, variables, nodes, stack, undos, handler, label, is_over}
 --
--- `stack` has the blocks that are open: {what: if, case, loop, lock or handler; test: node whose `alt` is missing;
+-- `stack` has the blocks that are open: {what: if, case, loop, lock, block or handler; try: node of a block; from:
+-- where a handler begins; test: node whose `alt` is missing;
 -- outs: nodes whose `next` is the end; again: where a loop begins; label, subject, at}.
 
 create or replace function pgflow.flow_add_(c jsonb, list text, item jsonb)
@@ -213,7 +214,7 @@ begin
   if top is null or top ? 'else'
     or not top->>'what' = any(case low[i] when 'when' then '{case,handler}' when 'else' then '{if,case}' else '{if}'
       end::text[])
-    or is_handler and not top ? 'test' and pgflow.flow_count_(c) >= (c->>'handler')::int
+    or is_handler and not top ? 'test' and pgflow.flow_count_(c) >= (top->>'from')::int
   then
     perform pgflow.flow_fail_(body, places[i], format('%s belongs to no %s', low[i],
       case low[i] when 'when' then 'case' else 'if' end));
@@ -224,7 +225,7 @@ begin
   end if;
   c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'test', 'at', places[i]) || case
     -- Only plpgsql itself knows the names of conditions.
-    when is_handler then jsonb_build_object('code', format('begin raise exception using message = ''-'', errcode = '
+    when is_handler then jsonb_build_object('opts', jsonb_build_object('if', left('when ' || expr, 100)), 'code', format('begin raise exception using message = ''-'', errcode = '
       'coalesce(%I.error->>''sqlstate'', ''P0001''); exception when %s then return ''true''; '
       'when others or query_canceled or assert_failure then return ''false''; end;', c->>'workflow', expr))
     when coalesce(top->>'subject', '') <> '' then jsonb_build_object('expr', format('(%s) in (%s)', top->>'subject',
@@ -338,7 +339,8 @@ declare
 begin
   select e.n::int - 1 as n, e.block->>'what' as what, e.block->'again' as again into block
   from jsonb_array_elements(c->'stack') with ordinality as e (block, n)
-  where e.block->>'what' in ('loop', 'lock') and (name is null or e.block->>'label' = name) order by e.n desc limit 1;
+  where (e.block->>'what' in ('loop', 'lock') or low[i] = 'exit' and e.block->>'label' = name)
+    and (name is null or e.block->>'label' = name) order by e.n desc limit 1;
   if block.n is null or upto > i + 2 then
     perform pgflow.flow_fail_(body, places[i], format('%s stands in no loop%s', low[i],
       coalesce(' with the label ' || name, '')));
@@ -350,13 +352,16 @@ begin
   else
     upto := null;
   end if;
-  -- The locks of the blocks that it leaves, the inmost first.
+  -- The locks and handlers of the blocks that it leaves, the inmost first.
   for given in
-    select e.block->'lock' as lock from jsonb_array_elements(c->'stack') with ordinality as e (block, n)
-    where e.block->>'what' = 'lock' and e.n > block.n + 1 order by e.n desc
+    select e.block from jsonb_array_elements(c->'stack') with ordinality as e (block, n)
+    where e.block->>'what' = 'lock' and e.n > block.n + 1 or e.block->>'what' = 'block' and e.n > block.n
+    order by e.n desc
   loop
-    c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'unlock', 'name', 'unlock', 'opts',
-      jsonb_build_object('lock', given.lock)));
+    c := pgflow.flow_add_(c, 'nodes', case given.block->>'what'
+      when 'lock' then jsonb_build_object('op', 'unlock', 'name', 'unlock', 'opts', jsonb_build_object('lock',
+        given.block->'lock'))
+      else jsonb_build_object('op', 'leave', 'opts', jsonb_build_object('try', given.block->'try')) end);
   end loop;
   c := pgflow.flow_add_(c, 'nodes', '{"op": "goto"}');
   if upto is not null then
@@ -372,23 +377,84 @@ $$;
 comment on function pgflow.flow_leave_(jsonb, text, text[], int[], int, int)
   is 'exit and continue: leave a loop, or a round of it, and give back the locks in between';
 
-create or replace function pgflow.flow_exception_(c jsonb, body text, low text[], places int[], i int, stop int)
+create or replace function pgflow.flow_declare_(c jsonb, body text, low text[], places int[], i int, stop int)
+returns jsonb
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  variable jsonb;
+  code text := '';
+begin
+  for variable in
+    select v from jsonb_array_elements(pgflow.flow_variables_(body, low, places, i + 1, stop + 1,
+      array(select jsonb_array_elements_text(c->'schemas'))::name[])) v
+  loop
+    if pgflow.flow_has_(c->'variables', variable->>'name') then
+      perform pgflow.flow_fail_(body, places[i], format('the variable %s is declared twice', variable->>'name'),
+        'A block with something durable in it has no variables of the same name as those around it.');
+    end if;
+    c := pgflow.flow_add_(c, 'variables', variable - '{value,at}'::text[]);
+    code := code || format(' %I.%I := %s;', c->>'workflow', variable->>'name', coalesce(variable->>'value', 'null'));
+  end loop;
+  return pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'set', 'name', 'declare', 'at', places[i], 'code', code));
+end
+$$;
+comment on function pgflow.flow_declare_(jsonb, text, text[], int[], int, int)
+  is 'declare: variables of a block, which are kept with all others and set each time that it begins';
+
+create or replace function pgflow.flow_begin_(c jsonb, body text, low text[], places int[], i int, stop int)
 returns jsonb
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if c->'stack' <> '[]' or c ? 'handler' then
-    perform pgflow.flow_fail_(body, places[i], 'exception stands at the end of the whole text, once');
+  c := pgflow.flow_add_(c, 'nodes', '{"op": "try"}');
+  return pgflow.flow_add_(c - 'label', 'stack', jsonb_build_object('what', 'block', 'try', pgflow.flow_count_(c),
+    'outs', jsonb '[]', 'at', places[i], 'label', c->'label'));
+end
+$$;
+comment on function pgflow.flow_begin_(jsonb, text, text[], int[], int, int)
+  is 'begin: a block, which may have a handler of its own';
+
+create or replace function pgflow.flow_exception_(c jsonb, body text, low text[], places int[], i int, stop int)
+returns jsonb
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  top jsonb := c->'stack'->-1;
+begin
+  if top->>'what' = 'block' then
+    c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'leave', 'opts', jsonb_build_object('try', top->'try')));
+    c := pgflow.flow_add_(c, 'nodes', '{"op": "goto"}');
+    c := pgflow.flow_set_(c, (top->>'try')::int, 'alt', pgflow.flow_count_(c) + 1);
+    return jsonb_set(c, '{stack,-1}', top || jsonb_build_object('what', 'handler', 'from', pgflow.flow_count_(c) + 1,
+      'outs', (top->'outs') || to_jsonb(pgflow.flow_count_(c))));
+  elsif c->'stack' <> '[]' or c ? 'handler' then
+    perform pgflow.flow_fail_(body, places[i], 'exception stands at the end of a block, once');
   end if;
   c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1}');
   c := c || jsonb_build_object('handler', pgflow.flow_count_(c) + 1);
-  return pgflow.flow_add_(c, 'stack', jsonb_build_object('what', 'handler', 'outs', jsonb '[]', 'at', places[i]));
+  return pgflow.flow_add_(c, 'stack', jsonb_build_object('what', 'handler', 'outs', jsonb '[]', 'at', places[i], 'from',
+    c->'handler'));
 end
 $$;
 comment on function pgflow.flow_exception_(jsonb, text, text[], int[], int, int)
-  is 'exception: begins the handler of the workflow';
+  is 'exception: begins the handler of a block, or of the workflow';
+
+create or replace function pgflow.flow_close_(what text)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case what when 'lock' then 'end loop' when 'block' then 'end' when 'handler' then 'end' else 'end ' || what end
+$$;
+comment on function pgflow.flow_close_(text) is 'Words that close a block';
 
 create or replace function pgflow.flow_end_(c jsonb, body text, low text[], places int[], i int, stop int)
 returns jsonb
@@ -399,15 +465,20 @@ as $$
 declare
   top jsonb := c->'stack'->-1;
   what text := coalesce(top->>'what', 'handler');
+  is_last boolean := top is null or what = 'handler' and not top ? 'try'; -- the text is over
   number int;
 begin
-  if what = 'handler' and low[i + 1] <> ';' then
-    perform pgflow.flow_fail_(body, places[i], format('end %s closes nothing', low[i + 1]));
-  elsif what <> 'handler' and low[i + 1] is distinct from replace(what, 'lock', 'loop') then
-    perform pgflow.flow_fail_(body, places[i], format('%s is closed by end %s', what, replace(what, 'lock', 'loop')));
+  if what in ('block', 'handler') then
+    if low[i + 1] <> ';' and pgflow.flow_name_(low[i + 1]) is distinct from top->>'label' then
+      perform pgflow.flow_fail_(body, places[i], format('end %s closes nothing', low[i + 1]));
+    end if;
+  elsif low[i + 1] is distinct from split_part(pgflow.flow_close_(what), ' ', 2) then
+    perform pgflow.flow_fail_(body, places[i], format('%s is closed by %s', what, pgflow.flow_close_(what)));
   end if;
   if what = 'loop' then
     c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'goto', 'next', top->'again'));
+  elsif what = 'block' then
+    c := jsonb_set(c, array['nodes', ((top->>'try')::int - 1)::text, 'op'], '"goto"'); -- without a handler
   elsif what in ('case', 'handler') and top ? 'test' then
     c := pgflow.flow_end_branch_(c);
     top := c->'stack'->-1;
@@ -425,7 +496,7 @@ begin
     c := pgflow.flow_add_(c, 'nodes', jsonb_build_object('op', 'unlock', 'name', 'unlock', 'opts',
       jsonb_build_object('lock', top->'lock')));
     c := pgflow.flow_set_(c, (top->>'lock')::int, 'alt', pgflow.flow_count_(c) + 1);
-  elsif what = 'handler' then
+  elsif is_last then
     c := pgflow.flow_add_(c, 'nodes', '{"op": "return", "code": "return null;", "line": 1}') || '{"is_over": true}';
   end if;
   return c #- '{stack,-1}';
@@ -441,9 +512,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   case low[i]
-  when 'begin' then
-    perform pgflow.flow_fail_(body, places[i], 'a block with something durable in it needs no begin and end',
-      'A block with variables or a handler of its own is part of one step.');
   when 'patched' then
     perform pgflow.flow_fail_(body, places[i], 'patched is not needed: a run keeps the version that it began with');
   else
@@ -464,7 +532,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if not c ? 'handler' then
+  if not c ? 'handler' and not c->'stack' @> '[{"what": "handler"}]' then
     perform pgflow.flow_fail_(body, places[i], 'raise alone is for the handler of an exception');
   end if;
   return pgflow.flow_add_(c, 'nodes', '{"op": "rethrow", "name": "raise"}');
@@ -731,7 +799,8 @@ as $$
     when low[i] in ('while', 'loop', 'lock') or low[i] = 'for' and low[i + 1] <> 'each'
       then pgflow.flow_until_(low, i, '{loop}')
     when low[i] = 'case' then pgflow.flow_until_(low, i + 1, '{when}') - 1
-    when low[i] in ('else', 'exception') then i
+    when low[i] in ('else', 'exception', 'begin') then i
+    when low[i] = 'declare' then pgflow.flow_until_(array_replace(low, ';', ','), i, '{begin}') - 1
     when low[i] = 'end' then (select coalesce(min(x), cardinality(low)) from generate_series(i, i + 3) x
       where low[x] = ';')
     when low[i] = 'undo' then (select s.stop from pgflow.flow_span_(low, i) s)
@@ -757,6 +826,8 @@ begin
     when low[i] = 'for' then pgflow.flow_for_(c, body, low, places, i, stop)
     when low[i] = 'lock' then pgflow.flow_lock_(c, body, low, places, i, stop)
     when low[i] in ('exit', 'continue') then pgflow.flow_leave_(c, body, low, places, i, stop)
+    when low[i] = 'declare' then pgflow.flow_declare_(c, body, low, places, i, stop)
+    when low[i] = 'begin' then pgflow.flow_begin_(c, body, low, places, i, stop)
     when low[i] = 'exception' then pgflow.flow_exception_(c, body, low, places, i, stop)
     when low[i] = 'end' then pgflow.flow_end_(c, body, low, places, i, stop)
     when low[i] = 'raise' then pgflow.flow_raise_(c, body, low, places, i, stop)

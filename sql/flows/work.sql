@@ -44,6 +44,7 @@ begin
         pg_get_userbyid(flow.definer)),
       hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
   end if;
+  perform pg_advisory_xact_lock_shared(pgflow.latch_('definer ' || flow.definer)); -- see acting_
   execute format('select %s($1, $2, $3)', substring(flow.function from e'^(.*)\\(int')) into answer using pc, vars, run;
   if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
     or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
@@ -88,7 +89,7 @@ $$;
 comment on function pgflow.check_flow_input_(pgflow.flow, jsonb)
   is 'Refuses (PF003) an input that the parameters do not take';
 
-create or replace function pgflow.check_asked_(node pgflow.flow_node, value jsonb)
+create or replace function pgflow.check_asked_(node pgflow.flow_node, value jsonb, definer oid)
 returns void
 language plpgsql
 stable
@@ -96,6 +97,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   case
+  when node.op in ('run', 'each') then
+    perform pgflow.refuse_start_(node.name, definer);
   when node.opts->>'kind' = 'v' and jsonb_typeof(value) is distinct from 'object' then
     raise exception using errcode = 'PF003',
       message = 'the state of a run is an object: set state jsonb_build_object(...)';
@@ -114,8 +117,8 @@ begin
   end case;
 end
 $$;
-comment on function pgflow.check_asked_(pgflow.flow_node, jsonb)
-  is 'Refuses (PF003) what a run in SQL cannot say or ask for';
+comment on function pgflow.check_asked_(pgflow.flow_node, jsonb, oid)
+  is 'Refuses (PF003, PF021) what a run in SQL cannot say, ask for or start';
 
 create or replace function pgflow.save_frame_(f pgflow.flow_frame)
 returns void
@@ -359,7 +362,50 @@ $$;
 comment on function pgflow.spend_(pgflow.flow_frame, pgflow.flow_node, int, bigint, bigint, jsonb)
   is 'Has the budget of a run allow what it spends, and charges it: both, or neither';
 
-create or replace function pgflow.let_go_(inout f pgflow.flow_frame, worker_id int, token bigint, out wake jsonb)
+create or replace function pgflow.leave_block_(
+  inout f pgflow.flow_frame, worker_id int, token bigint, chain bigint, try int, out wake jsonb
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  handler int := (f.loops->try::text->>1)::int;
+  held record;
+  asked record;
+begin
+  wake := '[]';
+  for held in select l.node from pgflow.held_locks_(f) l where l.node::int > try order by l.call desc loop
+    select a.* into asked
+    from pgflow.ask_flow_(f, worker_id, token, chain, jsonb_build_object('give_back', held.node), '[]') a;
+    f := asked.f;
+    wake := wake || asked.wake;
+    if f.error ? 'cancelled' then
+      return;
+    end if;
+  end loop;
+  f := pgflow.withdraw_(f, worker_id, token);
+  delete from pgflow.flow_item i where i.run_id = f.run_id and i.pc between try and handler;
+  f.state := f.loops->try::text->>2;
+  f.loops := (select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(f.loops) e where e.key::int < try);
+  f.pc := handler;
+end
+$$;
+comment on function pgflow.leave_block_(pgflow.flow_frame, int, bigint, bigint, int)
+  is 'Goes on with the handler of a block that has failed, once what was done in it is taken back';
+
+create or replace function pgflow.open_block_(f pgflow.flow_frame)
+returns int
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select max(e.key::int) from jsonb_each(f.loops) e where jsonb_typeof(e.value) = 'array'
+$$;
+comment on function pgflow.open_block_(pgflow.flow_frame) is 'The inmost block with a handler that a run is in';
+
+create or replace function pgflow.withdraw_(f pgflow.flow_frame, worker_id int, token bigint)
+returns pgflow.flow_frame
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -372,6 +418,18 @@ begin
   end loop;
   perform pgflow.close_gates_(array[f.run_id]);
   perform pgflow.forget_events_(array[r.chain_id]) from pgflow.run r where r.run_id = f.run_id;
+  return f;
+end
+$$;
+comment on function pgflow.withdraw_(pgflow.flow_frame, int, bigint) is 'Withdraws the gate or the wait that is open';
+
+create or replace function pgflow.let_go_(inout f pgflow.flow_frame, worker_id int, token bigint, out wake jsonb)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  f := pgflow.withdraw_(f, worker_id, token);
   wake := to_jsonb(pgflow.end_locks_(array[f.run_id], pgflow.now_()));
   f.loops := '{}';
 end
@@ -402,7 +460,7 @@ as $$
 declare
   call int := f.call + (f.tries = 0)::int;
   name text := coalesce(node.name, node.op);
-  is_transient boolean := pgflow.is_transient_(error->>'sqlstate') and f.tries < 100;
+  is_transient boolean := pgflow.is_transient_(error) and f.tries < 100;
   asked record;
   is_again boolean := is_transient or f.strikes < coalesce((node.opts->>'retry')::int, 0);
 begin
@@ -466,7 +524,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select jsonb_build_object('call', call, 'name', node.name, 'request', (value->'request')::text, 'hash',
     encode(sha256(convert_to((value->'request')::text, 'UTF8')), 'hex'), 'approvers', value->'approvers', 'quorum',
-    value->'quorum', 'timeout', least(greatest((value->>'timeout')::float8, 0.001), 3e9), 'on_timeout', 'expire',
+    value->'quorum', 'timeout', case when value->>'timeout' is not null
+      then least(greatest((value->>'timeout')::float8, 0.001), 3e9) end, 'on_timeout', 'expire',
     'escalate', jsonb '[]', 'needs_value', false, 'shape', true,
     'key', format('%s/%s/%s', pgflow.own_stem_(r.root, r.generation), replace(node.name, '/', '_'), call))
   from pgflow.run r where r.run_id = f.run_id
@@ -525,8 +584,63 @@ $$;
 comment on function pgflow.wait_question_(pgflow.flow_frame, pgflow.flow_node, jsonb)
   is 'The question to the database of a wait, and the unit that begins it';
 
+create or replace function pgflow.time_step_(flow pgflow.flow, node pgflow.flow_node, f pgflow.flow_frame)
+returns jsonb
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  patience interval := (node.opts->>'timeout')::float8 * interval '1 second';
+  began timestamptz := clock_timestamp();
+  usual text := current_setting('lock_timeout');
+  value jsonb;
+begin
+  -- statement_timeout counts from the CALL. Within it, only a wait for a lock can be cut short.
+  if usual = '0' or usual::interval > patience then
+    perform set_config('lock_timeout', ceil(extract(epoch from patience) * 1000) || 'ms', true);
+  end if;
+  value := pgflow.call_flow_(flow, f.pc, f.vars, f.run);
+  perform set_config('lock_timeout', usual, true);
+  -- What could not be interrupted is not committed either.
+  if clock_timestamp() - began >= patience then
+    raise query_canceled using message = 'the step was too slow';
+  end if;
+  return value;
+end
+$$;
+comment on function pgflow.time_step_(pgflow.flow, pgflow.flow_node, pgflow.flow_frame)
+  is 'Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before';
+
+create or replace function pgflow.error_of_(
+  node pgflow.flow_node, began timestamptz, sqlstate text, message text, detail text, context text
+)
+returns jsonb
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  error jsonb := jsonb_build_object('type', 'SqlError', 'message', message, 'sqlstate', sqlstate, 'step',
+    coalesce(node.name, node.op));
+begin
+  if node.op = 'step' and sqlstate in ('57014', '55P03')
+    and clock_timestamp() - began >= (node.opts->>'timeout')::float8 * interval '1 second'
+  then
+    return error || jsonb_build_object('type', 'StepTimeout', 'sqlstate', '57014', 'message',
+      format('step %s took longer than its timeout of %s s', node.name, node.opts->>'timeout'));
+  end if;
+  return error || case when detail <> '' then jsonb_build_object('detail', left(detail, 1000)) else '{}' end
+    || coalesce(jsonb_build_object('line', substring(context from
+      e'function \\S*@\\d+"?\\(integer,jsonb,jsonb\\) line (\\d+)')::int), '{}');
+end
+$$;
+comment on function pgflow.error_of_(pgflow.flow_node, timestamptz, text, text, text, text)
+  is 'The error of a node, as its journal has it';
+
 create or replace function pgflow.advance(
-  worker_id int, run_id bigint, token bigint, chain_id bigint, steps_per_commit int default 1
+  worker_id int, run_id bigint, token bigint, chain_id bigint, steps_per_commit int default 1,
+  timed text default 'run'
 )
 returns jsonb
 language plpgsql
@@ -546,6 +660,9 @@ declare
   wake jsonb := '[]';
   steps int := 0;
   stop text; -- the CALL is to end
+  began timestamptz;
+  seconds float8; -- timeout of the step that is left to the caller
+  block int; -- the inmost with a handler
   last_seq int;
   state text;
   said text;
@@ -583,27 +700,42 @@ begin
         f := asked.f;
         wake := wake || asked.wake;
       end if;
-      if f.undo <> '{}' then
+      block := case when not f.error ? 'cancelled' then pgflow.open_block_(f) end;
+      if cardinality(f.undo) > coalesce((f.loops->block::text->>0)::int, 0) then
         f.pc := f.undo[cardinality(f.undo)];
-      elsif f.error ? 'cancelled' or f.error ? 'is_last' or flow.handler is null then
+      elsif block is null and (f.error ? 'cancelled' or f.error ? 'is_last' or flow.handler is null) then
         value := pgflow.end_flow_(f, worker_id, token, chain_id,
           case when f.error ? 'cancelled' then 'cancelled' else 'failed' end, f.error->>'cancelled', null,
           case when not f.error ? 'cancelled' then f.error - 'is_last' end);
         return jsonb_build_object('place', 'ended', 'steps', steps, 'wake', wake || (value->'wake'));
       else
-        select g.* into asked from pgflow.let_go_(f, worker_id, token) g;
-        f := asked.f;
-        wake := wake || asked.wake;
-        f.pc := flow.handler;
-        f.state := 'handling';
-        f.vars := f.vars || jsonb_build_object('error', f.error);
-        f.news := f.news || jsonb_build_object('error', f.error);
+        error := f.error - 'is_last';
+        if block is not null then
+          select g.* into asked from pgflow.leave_block_(f, worker_id, token, chain_id, block) g;
+          f := asked.f;
+          wake := wake || asked.wake;
+          continue when f.error ? 'cancelled';
+        else
+          select g.* into asked from pgflow.let_go_(f, worker_id, token) g;
+          f := asked.f;
+          wake := wake || asked.wake;
+          f.pc := flow.handler;
+          f.state := 'handling';
+        end if;
+        f.vars := f.vars || jsonb_build_object('error', error);
+        f.news := f.news || jsonb_build_object('error', error);
+        f.error := null;
         f.is_marked := false;
       end if;
     end if;
     select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
 
+    if timed = 'leave' and node.op = 'step' and node.opts ? 'timeout' then
+      seconds := (node.opts->>'timeout')::float8;
+      exit;
+    end if;
     value := null;
+    began := case timed when 'armed' then statement_timestamp() else clock_timestamp() end;
     error := case node.op when 'rethrow' then f.vars->'error' end;
     if f.waits is null and (node.op in ('step', 'set', 'test', 'rows', 'sleep', 'run', 'each', 'note', 'return',
       'event', 'ask', 'lock', 'spend') or node.opts ? 'timeout')
@@ -612,20 +744,17 @@ begin
         if f.call = 0 and f.pc = 1 and f.news = '{}' then
           perform pgflow.check_flow_input_(flow, f.vars);
         end if;
-        value := pgflow.call_flow_(flow, f.pc, f.vars, f.run);
-        perform pgflow.check_asked_(node, value);
+        value := case when node.op = 'step' and node.opts ? 'timeout' then pgflow.time_step_(flow, node, f)
+          else pgflow.call_flow_(flow, f.pc, f.vars, f.run) end;
+        perform pgflow.check_asked_(node, value, flow.definer);
         if node.op = 'step' and f.loops <> '{}' and f.state <> 'undoing' then
           perform pgflow.check_fences_(run_id, array(select l.fence from pgflow.held_locks_(f) l));
         end if;
       exception when others or query_canceled then
         get stacked diagnostics state = returned_sqlstate, said = message_text, detail = pg_exception_detail,
           context = pg_exception_context;
-        error := jsonb_build_object('type', 'SqlError', 'message', said, 'sqlstate', state, 'step',
-          coalesce(node.name, node.op))
-          || case when detail <> '' then jsonb_build_object('detail', left(detail, 1000)) else '{}' end
-          || coalesce(jsonb_build_object('line', substring(context from
-            e'function \\S*@\\d+"?\\(integer,jsonb,jsonb\\) line (\\d+)')::int), '{}');
-        stop := case when state = '57014' then said end;
+        error := pgflow.error_of_(node, began, state, said, detail, context);
+        stop := case when state = '57014' and error->>'type' <> 'StepTimeout' then said end;
       end;
     end if;
 
@@ -663,6 +792,14 @@ begin
     when 'set' then
       f.news := f.news || pgflow.changes_(f.vars, value);
       f.vars := value;
+      f.pc := node.next;
+      f.is_marked := false;
+    when 'try' then
+      f.loops := f.loops || jsonb_build_object(f.pc::text, jsonb_build_array(cardinality(f.undo), node.alt, f.state));
+      f.pc := node.next;
+      f.is_marked := false;
+    when 'leave' then
+      f.loops := f.loops - (node.opts->>'try');
       f.pc := node.next;
       f.is_marked := false;
     when 'goto', 'test' then
@@ -718,12 +855,14 @@ begin
   else
     perform pgflow.save_frame_(f);
   end if;
-  return jsonb_build_object('place', place, 'steps', steps, 'wake', wake, 'stop', stop);
+  return jsonb_build_object('place', place, 'steps', steps, 'wake', wake, 'stop', stop,
+    'timeout', seconds);
 end
 $$;
-comment on function pgflow.advance(int, bigint, bigint, bigint, int)
+comment on function pgflow.advance(int, bigint, bigint, bigint, int, text)
   is 'One transaction''s worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; '
-     'answers its place (leased, parked, held, ended, lost) and chains for wake(). Commit before anything else';
+     'answers its place (leased, parked, held, ended, lost) and chains for wake(). timed: leave = stops before a step '
+     'that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else';
 --! grant advance to pgflow_worker
 
 create or replace function pgflow.serve_flows(worker_id int, queues text[])
@@ -825,9 +964,9 @@ comment on function pgflow.reap_sessions(boolean)
   is 'Gives runs away of sessions that worked and are gone, which a lock tells at once; answers how many';
 --! grant reap_sessions to pgflow_worker
 
-create or replace procedure pgflow.work(
-  seconds float8 default 10, until_idle boolean default false, steps_per_commit int default 1, claim int default 1,
-  queues text[] default '{default}', idle_seconds float8 default 0.05
+create or replace procedure pgflow.work_until(
+  inout step jsonb, seconds float8 default 10, until_idle boolean default false, steps_per_commit int default 1,
+  claim int default 1, queues text[] default '{default}', idle_seconds float8 default 0.05
 )
 language plpgsql
 as $$
@@ -847,15 +986,25 @@ declare
   due float8;
   busy int;
   stop text;
+  timed text := case when step is null then 'run' else 'leave' end;
 begin
   -- What a lock was waited for must be seen after it.
   perform pg_catalog.set_config('default_transaction_isolation', 'read committed', false);
   commit;
-  perform pgflow.reap_sessions(true);
-  commit;
-  worker := pgflow.register_worker('session', pg_catalog.pg_backend_pid(), queues, claim, 'sql');
-  perform pgflow.share_session(worker);
-  commit;
+  worker := (step->>'worker')::int;
+  if worker is not null and step->'wake' <> '[]' then
+    perform pgflow.wake(array(select w::bigint from pg_catalog.jsonb_array_elements_text(step->'wake') w));
+    commit;
+  elsif step is not null then
+    claim := 1;
+  end if;
+  if worker is null then
+    perform pgflow.reap_sessions(true);
+    commit;
+    worker := pgflow.register_worker('session', pg_catalog.pg_backend_pid(), queues, claim, 'sql');
+    perform pgflow.share_session(worker);
+    commit;
+  end if;
   while stop is null and pg_catalog.clock_timestamp() < stop_at loop
     if pg_catalog.clock_timestamp() >= fire_at then
       fire_at := pg_catalog.clock_timestamp() + pgflow.fire_schedules(worker) * interval '1 second';
@@ -868,14 +1017,20 @@ begin
       perform pgflow.reap_sessions();
       commit;
     end if;
-    select pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(c.run_id, c.token, c.chain_id)) into claimed
-    from pgflow.claim_runs(worker, lanes, claim,
-      array(select (pg_catalog.random() * 9e18)::bigint from pg_catalog.generate_series(1, claim))) c;
+    if step ? 'runs' then
+      claimed := step->'runs';
+      step := step - 'runs';
+    else
+      select pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(c.run_id, c.token, c.chain_id)) into claimed
+      from pgflow.claim_runs(worker, lanes, claim,
+        array(select (pg_catalog.random() * 9e18)::bigint from pg_catalog.generate_series(1, claim))) c;
+    end if;
     commit;
     for run in select e from pg_catalog.jsonb_array_elements(claimed) e loop
       loop
         begin
-          answer := pgflow.advance(worker, (run->>0)::bigint, (run->>1)::bigint, (run->>2)::bigint, steps_per_commit);
+          answer := pgflow.advance(worker, (run->>0)::bigint, (run->>1)::bigint, (run->>2)::bigint, steps_per_commit,
+            timed);
         exception when sqlstate 'PF004' then
           answer := '{"place": "lost", "wake": []}';
         end;
@@ -889,6 +1044,10 @@ begin
         end if;
         stop := answer->>'stop';
         exit when answer->>'place' <> 'leased';
+        if answer->>'timeout' is not null then -- only a statement of its own can have a statement_timeout
+          step := pg_catalog.jsonb_build_object('worker', worker, 'timeout', answer->'timeout', 'runs', claimed);
+          return;
+        end if;
         if stop is not null or pg_catalog.clock_timestamp() >= stop_at then
           perform pgflow.release_runs(array[(run->>0)::bigint], array[(run->>1)::bigint]);
           commit;
@@ -912,11 +1071,54 @@ begin
   perform pgflow.unshare_session(worker);
   perform pg_catalog.set_config('default_transaction_isolation', level, false);
   commit;
+  step := null;
   if stop is not null then
     raise exception using errcode = '57014', message = stop,
-      hint = 'The step is tried again by the next CALL. statement_timeout counts from the CALL: use '
-        'lock_timeout in steps.';
+      hint = 'The step is tried again by the next CALL. statement_timeout counts from the CALL: give the step a '
+        'timeout of its own.';
   end if;
+end
+$$;
+comment on procedure pgflow.work_until(jsonb, float8, boolean, int, int, text[], float8)
+  is 'Does what work() does, for a driver that can set statement_timeout: with {} it ends before each step that has a '
+     'timeout, and answers what run_timed() takes; null = all is done. CALL it again with what that answers';
+--! grant work_until to pgflow_worker
+
+create or replace function pgflow.run_timed(step jsonb)
+returns jsonb
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  run jsonb := step->'runs'->0;
+  answer jsonb;
+begin
+  begin
+    answer := pgflow.advance((step->>'worker')::int, (run->>0)::bigint, (run->>1)::bigint, (run->>2)::bigint,
+      timed => 'armed');
+  exception when sqlstate 'PF004' then
+    answer := '{"place": "lost", "wake": []}';
+  end;
+  return jsonb_build_object('worker', step->'worker', 'wake', coalesce(answer->'wake', '[]'))
+    || case when answer->>'place' = 'leased' then jsonb_build_object('runs', step->'runs') else '{}' end;
+end
+$$;
+comment on function pgflow.run_timed(jsonb)
+  is 'Runs a step that has a timeout, of which statement_timeout was set to the seconds that work_until() has answered';
+--! grant run_timed to pgflow_worker
+
+create or replace procedure pgflow.work(
+  seconds float8 default 10, until_idle boolean default false, steps_per_commit int default 1, claim int default 1,
+  queues text[] default '{default}', idle_seconds float8 default 0.05
+)
+language plpgsql
+as $$
+declare
+  step jsonb;
+begin
+  call pgflow.work_until(step, seconds, until_idle, steps_per_commit, claim, queues, idle_seconds);
 end
 $$;
 comment on procedure pgflow.work(float8, boolean, int, int, text[], float8)

@@ -32,13 +32,15 @@ begin
     raise exception using errcode = 'PF003', message = 'a workflow is made by pgflow.create_workflow';
   end if;
   select f.* into last from pgflow.flow f where f.workflow = program->>'workflow' order by f.version desc limit 1;
-  -- One that is gone with its role is anybody's.
-  if last.dropped_at is null and exists (select from pg_roles r where r.oid = last.definer
-    and not pg_has_role(made.proowner, r.oid, 'MEMBER'))
+  if (pgflow.flow_owner_(program->>'workflow') is not null
+      or exists (select from pgflow.flow_right r where r.workflow = program->>'workflow' and r.privilege = 'replace'))
+    and not pgflow.flow_allows_(program->>'workflow', 'replace', made.proowner)
   then
     raise exception using errcode = 'PF006',
-      message = format('workflow %s belongs to %s', quote_literal(last.workflow), pg_get_userbyid(last.definer)),
-      hint = 'Only that role, a member of it or a superuser replaces it. Use another name.';
+      message = format('workflow %s belongs to %s', quote_literal(program->>'workflow'),
+        coalesce(pg_get_userbyid(pgflow.flow_owner_(program->>'workflow')), 'other roles')),
+      hint = 'Only that role, a member of it, a superuser, or a role that was granted the right replaces it. '
+        'Use another name.';
   end if;
   perform pgflow.refuse_coded_(program->>'workflow');
   update pgflow.flow f set is_current = false where f.workflow = program->>'workflow' and f.is_current;
@@ -177,7 +179,14 @@ begin
   end if;
   execute format('comment on function %s is %L', function, 'Made by pgflow.create_workflow: '
     || encode(sha256(convert_to(jsonb_build_array(program, function)::text, 'UTF8')), 'hex'));
-  return format('%s is version %s', workflow, pgflow.record_flow(program, function));
+  next := pgflow.record_flow(program, function);
+  if exists (select from pg_extension e where e.extname = 'plpgsql_check') then
+    -- What is not there yet may be made by then, perhaps by a step: so this does not refuse.
+    for known in select c.line, c.message, c.hint from pgflow.check_workflow(workflow) c loop
+      raise warning using message = format('line %s: %s', known.line, known.message), hint = coalesce(known.hint, '');
+    end loop;
+  end if;
+  return format('%s is version %s', workflow, next);
 end
 $$;
 comment on function pgflow.create_workflow(text, text, name[])
@@ -215,8 +224,20 @@ create view pgflow.workflows as
 select f.workflow, f.version, f.is_current and f.dropped_at is null as is_current,
   coalesce(r.n, 0) as open_runs,
   pg_get_userbyid(f.definer) as definer, f.signature, f.parameters,
-  (select f.body from pg_catalog.pg_roles r where r.oid = f.definer and pg_catalog.pg_has_role(r.oid, 'USAGE')) as body,
-  f.function, f.hash, f.created_at, f.created_by, f.dropped_at
+  case when exists (select from pg_catalog.pg_roles r where r.oid = f.definer and pg_catalog.pg_has_role(r.oid, 'USAGE'))
+    or exists (
+      select from pgflow.flow_right v left join pg_catalog.pg_roles r on r.oid = v.role
+      where v.workflow = f.workflow and v.privilege = 'see'
+        and (v.role = 0 or r.oid is not null and pg_catalog.pg_has_role(r.oid, 'USAGE')))
+    then f.body end as body,
+  f.function, f.hash, f.created_at, f.created_by, f.dropped_at,
+  (
+    select jsonb_object_agg(g.privilege, g.roles) from (
+      select v.privilege, jsonb_agg(case v.role when 0 then 'public' else pg_get_userbyid(v.role) end order by v.role)
+        as roles
+      from pgflow.flow_right v where v.workflow = f.workflow group by v.privilege
+    ) g
+  ) as rights
 from pgflow.flow f
 left join (select flow_id, count(*) as n from pgflow.flow_frame group by flow_id) r on r.flow_id = f.flow_id;
 comment on view pgflow.workflows is 'Workflows in SQL: each version, and how many open runs have begun with it';
@@ -228,7 +249,8 @@ comment on column pgflow.workflows.open_runs is 'Open runs that have begun with 
 comment on column pgflow.workflows.definer is 'Role with whose rights its steps run';
 comment on column pgflow.workflows.signature is 'Name and parameters, as they were written';
 comment on column pgflow.workflows.parameters is 'The parameters: [{name, type, value if it has a default}, ...]';
-comment on column pgflow.workflows.body is 'The text; null if you do not have the rights of its definer';
+comment on column pgflow.workflows.body is 'The text; null if you have neither the rights of its definer nor the right to see it';
+comment on column pgflow.workflows.rights is 'Roles by the right that they were granted; null = the default, which is all may start it';
 comment on column pgflow.workflows.function is 'The function that has the SQL of its steps';
 comment on column pgflow.workflows.hash is 'Hash of text, definer and search path: the same again is the same version';
 comment on column pgflow.workflows.created_at is 'Time at which it was made';
@@ -282,6 +304,7 @@ begin
   update pgflow.flow f set dropped_at = pgflow.now_(), is_current = false
   where f.workflow = workflow and f.dropped_at is null;
   delete from pgflow.code c where c.workflow = workflow and c.code_hash = 'sql';
+  delete from pgflow.flow_right r where r.workflow = workflow;
 end
 $$;
 comment on function pgflow.forget_flow(text)

@@ -548,6 +548,10 @@ declare
   );
   foreign_name text;
 begin
+  if pgflow.acting_() <> '{}' then
+    raise exception using errcode = 'PF021', message = 'a step of a workflow in SQL may not answer gates',
+      hint = 'A gate asks for a person: let a function that a person calls answer it.';
+  end if;
   select n.name into foreign_name
   from (
     select own_roles_.by as name where own_roles_.by <> session_user

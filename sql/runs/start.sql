@@ -488,6 +488,8 @@ begin
     key_retention_seconds, t),
     pgflow.check_input_(input), pgflow.check_version_(version),
     pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults),
+    case when exists (select from pgflow.flow_right r where r.workflow = start_run.workflow and r.privilege = 'start')
+      then pgflow.refuse_start_(workflow) end,
     (select pgflow.judge_queue_(q, workflow, version) from pgflow.queue q
       where q.queue = start_run.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined
   into checked;
@@ -757,6 +759,8 @@ begin
   select pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t),
     pgflow.check_batch_(runs),
     pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults),
+    case when exists (select from pgflow.flow_right r where r.workflow = start_runs.workflow and r.privilege = 'start')
+      then pgflow.refuse_start_(workflow) end,
     (select pgflow.judge_queue_(q, workflow, version) from pgflow.queue q
       where q.queue = start_runs.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined
   into checked;

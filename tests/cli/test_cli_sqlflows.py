@@ -8,6 +8,8 @@ from typing import Any
 
 import psycopg
 from clikit import pgflow
+from ownserver import OwnServer
+from servers import find_extension, install_schema
 
 Conn = psycopg.Connection[Any]
 TEXT = "select pgflow.create_workflow('greet(name text)', $$\nbegin\n  return 'hello ' || name;\nend $$);\n"
@@ -43,7 +45,66 @@ def test_a_workflow_is_shown_with_its_text(dsn: str, tmp_path: Path) -> None:
     pgflow(dsn, "apply", str(tmp_path))
     assert (
         "greet(name text)\nbegin\n  return 'hello ' || name;\nend"
-        in pgflow(dsn, "flow", "greet", "--table").out
+        in pgflow(dsn, "flow", "show", "greet", "--table").out
     )
     assert json.loads(pgflow(dsn, "flow", "--json").out)[0]["workflow"] == "greet"
-    assert "no workflow in SQL is named 'x'" in pgflow(dsn, "flow", "x").err
+    assert "no workflow in SQL is named 'x'" in pgflow(dsn, "flow", "show", "x").err
+
+
+PICTURE = """\
+flowchart TD
+  n0(["pay(n int)"])
+  n1["reserve, retry 2, timeout 5 s"]
+  n3(["wait for paid"])
+  n4{"n &lt; 3"}
+  n5[["run ship"]]
+"""
+
+
+def test_a_workflow_is_drawn(dsn: str, conn: Conn) -> None:
+    text = """begin
+      reserve timeout '5 s' retry 2: perform 1; undo reserve: perform 2;
+      begin
+        wait for paid;
+        if n < 3 then run ship(n => n); end if;
+      exception when division_by_zero then expire: perform 3; end;
+    end"""
+    conn.execute("select pgflow.create_workflow('pay(n int)', %s)", (text,))
+    drawn = pgflow(dsn, "flow", "draw", "pay").out
+    assert drawn.startswith(PICTURE)
+    for line in ("n0 --> n1", "n1 -.->|undo| n", "n3 -.->|on error| n", "n4 -->|yes| n5"):
+        assert line in drawn
+    assert pgflow(dsn, "flow", "draw", "pay", "--version", "1").out == drawn
+    assert "there is no workflow 'x' in SQL" in pgflow(dsn, "flow", "draw", "x").err
+
+
+def test_a_check_needs_its_extension(dsn: str, conn: Conn) -> None:
+    conn.execute("select pgflow.create_workflow('w()', 'begin return 1; end')")
+    assert "the extension plpgsql_check is not installed" in pgflow(dsn, "flow", "check", "w").err
+
+
+def test_a_check_lists_errors_by_line() -> None:
+    """On Debian's server, which has the extension where it was installed."""
+    with OwnServer(str(find_extension("plpgsql_check"))) as server:
+        install_schema(server.dsn)
+        with psycopg.connect(server.dsn, autocommit=True) as conn:
+            conn.execute("create extension plpgsql_check; create table t (x int)")
+            said: list[str | None] = []
+            conn.add_notice_handler(lambda notice: said.append(notice.message_primary))
+            text = (
+                "begin\n  a: insert into t values (1);\n  undo a: delete from t where y = 1;\nend"
+            )
+            conn.execute("select pgflow.create_workflow('w()', %s)", (text,))
+        checked = pgflow(server.dsn, "flow", "check", "w", "--json")
+        assert said == ['line 3: column "y" does not exist']
+        assert (checked.code, json.loads(checked.out)) == (
+            1,
+            [
+                {
+                    "line": 3,
+                    "sqlstate": "42703",
+                    "message": 'column "y" does not exist',
+                    "hint": None,
+                }
+            ],
+        )

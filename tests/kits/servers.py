@@ -128,6 +128,17 @@ def find_programs_with_llvm() -> Path:
     judge("needs a Postgres with LLVM, which the embedded server has not: apt install postgresql")
 
 
+def find_extension(name: str) -> Path:
+    """Programs of a server of Debian's that has an extension; else the test is skipped, or fails if
+    PGFLOW_TEST_NEEDS names it.
+    """
+    for major in range(18, 14, -1):
+        if Path(f"/usr/share/postgresql/{major}/extension/{name}.control").exists():
+            return Path(f"/usr/lib/postgresql/{major}/bin")
+    judge = pytest.fail if name in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
+    judge(f"needs {name}: apt install postgresql-18-{name.replace('_', '-')}")
+
+
 def programs_of(major: int) -> str:
     """Return the name by which `find_test_programs` finds this major version."""
     said = subprocess.run(

@@ -1,4 +1,4 @@
-"""``pgflow apply`` and ``pgflow flow``: files become workflows in SQL, which are shown."""
+"""``pgflow apply``: files become workflows in SQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import Column, Form, age, print_one, print_rows
+from pgflow_cli.look.output import Form, print_one
 
 if TYPE_CHECKING:
     from pgflow.inspect import SqlFlowRow
@@ -89,35 +89,10 @@ def _changes(
         lines.append(f"{name} {verb} version {flow.version}")
         if dry_run and was is not None:
             names = f"{name}@{was.version}", f"{name}@{flow.version}"
-            lines += difflib.unified_diff(_text(was), _text(flow), *names, lineterm="")
+            lines += difflib.unified_diff(text_of(was), text_of(flow), *names, lineterm="")
     return lines
 
 
-def _text(flow: SqlFlowRow) -> list[str]:
+def text_of(flow: SqlFlowRow) -> list[str]:
+    """Return the lines of a workflow: its signature, and its text."""
     return [flow.signature, *(flow.body or "").strip("\n").splitlines()]
-
-
-def flow(
-    name: Annotated[str | None, typer.Argument(help="Name of a workflow in SQL.")] = None,
-    *,
-    form: Answer,
-    db: Db,
-) -> None:
-    """Lists workflows in SQL, or shows one with its text."""
-    from pgflow import inspect
-
-    found, now = db.ask(inspect.list_sql_flows(name)), db.now()
-    if name is not None and not found:
-        raise Mistake(f"no workflow in SQL is named {name!r}: `pgflow flow` lists them")
-    columns = [
-        Column("WORKFLOW", "workflow", takes_rest=True),
-        Column("VERSION", "version", right=True),
-        Column("CURRENT", lambda row: "yes" if row.is_current else ""),
-        Column("OPEN RUNS", "open_runs", right=True),
-        Column("DEFINER", "definer"),
-        Column("MADE", lambda row: age(row.created_at, now), right=True),
-    ]
-    print_rows(form, columns, found, empty="There are no workflows in SQL.")
-    if name is not None and form is Form.TABLE:
-        current = next((one for one in found if one.is_current), found[-1])
-        typer.echo("\n" + "\n".join(_text(current)))

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from typing import Any, LiteralString
 
 from pgflow._db.query import Query
 
-WORK: LiteralString = "call pgflow.work(seconds => 5, until_idle => true, queues => %s::text[])"
-"""Works on what is ready; alone, as it commits, so it is no :class:`Query`."""
+WORK: LiteralString = (
+    "call pgflow.work_until(%s::jsonb, seconds => 5, until_idle => true, queues => %s::text[])"
+)
+"""Works on what is ready, up to a step with a timeout. It commits, so it is no :class:`Query`."""
+
+
+def limit_statements(seconds: float) -> Query[None]:
+    """Have the server cancel statements of this session that take longer; 0 = never."""
+    sql = "select set_config('statement_timeout', %s::text, false)"
+    return Query(sql, (str(math.ceil(seconds * 1000)),), lambda _: None)
+
+
+def run_timed(step: dict[str, Any]) -> Query[dict[str, Any]]:
+    """Run the step before which `WORK` has ended, and return what it goes on with."""
+    sql = "select pgflow.run_timed(%s::jsonb)"
+    return Query(sql, (json.dumps(step),), lambda rows: dict(rows[0][0]))
 
 
 def has_ready_flows(queues: Sequence[str]) -> Query[bool]:

@@ -30,7 +30,6 @@ from pgflow._flow.parameters import parameters_codec
 from pgflow._flow.scope import WorkflowScope, variables
 from pgflow._flow.step import AsyncStep, Calls, Step, SyncStep, follow, follow_sync
 from pgflow._model.budgets import Admit
-from pgflow._model.claims import SagaEntry
 from pgflow._model.codecs import Codec, encode_loosely, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown

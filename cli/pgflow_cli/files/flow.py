@@ -1,0 +1,82 @@
+"""``pgflow flow``: lists, shows, draws and checks workflows in SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgflow_cli.files.sqlflows import text_of
+from pgflow_cli.look.database import Database
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.help import make_group
+from pgflow_cli.look.options import Answer, Db
+from pgflow_cli.look.output import Column, Form, age, print_rows
+
+if TYPE_CHECKING:
+    from pgflow.inspect import SqlFlowRow
+
+flow = make_group("flow", "Lists workflows in SQL, or shows one.", invoke_without_command=True)
+
+Name = Annotated[str, typer.Argument(help="Name of the workflow.", show_default=False)]
+Version = Annotated[
+    int | None, typer.Option("--version", help="Number of a version; else the current one.")
+]
+
+
+@flow.callback()
+def list_flows(context: typer.Context, *, form: Answer, db: Db) -> None:
+    """Lists workflows in SQL, or shows one."""
+    if context.invoked_subcommand is None:
+        _print(db, None, form)
+
+
+@flow.command("show")
+def show_flow(name: Name, *, form: Answer, db: Db) -> None:
+    """Shows all versions of a workflow, and its text."""
+    found = _print(db, name, form)
+    if form is Form.TABLE:
+        current = next((one for one in found if one.is_current), found[-1])
+        typer.echo("\n" + "\n".join(text_of(current)))
+
+
+@flow.command("draw")
+def draw_flow(name: Name, *, version: Version = None, db: Db) -> None:
+    """Prints a picture of a workflow, as text for Mermaid."""
+    from pgflow import inspect
+
+    typer.echo(db.ask(inspect.draw_sql_flow(name, version)))
+
+
+@flow.command("check")
+def check_flow(name: Name, *, version: Version = None, form: Answer, db: Db) -> None:
+    """Lists the errors that plpgsql_check finds in the steps, and fails if there are any."""
+    from pgflow import inspect
+
+    found = db.ask(inspect.check_sql_flow(name, version))
+    columns = [
+        Column("LINE", "line", right=True),
+        Column("SQLSTATE", "sqlstate"),
+        Column("ERROR", "message", takes_rest=True),
+    ]
+    print_rows(form, columns, found, empty=f"No error is in {name}.")
+    if found:
+        raise typer.Exit(1)
+
+
+def _print(db: Database, name: str | None, form: Form) -> list[SqlFlowRow]:
+    from pgflow import inspect
+
+    found, now = db.ask(inspect.list_sql_flows(name)), db.now()
+    if name is not None and not found:
+        raise Mistake(f"no workflow in SQL is named {name!r}: `pgflow flow` lists them")
+    columns = [
+        Column("WORKFLOW", "workflow", takes_rest=True),
+        Column("VERSION", "version", right=True),
+        Column("CURRENT", lambda row: "yes" if row.is_current else ""),
+        Column("OPEN RUNS", "open_runs", right=True),
+        Column("DEFINER", "definer"),
+        Column("MADE", lambda row: age(row.created_at, now), right=True),
+    ]
+    print_rows(form, columns, found, empty="There are no workflows in SQL.")
+    return found
