@@ -206,8 +206,8 @@ class SqlFlows(Loop):
         to go on with; None once all is done.
         """
         cursor = await connection.execute(flow_calls.WORK, (json.dumps(step), self._queues))
-        (timed,) = await cursor.fetchone() or (None,)
-        if timed is None:
+        row: tuple[dict[str, Any] | None] | None = await cursor.fetchone()
+        if row is None or (timed := row[0]) is None:
             return None
         await run_async(connection, flow_calls.limit_statements(timed["timeout"]))
         try:
@@ -215,4 +215,4 @@ class SqlFlows(Loop):
         except psycopg.errors.QueryCanceled:
             log.debug("the timeout of a step was over when it was done: it is tried again")
         await run_async(connection, flow_calls.limit_statements(0))
-        return dict(timed)
+        return timed
