@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgflow import App, StartOptions, WrongState, inspect, workflow
+from pgflow import App, StartOptions, inspect, workflow
 from pgflow.app import ConnectionClient
+from pgflow.errors import WrongState
 
 
 @workflow
