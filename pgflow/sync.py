@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._engine.drivers import Race
+from pgflow._engine.timers import Timers
 from pgflow._flow import dynamic
 from pgflow._flow import locks as _locks
 from pgflow._flow import updates as _updates
@@ -49,7 +50,7 @@ def sleep(delay: Duration) -> None:
     seconds = seconds_of(delay)
     if seconds == 0:
         return
-    call = scope.execution.timers.issue(seconds)
+    call = scope.execution.parts[Timers].issue(seconds)
     try:
         thread.block(call)
     except asyncio.CancelledError:

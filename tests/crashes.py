@@ -34,10 +34,9 @@ from pgflow._db.calls import wake as wake_calls
 from pgflow._engine.flush import Flush
 from pgflow._worker.bodies import Bodies
 from pgflow._worker.claims import Claims
-from pgflow._worker.committer import Committer
 from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.executor import Executor
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow.app import AsyncApp
 from pgflow.errors import PgflowError
 
@@ -218,14 +217,14 @@ def _concerns(name: str, flush: Flush) -> bool:
 
 
 def _arm_commit(name: str) -> None:
-    original = Committer._commit
+    original = Executor.execute
     before = (
         _Point.remaining % 2 == 0
         if name in ("at park", "at completion")
         else name == "before commit"
     )
 
-    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         concerned = any(_concerns(name, flush) for _, flush in items)
         if concerned and before:
             _reach(name)
@@ -236,9 +235,9 @@ def _arm_commit(name: str) -> None:
             )
         if concerned and not before:
             _reach(name)
-        await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, careful=careful)
 
-    Committer._commit = _commit  # type: ignore[method-assign]
+    Executor.execute = execute  # type: ignore[method-assign]
 
 
 def _arm_transaction(name: str) -> None:

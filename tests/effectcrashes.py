@@ -35,8 +35,8 @@ import psycopg
 import pgflow
 from pgflow import Retries, step, workflow
 from pgflow._worker.bodies import Bodies
-from pgflow._worker.committer import Committer
-from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.executor import CommitResults, Executor
+from pgflow._worker.options import Rhythm
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
@@ -247,15 +247,15 @@ def _reach_at(place: str, name: str, n: Any) -> None:
 
 
 def _arm_intent() -> None:
-    original = Committer._commit
+    original = Executor.execute
 
-    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         for _, flush in items:
             for intent in (flush.question or {}).get("effects", ()):
                 _reach_at("before intent", intent["name"], json.loads(intent["request"]).get("n"))
-        await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, careful=careful)
 
-    Committer._commit = _commit  # type: ignore[method-assign]
+    Executor.execute = execute  # type: ignore[method-assign]
 
 
 def _arm_start() -> None:
@@ -281,16 +281,16 @@ def _arm_reply() -> None:
 
 
 def _arm_outcome() -> None:
-    original = Committer._spread
+    original = CommitResults.apply
 
-    def _spread(self: Committer, items: list[Any], answer: Any, server: Any) -> None:
+    def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> Any:
         for _, flush in items:
             for row in flush.rows:
                 if row.kind == "C":
                     _reach_at("after the outcome", row.name, json.loads(row.payload))
-        original(self, items, answer, server)
+        return original(self, items, answer, server)
 
-    Committer._spread = _spread  # type: ignore[method-assign]
+    CommitResults.apply = apply  # type: ignore[method-assign]
 
 
 def fork_worker(dsn: str, point: str | None, nth: int) -> int:

@@ -44,9 +44,8 @@ import pgflow
 from examples.agents import loop, offline
 from pgflow import AsyncApp
 from pgflow._db.calls import commit as commit_calls
-from pgflow._worker.committer import Committer
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.executor import CommitResults, Executor
+from pgflow._worker.options import Rhythm, WorkerOptions
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
@@ -282,9 +281,9 @@ _OF_ANSWERS = {"m": "the admission", "g": "the question", "G": "the answer"}
 def _arm(point: str, nth: int, harm: str, role: str, told: int) -> None:
     _Point.name, _Point.remaining, _Point.harm = point, nth, harm
     _Point.role, _Point.told = role, told
-    commit, spread = Committer._commit, Committer._spread
+    commit, spread = Executor.execute, CommitResults.apply
 
-    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         asked = [what for _, flush in items for what in _asked_in(flush)]
         for what in asked:
             _reach(f"before {what}")
@@ -295,17 +294,17 @@ def _arm(point: str, nth: int, harm: str, role: str, told: int) -> None:
                     document = self._document(items, apart)
                     await wire.ask(commit_calls.commit_units(document, apart, careful=careful))
                 _reach(f"after {what}")
-        await commit(self, wire, items, careful=careful)
+        return await commit(self, wire, items, careful=careful)
 
-    def _spread(self: Committer, items: list[Any], answer: Any, server: Any) -> None:
+    def apply(self: CommitResults, items: list[Any], answer: Any, server: Any) -> Any:
         for settled in answer.settled.values():
             for unit in settled.get("units") or ():
                 if unit[2] in _OF_ANSWERS:
                     _reach(f"after {_OF_ANSWERS[unit[2]]}")
-        spread(self, items, answer, server)
+        return spread(self, items, answer, server)
 
-    Committer._commit = _commit  # type: ignore[method-assign]
-    Committer._spread = _spread  # type: ignore[method-assign]
+    Executor.execute = execute  # type: ignore[method-assign]
+    CommitResults.apply = apply  # type: ignore[method-assign]
 
 
 # ---------------------------------------------------------------- workers

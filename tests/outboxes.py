@@ -36,8 +36,7 @@ import psycopg
 import pgflow
 from pgflow import App, AsyncApp, Retries, transaction, workflow
 from pgflow._worker import couriers
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow.events import Event, Relay
 from tests.kits import servers
 

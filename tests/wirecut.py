@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-import pgflow._worker.sealer
 import pgflow._worker.upkeep
 from pgflow.app._sync import Portal
 from tests.kits import servers
@@ -324,9 +323,9 @@ async def enumerate_paths(
             finally:
                 await stage.close()
 
-    upkeep, sealer = pgflow._worker.upkeep, pgflow._worker.sealer
-    clock = upkeep.STRAYS_EVERY_SECONDS, upkeep.PARTITIONS_EVERY_SECONDS, sealer.OFF_SECONDS
-    upkeep.STRAYS_EVERY_SECONDS = sealer.OFF_SECONDS = 0.2
+    upkeep = pgflow._worker.upkeep
+    clock = upkeep.STRAYS_EVERY_SECONDS, upkeep.PARTITIONS_EVERY_SECONDS, upkeep.SEALING_OFF_SECONDS
+    upkeep.STRAYS_EVERY_SECONDS = upkeep.SEALING_OFF_SECONDS = 0.2
     upkeep.PARTITIONS_EVERY_SECONDS = 0.5
     try:
         dsn = servers.dsn_of(server_dsn, template)
@@ -338,7 +337,9 @@ async def enumerate_paths(
         tallies = await asyncio.gather(*(one(path) for path in longest_first))
         return tallies[::-1]
     finally:
-        upkeep.STRAYS_EVERY_SECONDS, upkeep.PARTITIONS_EVERY_SECONDS, sealer.OFF_SECONDS = clock
+        upkeep.STRAYS_EVERY_SECONDS, upkeep.PARTITIONS_EVERY_SECONDS, upkeep.SEALING_OFF_SECONDS = (
+            clock
+        )
         servers.drop_database(server_dsn, template)
         loop_thread.close()
 

@@ -11,7 +11,7 @@ from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._db.query import run as ask
 from pgflow._model.claims import Claim
-from pgflow._worker.claim_cursor import ClaimCursor
+from pgflow._worker.claims import ClaimCursor
 
 WARM = 10
 """Claims that pay for plans and caches."""

@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 import psycopg
 
 from bench.engines import kit
-from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._db.calls.commit import commit_and_claim, commit_unit, commit_units
@@ -44,17 +43,12 @@ select g.i, now(), %s, 0, 0, 0 from given g
 """
 
 
-def _awake() -> BusyPoll:
-    """Answers are waited for as a worker with one run does."""
-    return BusyPoll(WorkerOptions().busy_poll_seconds, lambda: True)
-
-
 @asynccontextmanager
 async def worker(
     dsn: str, workflow: str, at_once: int = 1
 ) -> AsyncIterator[tuple[OwnWire, claim_calls.ClaimRequest, list[Claim]]]:
     """A worker's connection, what it asks for so many runs with, and the first of them."""
-    wire = await open_wire(ConnectOptions(dsn), "bench", 30.0, _awake())
+    wire = await open_wire(ConnectOptions(dsn), "bench", 30.0)
     worker_id = await wire.ask(worker_calls.register_worker("bench", 1, ["default"], 1, "0"))
     lanes = [
         lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes(["default"], [workflow]))
@@ -198,7 +192,7 @@ def transactions_in_threads(dsn: str, workflow: str, runs: int) -> kit.Span:
 async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
     """Runs of ten transactional steps, one at a time; there are as many."""
     connection = await connect_async(ConnectOptions(dsn), "bench")
-    application = Wire(connection, prepares=True, busy_poll=_awake())
+    application = Wire(connection, prepares=True)
     idle_ms = round(WorkerOptions().transaction_idle_seconds * 1000)
     async with worker(dsn, workflow) as (wire, request, (first,)):
         with kit.Span() as span:

@@ -10,7 +10,6 @@ import time
 
 from bench.engines import jobs, kit
 from bench.engines.many_floors import ask, ends
-from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import mail, start
 from pgflow._db.calls import worker as worker_calls
@@ -50,7 +49,7 @@ class _Bare:
 
 async def _worker(dsn: str, workflows: list[str]) -> _Bare:
     """Waits at rest, as a worker does that has nothing to do."""
-    wire = await open_wire(ConnectOptions(dsn), "bench", 30.0, BusyPoll(0, lambda: False))
+    wire = await open_wire(ConnectOptions(dsn), "bench", 30.0)
     worker_id = await wire.ask(worker_calls.register_worker("bench", 1, [QUEUE], 1, "0"))
     lanes = await wire.ask(claim_calls.serve_lanes([QUEUE], workflows))
     request = claim_calls.ClaimRequest(worker_id, [lane.lane_id for lane in lanes], 1)

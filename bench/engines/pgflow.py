@@ -20,9 +20,8 @@ from bench.engines import floors, idle_floors, jobs, kit, many_floors, rules
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
-from pgflow._worker.claim_cursor import ClaimCursor
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.claims import ClaimCursor
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow._worker.worker import Worker
 from pgflow.schema import migrate_dsn
 
@@ -480,13 +479,10 @@ def colours(bench: kit.Bench) -> kit.Figures:
 
 
 def accounts(bench: kit.Bench) -> kit.Figures:
-    """Measure the server's work for a run of ten steps, and for one that does nothing.
-
-    Workers wait at rest: how long the processor is kept awake depends on the disk, and is no work.
-    """
+    """Measure the server's work for a run of ten steps, and for one that does nothing."""
 
     def work(concurrency: int, flow: Any, runs: int) -> None:
-        asyncio.run(work_off(bench, flow, runs, concurrency, busy_poll_seconds=0))
+        asyncio.run(work_off(bench, flow, runs, concurrency))
 
     alone = kit.marginal_costs(bench, partial(work, 1, ten_steps), bench["few"], bench["runs_at_1"])
     among = kit.marginal_costs(bench, partial(work, 128, ten_steps), 128, bench["runs_at_128"])

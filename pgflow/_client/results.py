@@ -19,8 +19,8 @@ from pgflow._db.calls import result as calls
 from pgflow._db.connect import ConnectOptions
 from pgflow._model.kinds import ENDED
 from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.listener import DONE_CHANNEL, Listener, parse_done
-from pgflow._worker.supervision import Failures, back_off_seconds, cancel, is_own_end
+from pgflow._worker.listener import DONE_CHANNEL, Listener, ListenerCallbacks, parse_done
+from pgflow._worker.parts import FailureCount, back_off_seconds, cancel, is_own_end
 from pgflow.errors import WorkerFailed
 from pgflow.logs import redacted
 
@@ -42,9 +42,8 @@ class ResultWaiter:
 
     def __init__(self, connect: ConnectOptions, *, listen: bool = True) -> None:
         self._control = WorkerConnection(connect, "pgflow results", timeout_seconds=ANSWER_SECONDS)
-        self._listener = Listener(
-            connect, DONE_CHANNEL, self._heard, self._look_now, self._not_listening
-        )
+        callbacks = ListenerCallbacks(self._heard, self._look_now, self._not_listening)
+        self._listener = Listener(connect, [DONE_CHANNEL], callbacks)
         self._listen = listen
         self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}
         self._news: dict[int, set[asyncio.Event]] = {}
@@ -171,7 +170,7 @@ class ResultWaiter:
 
     async def _serve(self) -> None:
         """Poll while there are waits. After too many failures in a row, fail them."""
-        failures, task = Failures(), asyncio.current_task()
+        failures, task = FailureCount(), asyncio.current_task()
         while self._waits:
             try:
                 await self._run()

@@ -325,6 +325,11 @@ def _opened(connection: _C) -> _C:
     return connection
 
 
+def deadline(connection: Connection | AsyncConnection, seconds: float) -> Limit:
+    """Return the deadline of a wait for a connection's server, which is given up after it."""
+    return Limit(connection.pgconn.socket, seconds, gave_up=lambda: give_up(connection.server))
+
+
 def _patiently(connection: Connection | AsyncConnection, seconds: float) -> Limit:
     return Limit(
         connection.pgconn.socket,

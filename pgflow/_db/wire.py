@@ -25,7 +25,6 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
 
-from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.connect import BEGIN, ConnectOptions, connect_async, isolates
 from pgflow._db.failures import raise_ours
 from pgflow._db.query import JsonTexts, Query, Row, T
@@ -117,7 +116,6 @@ class Wire(_Spoken):
         names: Names of the statements that are prepared on the connection already, by text; kept up
             to date. Where psycopg is used as well, which deallocates everything when it rolls back,
             the caller must expect InvalidSqlStatementName.
-        busy_poll: Keeps the loop awake for answers.
     """
 
     def __init__(
@@ -126,10 +124,8 @@ class Wire(_Spoken):
         *,
         prepares: bool,
         names: dict[str, bytes] | None = None,
-        busy_poll: BusyPoll | None = None,
     ) -> None:
         self.connection = connection
-        self.busy_poll = busy_poll
         self._pgconn = connection.pgconn
         self._loop = asyncio.get_running_loop()
         self._prepares = prepares
@@ -239,8 +235,6 @@ class Wire(_Spoken):
         pgconn = self._pgconn
         while pgconn.flush():
             await self._ready(writing=True)
-        if self.busy_poll is not None:
-            await self.busy_poll.wait(pgconn)
         is_pipeline = pgconn.pipeline_status != pq.PipelineStatus.OFF
         failed: pq.abc.PGresult | None = None
         while True:
@@ -413,7 +407,6 @@ class OwnWire(Wire):
         prepares: As for :class:`Wire`.
         timeout_seconds: Longest time of a call; after it, the call raises TimeoutError and the
             connection is closed.
-        busy_poll: As for :class:`Wire`.
     """
 
     def __init__(
@@ -422,9 +415,8 @@ class OwnWire(Wire):
         *,
         prepares: bool,
         timeout_seconds: float,
-        busy_poll: BusyPoll | None = None,
     ) -> None:
-        super().__init__(connection, prepares=prepares, busy_poll=busy_poll)
+        super().__init__(connection, prepares=prepares)
         self._isolates = isolates(connection)
         self._timeout_seconds = timeout_seconds
         self._deadline = 0.0
@@ -464,7 +456,7 @@ class OwnWire(Wire):
             raise
 
     async def _ready(self, *, writing: bool) -> None:
-        if not self._watches:  # its end was seen between two looks of a busy poll
+        if not self._watches:  # its end was seen before
             raise psycopg.OperationalError(_LOST)
         self._waiter = self._loop.create_future()
         if self._timer is None:
@@ -525,16 +517,11 @@ class OwnWire(Wire):
 
 
 async def open_wire(
-    options: ConnectOptions,
-    application_name: str,
-    timeout_seconds: float,
-    busy_poll: BusyPoll | None = None,
+    options: ConnectOptions, application_name: str, timeout_seconds: float
 ) -> OwnWire:
     """A wire on a connection of its own."""
     connection = await connect_async(options, application_name)
-    return OwnWire(
-        connection, prepares=options.prepares, timeout_seconds=timeout_seconds, busy_poll=busy_poll
-    )
+    return OwnWire(connection, prepares=options.prepares, timeout_seconds=timeout_seconds)
 
 
 _PLACEHOLDER = re.compile(r"%[s%]")

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, StepCall, Waits
+from pgflow._engine.calls import Call, ChildCall, StepCall, TimerCall, Waits
 from pgflow._engine.effects import EffectCall, still_accepted
 from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS
 from pgflow._engine.host import Line, StepResult
-from pgflow._engine.locks import HoldCall, LockCall
+from pgflow._engine.locks import HoldCall
 from pgflow._engine.owed import Owed, read_obligation
-from pgflow._model.claims import Claim
+from pgflow._engine.parts import Parts
 from pgflow._model.protocol import QuestionPart
 from pgflow._model.units import Unit
 
 
 class Agenda:
-    """Owns the table of open calls and the lists they are in. A closed call is in none of them.
+    """Owns the table of open calls and the lists they are in, each by number: a closed call is in
+    none of them.
 
     A step is *unlicensed* until a flush writes its licence ahead, then *startable*, then *running*;
     its result goes to the *inbox*. A new effect waits in *new_effects* for leave to act, a child in
@@ -28,30 +29,35 @@ class Agenda:
     are not calls: the run owes them from one note to another.
     """
 
-    def __init__(self, claim: Claim, line: Line) -> None:
-        self._line = line
+    def __init__(self, parts: Parts) -> None:
+        claim = parts.claim
+        self._line = parts[Line]
         self.open: dict[int, Call] = {}
+        # The open calls of some kinds once more. A family may have ten thousand children, too many
+        # to scan for each other call.
         self.children: dict[int, ChildCall] = {}
-        """Open calls that are children. Kept apart because a family may have ten thousand, too many
-        to scan for each other call.
-        """
+        self.timers: dict[int, TimerCall] = {}
+        self.effects: dict[int, EffectCall] = {}
+        self.holds: dict[int, HoldCall] = {}
+        """Open blocks that hold a lock."""
         self.accepted: dict[int, EffectCall] = (
             {} if claim.heritage is None else still_accepted(claim)
         )
         self._obligations: dict[str, Owed] | None = None
         self.left_behind: frozenset[int] = frozenset()
         """Calls that were open when the code ended while an effect was still open."""
-        # Keyed by number, so that giving up one of many thousands is cheap.
         self.unlicensed: dict[int, StepCall] = {}
         self.startable: dict[int, StepCall] = {}
-        self.running: set[int] = set()
+        self.running: dict[int, StepCall] = {}
         self.inbox: deque[StepResult] = deque()
+        self.new_children: dict[int, ChildCall] = {}
+        self.new_effects: dict[int, EffectCall] = {}
+        self.new_admissions: dict[int, StepCall] = {}
+        self._admitted: dict[int, Call] = {}
+        """Calls that a pool has admitted."""
         # None instead of an empty list: most runs need none of these, and the garbage collector
         # tracks each list.
-        self.new_children: list[ChildCall] | None = None
-        self.new_effects: list[EffectCall] | None = None
-        self.new_admissions: list[StepCall] | None = None
-        self.over: list[StepCall] | None = None
+        self.over: list[Call] | None = None
         """Admitted calls that ended. The next flush returns the unused part of their reservations.
         """
         self._closed: list[int] | None = None
@@ -63,11 +69,10 @@ class Agenda:
         """True if a call has been admitted. The end of the run then returns all that is left."""
         self.unwanted: list[int] | None = None
         """Chains of the children that the next flush asks to end."""
+        self._ageing: dict[str, tuple[str, int, float]] = {}
         self._has_ended = False
         self.has_locks = False
         """True once the code has requested a lock."""
-        self.holds: dict[int, HoldCall] | None = None
-        """Open calls that hold a lock."""
         self.given_up_locks: list[int] | None = None
         """Lock waits that the code gave up and the next flush reports."""
         self.wants_look = claim.has_mail
@@ -83,15 +88,21 @@ class Agenda:
         """Add an open child."""
         self.open[call.number] = self.children[call.number] = call
 
-    def enter_lock(self, call: LockCall) -> None:
+    def enter_timer(self, call: TimerCall) -> None:
+        """Add a timer that runs."""
+        self.open[call.number] = self.timers[call.number] = call
+
+    def enter_effect(self, call: EffectCall) -> None:
+        """Add an open effect."""
+        self.open[call.number] = self.effects[call.number] = call
+
+    def enter_lock(self, call: Call) -> None:
         """Add an open wait for a lock."""
         self.has_locks = True
         self.open[call.number] = call
 
     def enter_hold(self, call: HoldCall) -> None:
         """Add an open block that holds a lock."""
-        if self.holds is None:
-            self.holds = {}
         self.open[call.number] = self.holds[call.number] = call
 
     def is_open(self, call: Call) -> bool:
@@ -104,61 +115,38 @@ class Agenda:
         """
         for call in self.open.values():
             call.let_go()
-        self.open.clear()
-        self.children.clear()
-
-    def find(self, number: int) -> Call | None:
-        """Return the open call with a number, or the accepted effect; None if there is neither."""
-        return self.open.get(number) or self.accepted.get(number)
+        for calls in (self.open, self.children, self.timers, self.effects, self.holds):
+            calls.clear()
 
     def drop(self, call: Call) -> None:
         """Remove a call from the open calls and from every list."""
         call.state = "over"
-        self.open.pop(call.number, None)
-        if isinstance(call, ChildCall):
-            self.children.pop(call.number, None)
-            if not call.chain_id and self.new_children and call in self.new_children:
-                self.new_children.remove(call)
-        elif isinstance(call, HoldCall):
-            if self.holds:
-                self.holds.pop(call.number, None)
-        elif isinstance(call, StepCall):
-            self.unlicensed.pop(call.number, None)
-            self.startable.pop(call.number, None)
-            if self.new_admissions and call in self.new_admissions:
-                self.new_admissions.remove(call)
-            if call.admitted is not None:
-                if self.over is None:
-                    self.over = []
-                self.over.append(call)
-            if isinstance(call, EffectCall):
-                self.ask_no_more(call)
+        number = call.number
+        self.open.pop(number, None)
+        self.children.pop(number, None)
+        self.timers.pop(number, None)
+        self.effects.pop(number, None)
+        self.holds.pop(number, None)
+        self.unlicensed.pop(number, None)
+        self.startable.pop(number, None)
+        self.running.pop(number, None)
+        self.new_children.pop(number, None)
+        self.new_effects.pop(number, None)
+        self.new_admissions.pop(number, None)
+        if self._admitted and (admitted := self._admitted.pop(number, None)) is not None:
+            if self.over is None:
+                self.over = []
+            self.over.append(admitted)
 
     def beside_children(self) -> Collection[Call]:
         """Return the open calls if any is not a child, else nothing."""
         return self.open.values() if len(self.open) > len(self.children) else ()
 
     @property
-    def effects(self) -> list[EffectCall]:
-        """Open effects."""
-        return [call for call in self.open.values() if isinstance(call, EffectCall)]
-
-    @property
-    def bodies(self) -> list[StepCall]:
-        """Calls whose bodies are running."""
-        return [
-            call
-            for call in self.open.values()
-            if isinstance(call, StepCall) and call.number in self.running
-        ]
-
-    @property
     def owes(self) -> bool:
         """True while an effect is intended and not closed. The run cannot end before."""
-        if not self.open:
-            return bool(self.accepted)
-        return bool(self.accepted) or any(
-            isinstance(call, EffectCall) and call.attempts > 0 for call in self.open.values()
+        return bool(self.accepted) or (
+            bool(self.effects) and any(call.attempts > 0 for call in self.effects.values())
         )
 
     @property
@@ -173,23 +161,22 @@ class Agenda:
     def drop_all_but_effects(self) -> None:
         """Drop every open call except intended effects, after the code has ended."""
         self._has_ended = True
-        dropped = [
-            call
-            for call in self.open.values()
-            if not (isinstance(call, EffectCall) and call.attempts > 0)
-        ]
+        intended = {call.number for call in self.effects.values() if call.attempts > 0}
+        dropped = [call for call in self.open.values() if call.number not in intended]
         self.left_behind |= {call.number for call in dropped}
         for call in dropped:
+            running = self.running.get(call.number)
             self.drop(call)
-            if call.number in self.running:
-                assert isinstance(call, StepCall)
-                self.stop(call)
+            if running is not None:
+                self._line.stop_body(running)
 
     def forget_plans(self) -> None:
         """Drop what has not begun, after the code has ended."""
         self.unlicensed.clear()
         self.startable.clear()
-        self.new_children = self.new_effects = self.new_admissions = None
+        self.new_children.clear()
+        self.new_effects.clear()
+        self.new_admissions.clear()
 
     # ================================================================ obligations
 
@@ -268,14 +255,12 @@ class Agenda:
         startable, self.startable = self.startable, {}
         line = self._line
         for call in startable.values():
-            if is_held_back and not (isinstance(call, EffectCall) and call.is_acting):
+            if is_held_back and not (call.number in self.effects and call.is_acting):
                 self.startable[call.number] = call
             else:
                 call.state = "running"
-                self.running.add(call.number)
-                if call.admitted is not None and (
-                    not isinstance(call, EffectCall) or call.is_acting
-                ):
+                self.running[call.number] = call
+                if call.admitted is not None and call.is_acting:
                     call.began_us = line.monotonic_ns() // 1000
                     call.charges = call.charges or []
                 line.host.start_body(line.execution, call)
@@ -283,6 +268,7 @@ class Agenda:
     def back_off(self, call: StepCall, delay_seconds: float) -> None:
         """Schedule the next try of a call."""
         call.state = "backoff"
+        self.running.pop(call.number, None)
         self._line.retry_later(call, delay_seconds)
 
     def receive(self, result: StepResult) -> None:
@@ -294,12 +280,12 @@ class Agenda:
         return self.inbox.popleft() if self.inbox else None
 
     def returned(self, call: StepCall) -> None:
-        """Remove a call from those whose bodies are running."""
-        self.running.discard(call.number)
+        """Remove a call from those whose bodies are running, although it stays open."""
+        self.running.pop(call.number, None)
 
     def stop(self, call: StepCall) -> None:
         """Stop the body of a call whose result is not needed."""
-        self.running.discard(call.number)
+        self.running.pop(call.number, None)
         self._line.stop_body(call)
 
     # ================================================================ pools
@@ -307,21 +293,26 @@ class Agenda:
     def ask_pool(self, call: StepCall) -> None:
         """Have the next flush ask a pool for admission."""
         call.state = "unlicensed"
-        if self.new_admissions is None:
-            self.new_admissions = []
-        self.new_admissions.append(call)
+        self.new_admissions[call.number] = call
 
     def take_admissions(self) -> list[StepCall]:
         """Return the calls for which a flush requests admission."""
-        calls, self.new_admissions = self.new_admissions or [], None
+        calls = list(self.new_admissions.values())
+        self.new_admissions.clear()
         for call in calls:
             call.state = "pending"
             self.has_drawn = True
         return calls
 
-    def note_drawn(self) -> None:
-        """Record that a call of the run was admitted."""
+    def admit(self, call: Call) -> None:
+        """Remember that a pool has admitted a call."""
         self.has_drawn = True
+        self._admitted[call.number] = call
+
+    def end_admission(self, call: StepCall) -> None:
+        """Forget a call whose reservation has ended with its transaction."""
+        call.admitted = None
+        self._admitted.pop(call.number, None)
 
     def take_over(self) -> list[int]:
         """Return the admitted calls that ended since the last flush."""
@@ -335,7 +326,7 @@ class Agenda:
             self._closed = [
                 call.number
                 for call in self.over
-                if isinstance(call, EffectCall) or call.number in self.left_behind
+                if call.is_in_ledger or call.number in self.left_behind
             ]
             self.over = None
 
@@ -348,14 +339,11 @@ class Agenda:
     def ask_leave(self, call: EffectCall) -> None:
         """Have the next flush ask for leave to act, for the first time or again."""
         call.state = "unlicensed"
-        if self.new_effects is None:
-            self.new_effects = []
-        self.new_effects.append(call)
+        self.new_effects[call.number] = call
 
     def ask_no_more(self, call: EffectCall) -> None:
         """Withdraw an effect's request for leave."""
-        if self.new_effects and call in self.new_effects:
-            self.new_effects.remove(call)
+        self.new_effects.pop(call.number, None)
 
     def stop_asking(self, call: EffectCall) -> None:
         """Stop an effect's body or its question to the counterparty, and withdraw its request for
@@ -370,6 +358,7 @@ class Agenda:
     def close_effect(self, call: EffectCall, value: Any, error: Exception | None) -> None:
         """Close an effect with its outcome. One that was accepted stays owed."""
         self.stop_asking(call)
+        self.drop(call)
         call.close(value, error)
         if call.is_owed:
             self.accepted[call.number] = call
@@ -384,7 +373,7 @@ class Agenda:
         known.
         """
         del self.accepted[call.number]
-        self.open[call.number] = call
+        self.enter_effect(call)
 
     def read_mark(self, call: EffectCall, unit: Unit) -> None:
         """Apply a mark to an effect. Once the outcome of an accepted effect is known, it is not
@@ -399,18 +388,25 @@ class Agenda:
 
     def grant_fresh_budgets(self) -> None:
         """Reset the number of questions for each effect, after an operator retried a stuck run."""
-        for call in (*self.effects, *self.accepted.values()):
+        for call in (*self.effects.values(), *self.accepted.values()):
             call.grant_fresh_budget()
 
-    def followers(self, call: EffectCall) -> Iterator[EffectCall]:
+    def followers(self, call: EffectCall) -> list[EffectCall]:
         """Return the calls that wait to take an accepted effect back."""
-        return iter(
-            [
-                other
-                for other in self.effects
-                if other.state == "following" and other.takes_back is call
-            ]
-        )
+        return [
+            other
+            for other in self.effects.values()
+            if other.state == "following" and other.takes_back is call
+        ]
+
+    def note_age(self, call: StepCall, seq: int) -> None:
+        """Make this the newest result of an ageing read, on which later effects rest."""
+        if call.spec.max_age_seconds is not None:
+            self._ageing[call.name] = (call.name, seq, call.spec.max_age_seconds)
+
+    def ageing(self) -> list[tuple[str, int, float]]:
+        """Return the newest results of ageing reads: name, seq and allowed age in seconds."""
+        return list(self._ageing.values())
 
     # ================================================================ questions
 
@@ -420,9 +416,7 @@ class Agenda:
 
     def start_child(self, call: ChildCall) -> None:
         """Have the next flush start a child."""
-        if self.new_children is None:
-            self.new_children = []
-        self.new_children.append(call)
+        self.new_children[call.number] = call
 
     def unwant(self, call: ChildCall) -> None:
         """Have the next flush ask a child to end."""
@@ -442,15 +436,15 @@ class Agenda:
 
     def take_children(self) -> list[ChildCall]:
         """Return the children that a flush starts, at most ``MAX_FLUSH_CHILDREN``."""
-        waiting = self.new_children or []
-        children = waiting[:MAX_FLUSH_CHILDREN]
-        if children:
-            self.new_children = waiting[len(children) :]
+        children = list(islice(self.new_children.values(), MAX_FLUSH_CHILDREN))
+        for call in children:
+            del self.new_children[call.number]
         return children
 
     def take_effects(self) -> list[EffectCall]:
         """Return the effects for which a flush asks leave."""
-        effects, self.new_effects = self.new_effects or [], None
+        effects = list(self.new_effects.values())
+        self.new_effects.clear()
         for call in effects:
             call.state = "pending"
         return effects
@@ -464,14 +458,13 @@ class Agenda:
 
     def take_locks(self) -> QuestionPart:
         """Return the lock fields of a question, except the waits."""
-        said: QuestionPart = {"locks": []}
-        if self.holds:
-            holds = [call.row() for call in self.holds.values() if call.state != "decided"]
-            if holds:
-                said["holds"] = holds
+        fields: QuestionPart = {"locks": []}
+        holds = [call.row() for call in self.holds.values() if call.state != "decided"]
+        if holds:
+            fields["holds"] = holds
         if self.given_up_locks:
-            said["unlocks"], self.given_up_locks = self.given_up_locks, None
-        return said
+            fields["unlocks"], self.given_up_locks = self.given_up_locks, None
+        return fields
 
     def ask_again(
         self,
@@ -481,11 +474,11 @@ class Agenda:
         unwanted: list[int],
     ) -> None:
         """Queue again what a question asked for, when the database skipped it."""
-        self.new_children = children + (self.new_children or [])
+        self.new_children = {call.number: call for call in children} | self.new_children
         self.unwanted = unwanted + (self.unwanted or [])
         for call in effects:
             call.state = "unlicensed"
-        self.new_effects = effects + (self.new_effects or [])
+        self.new_effects = {call.number: call for call in effects} | self.new_effects
         for drawing in admissions:
             if self.is_open(drawing):
                 self.ask_pool(drawing)

@@ -21,9 +21,9 @@ from __future__ import annotations
 import json
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.agenda import Agenda
 from pgflow._engine.buffer import Buffer
 from pgflow._engine.history import History
+from pgflow._engine.parts import Parts
 from pgflow._model.budgets import Spent
 from pgflow._model.kinds import Kind
 
@@ -32,16 +32,15 @@ from pgflow._model.kinds import Kind
 class Budgets:
     """Owns nothing: the buffer has the rows, the agenda the calls that ended."""
 
-    def __init__(self, buffer: Buffer, agenda: Agenda, history: History) -> None:
-        self._buffer = buffer
-        self._agenda = agenda
-        self._history = history
+    def __init__(self, parts: Parts) -> None:
+        self._buffer = parts[Buffer]
+        self._history = parts[History]
 
     def charge(self, spent: Spent) -> None:
         """Record spending of the workflow's code."""
-        told: dict[str, object] = {"amounts": spent.amounts}
+        charge: dict[str, object] = {"amounts": spent.amounts}
         if spent.model is not None:
-            told["model"] = spent.model
+            charge["model"] = spent.model
         number = self._history.next_call()
-        if self._history.note(number, Kind.BUDGET_CHARGED, None, json.dumps(told)) is None:
+        if self._history.note(number, Kind.BUDGET_CHARGED, None, json.dumps(charge)) is None:
             self._buffer.draw()

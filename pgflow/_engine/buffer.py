@@ -6,11 +6,11 @@ import json
 
 from pgflow._engine.calls import StepCall
 from pgflow._engine.clock import Clock
-from pgflow._engine.effects import EffectCall
 from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Flush, Returned, Row, Word
 from pgflow._engine.host import Line
-from pgflow._model.claims import Claim, Offer
-from pgflow._model.kinds import Kind, StepKind
+from pgflow._engine.parts import Parts
+from pgflow._model.claims import Offer
+from pgflow._model.kinds import Kind
 
 UNIT_BYTES = 100
 """Estimated bytes that a unit adds to a flush beside its payload."""
@@ -23,10 +23,10 @@ class Buffer:
     read from the journal or received in an answer.
     """
 
-    def __init__(self, claim: Claim, clock: Clock, line: Line) -> None:
-        self._claim = claim
-        self._clock = clock
-        self._line = line
+    def __init__(self, parts: Parts) -> None:
+        self._claim = parts.claim
+        self._clock = parts[Clock]
+        self._line = parts[Line]
         self.rows: list[Row] = []
         """Units that are not sent yet."""
         self.size_bytes = 0
@@ -111,12 +111,12 @@ class Buffer:
         """
         spent = call.take_charges(self._line.monotonic_ns() // 1000)
         for amounts, model in spent:
-            told: dict[str, object] = {"call": call.number, "amounts": amounts}
+            charge: dict[str, object] = {"call": call.number, "amounts": amounts}
             if model is not None:
-                told["model"] = model
-            if (decision := decision_of(call)) is not None:
-                told["decision"] = decision
-            self.record(0, Kind.BUDGET_CHARGED, call.name, json.dumps(told))
+                charge["model"] = model
+            if (decision := call.decision_key) is not None:
+                charge["decision"] = decision
+            self.record(0, Kind.BUDGET_CHARGED, call.name, json.dumps(charge))
         if spent:
             self.draw()
         return len(spent)
@@ -211,12 +211,3 @@ class Buffer:
         self.rows, self.size_bytes, self._taken, self._returned = [], 0, None, None
         self._words = None
         self.has_ledger = self.has_obligations = self.has_draws = self.has_emitted = False
-
-
-def decision_of(call: StepCall) -> str | None:
-    """Return the key of the decision that a call is or rests on; None if there is none."""
-    if call.spec.effect == StepKind.DECISION:
-        return call.key or None
-    if isinstance(call, EffectCall):
-        return call.decision
-    return call.key.rsplit("/", 2)[0] if call.key else None

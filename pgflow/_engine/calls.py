@@ -1,12 +1,14 @@
 """Durable calls that workflow code is waiting for, one class for each kind.
 
-Each kind has four verbs, which is all that the rest of the engine uses:
+Each kind has four verbs:
 
 - :meth:`Call.ask`: what it needs next, a :class:`Want`;
 - :meth:`Call.fits`: whether a unit can be its outcome;
 - :meth:`Call.decode`: the value or error of a unit, for the code;
 - :meth:`Call.wait`: its entry in the question to the database, when only that can continue it.
 
+A call knows only itself. What a kind does to the rest of the engine is in its part, a
+:class:`pgflow._engine.kind.KindOfCall`; :mod:`pgflow._engine.kinds` has the part of each kind.
 Effects also have stages: see :mod:`pgflow._engine.effects`.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, ClassVar, Final, Literal, Protocol, cast
 
 from pgflow._model.budgets import Admission, Amounts, Spent, added, parts_of, refusal
 from pgflow._model.codecs import ANYTHING, Codec
@@ -24,7 +26,7 @@ from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.options import Retries
 from pgflow._model.protocol import QuestionPart
-from pgflow._model.units import Unit
+from pgflow._model.units import RETURNED, Unit
 from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
 
 Effect = Literal["r", "s", "t", "d", "e"]
@@ -66,7 +68,7 @@ class EffectTerms:
         can_ask: True if the counterparty can be asked.
         code: Module and name, by which another run finds the effect to take it back.
         has_body: False for an effect that only a person can do.
-        must_be_done: True if a refusal does not end it: a compensation is never given up.
+        is_mandatory: True if a refusal does not end it: a compensation is never given up.
         readable: Arguments that the policy can read when a codec encodes the request.
         notify: Name of the step that notifies the approvers the policy requires; None = none.
     """
@@ -79,7 +81,7 @@ class EffectTerms:
     can_ask: bool
     code: str
     has_body: bool = True
-    must_be_done: bool = False
+    is_mandatory: bool = False
     readable: tuple[str, ...] = ()
     notify: str | None = None
 
@@ -218,6 +220,18 @@ class Call:
     state: State = "pending"
     aliases: tuple[str, ...] = field(default=(), kw_only=True)
     """Former names: a journal that uses one of them still fits."""
+    due_us: int | None = field(default=None, kw_only=True)
+    """Time when the database should be asked, because the call's time is over; None if it has no
+    limit.
+    """
+    retry_due_us: int | None = field(default=None, kw_only=True)
+    """Time of its next try; None if none is due."""
+    is_in_ledger: ClassVar[bool] = False
+    """True if it is an effect: its intent and its outcome must become known."""
+    returned_as: ClassVar[str | None] = None
+    """Name of the operator's unit that returns an outcome which does not fit its type; None if its
+    outcome is never returned.
+    """
 
     # ================================================================ the four verbs
 
@@ -246,6 +260,11 @@ class Call:
         """Apply a mark; return False if it cannot be about this call."""
         return False
 
+    @property
+    def may_be_unreadable(self) -> bool:
+        """True if its outcome counts although the annotation cannot read its value."""
+        return False
+
     def deliver(self, value: Any, error: Exception | None) -> None:
         """Pass the outcome to the code."""
         waiter = self.waiter
@@ -258,15 +277,6 @@ class Call:
     def let_go(self) -> None:
         """Release the reference to the code."""
         self.waiter = None
-
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when the database should be asked, in microseconds; None if there is none."""
-        return None
-
-    def is_tried_before(self, us: int) -> bool:  # noqa: ARG002 - only steps are retried
-        """Return True if its next try is due before this time."""
-        return False
 
     @property
     def waits_for_database(self) -> bool:
@@ -298,7 +308,6 @@ class StepCall(Call):
     args_hash: int = 0
     failed_attempts: int = 0
     retry_seq: int = 0
-    retry_due_us: int | None = None
     fencing: bool = False
     details: str | None = None
     carried: str | None = None
@@ -347,6 +356,18 @@ class StepCall(Call):
         return Want.BODY
 
     @property
+    def is_acting(self) -> bool:
+        """True while its body runs, as opposed to a question to the counterparty of an effect."""
+        return True
+
+    @property
+    def decision_key(self) -> str | None:
+        """Key of the decision that it is or rests on; None if there is none."""
+        if self.spec.effect == StepKind.DECISION:
+            return self.key or None
+        return self.key.rsplit("/", 2)[0] if self.key else None
+
+    @property
     def asks_pool(self) -> bool:
         """True if a pool must admit it before it begins. The first admission covers retries."""
         if self.admitted is not None:
@@ -359,10 +380,10 @@ class StepCall(Call):
         """Return the spending of a try, by model, and clear it. An admitted try also counts as one
         call and its duration, unless the body charged those itself.
         """
-        said, self.charges = self.charges or [], None
+        charges, self.charges = self.charges or [], None
         reserved, began_us, self.began_us = self.admitted or {}, self.began_us, 0
         sums: dict[str | None, Amounts] = {}
-        for spent in said:
+        for spent in charges:
             sums[spent.model] = added(sums.get(spent.model, {}), spent.amounts)
         named = {unit for amounts in sums.values() for unit in amounts}
         own: Amounts = {}
@@ -430,10 +451,6 @@ class StepCall(Call):
         self.retry_seq, self.retry_due_us = unit.seq, unit.due_us
         return True
 
-    def is_tried_before(self, us: int) -> bool:
-        """Return True if its next try is due before this time."""
-        return (self.retry_due_us or us) < us
-
     @property
     def waits_for_database(self) -> bool:
         """False: its body continues it."""
@@ -445,12 +462,23 @@ def _nothing() -> None:
 
 
 @dataclass(eq=False)
-class TimerCall(Call):
-    """A sleep or a time-out."""
+class TimedCall(Call):
+    """A call that may end because its time is over: a timer, or a wait with a time-out."""
+
+    started_seq: int = 0
+    """Seq of the note that started the time; 0 if there is no limit."""
+
+    def add_time_out(self, waits: Waits) -> None:
+        """Add the time-out, if it has one."""
+        if self.started_seq:
+            waits.add("timers", [self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
+
+
+@dataclass(eq=False)
+class TimerCall(TimedCall):
+    """A sleep or a time-out of the code."""
 
     fire: Callable[[], None] = _nothing
-    started_seq: int = 0
-    due_us: int = 0
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a timer that fired."""
@@ -469,19 +497,13 @@ class TimerCall(Call):
         super().let_go()
         self.fire = _nothing
 
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when it is due, in microseconds."""
-        return self.due_us
-
 
 @dataclass(eq=False)
-class SignalCall(Call):
+class SignalCall(TimedCall):
     """A wait for a signal, optionally with a time-out."""
 
     codec: Codec[Any] = field(kw_only=True)
-    started_seq: int = 0
-    due_us: int | None = None
+    returned_as: ClassVar[str | None] = RETURNED
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a message or a time-out."""
@@ -493,10 +515,7 @@ class SignalCall(Call):
         """Return the message; as an error, the time-out or the misfit of the message."""
         if unit.kind == Kind.WAIT_TIMED_OUT:
             return None, TimeoutError(f"no signal {self.name!r} in time")
-        return self.message_of(unit.payload if unit.payload is not None else "null")
-
-    def message_of(self, payload: str) -> tuple[Any, NotStorable | None]:
-        """Return the (payload, error) of a message; the error if it does not fit the type."""
+        payload = unit.payload if unit.payload is not None else "null"
         try:
             return self.codec.decode(payload, f"the payload of signal {self.name!r}"), None
         except NotStorable as error:
@@ -505,13 +524,7 @@ class SignalCall(Call):
     def wait(self, waits: Waits) -> None:
         """Add the signal and its time-out."""
         waits.add("signals", [self.number, self.name])
-        if self.started_seq:
-            waits.add("timers", [self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
-
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when it times out, in microseconds."""
-        return self.due_us
+        self.add_time_out(waits)
 
 
 @dataclass(eq=False)
@@ -575,6 +588,8 @@ class ChildCall(Call):
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return its result, or the error that awaiting it raises."""
         data = json.loads(unit.payload if unit.payload is not None else "null")
+        if data.get("saga"):
+            self.take_over(data["saga"], self.number)
         status = data["status"]
         if status == "completed":
             try:

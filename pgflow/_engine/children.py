@@ -6,33 +6,31 @@ import json
 from typing import Any
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.agenda import Agenda
 from pgflow._engine.calls import Call, ChildCall, ChildRequest, Waiter, Want
-from pgflow._engine.code import Code
-from pgflow._engine.history import NEVER, History
+from pgflow._engine.flush import Flush
+from pgflow._engine.history import NEVER
+from pgflow._engine.kind import KindOfCall
+from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
 from pgflow._model.codecs import Codec
 from pgflow._model.exceptions import ErrorClasses
 from pgflow._model.kinds import ClosePolicy, Kind
+from pgflow._model.units import Unit
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Children:
+class Children(KindOfCall[ChildCall]):
     """Owns the children from a dropped part of the journal that are not taken over yet, and whether
     the run has had any child.
     """
 
-    def __init__(
-        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values
-    ) -> None:
-        self._claim = claim
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._claim = claim = parts.claim
+        self._values = parts[Values]
         self._dropped = [] if claim.heritage is None else list(claim.heritage.children)
-        self.were_any = bool(self._dropped)
+        self._were_any = False
+        parts.in_flushes.append(self)
 
     def issue(
         self,
@@ -46,7 +44,7 @@ class Children:
         call = ChildCall(
             history.next_call(),
             request.workflow,
-            self._code.waiter(),
+            self._code.driver.waiter(),
             request=request,
             result=result,
             errors=errors,
@@ -58,9 +56,9 @@ class Children:
         if not (call.chain_id or call.number in history.journal.called):
             self._values.seal_child(request)
         self._agenda.enter_child(call)
-        self.were_any = True
+        self._were_any = True
         if waits_for_start:
-            call.start = Call(call.number, call.name, self._code.waiter())
+            call.start = Call(call.number, call.name, self._code.driver.waiter())
             if call.chain_id:
                 call.tell_start()
         if call.chain_id or not history.replaying:
@@ -75,6 +73,21 @@ class Children:
         self._agenda.look()
         if call.is_unwanted:
             self._agenda.unwant(call)
+
+    def take_mark(self, call: ChildCall, unit: Unit) -> None:
+        """Record that it has started."""
+        call.note_start(unit)
+
+    def give_up(self, call: ChildCall) -> None:
+        """Have the next flush ask the child to end, too, if it is bound to its parent."""
+        super().give_up(call)
+        if call.chain_id and call.request.close_policy == ClosePolicy.CANCEL:
+            self._agenda.unwant(call)
+
+    def add_to(self, flush: Flush) -> None:
+        """Report the end of the run to its children."""
+        if flush.ending is not None and self._were_any:
+            flush.has_kin = True
 
     def _take_over(self, call: ChildCall) -> None:
         """Take over the same child that a dropped part of the journal started. Its result arrives
@@ -119,7 +132,7 @@ class Children:
             self._history.skip_marks(only_of_known=True)  # one of them records its start
         if not (call.chain_id or call.state == "decided"):
             return None
-        call.waiter = self._code.waiter()
+        call.waiter = self._code.driver.waiter()
         self._end(call)
         return call.waiter
 

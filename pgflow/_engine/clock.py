@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from pgflow._engine.host import Host
-from pgflow._model.claims import Claim
+from pgflow._engine.host import Line
+from pgflow._engine.parts import Parts
 
 
 class Clock:
     """Owns the time of the code and the estimate of the database's clock, which never goes back."""
 
-    def __init__(self, claim: Claim, host: Host[Any]) -> None:
-        self._monotonic_ns: Callable[[], int] = host.monotonic_ns
+    def __init__(self, parts: Parts) -> None:
+        claim = parts.claim
+        self._monotonic_ns = parts[Line].monotonic_ns
         self._created_us = claim.created_us
-        self._ahead_us = claim.now_us - host.monotonic_ns() // 1000
+        self._ahead_us = claim.now_us - self._monotonic_ns() // 1000
         self.stands_us: int | None = None
         """Time of the last outcome, which is the code's present; None before the first."""
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from pgflow._engine.agenda import Agenda
-from pgflow._engine.calls import Call, Waiter
+from pgflow._engine.calls import Call
 from pgflow._engine.drivers import CLOSED, Driver
-from pgflow._engine.effects import EffectCall
+from pgflow._engine.parts import Parts
 
 
 class Code:
     """Owns the driver, and whether the code has ended or is being unwound."""
 
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
+    def __init__(self, parts: Parts) -> None:
+        self._agenda = parts[Agenda]
         self.driver: Driver = CLOSED
         self.closing = False
         self.has_ended = False
@@ -24,19 +24,13 @@ class Code:
         """Set the driver. It needs the other parts, so it is made last."""
         self.driver = driver
 
-    def waiter(self) -> Waiter:
-        """Return a new waiter for an outcome."""
-        return self.driver.waiter()
-
-    def resume(self) -> None:
-        """Run the code after an outcome was delivered."""
-        self.driver.resume()
-
     def deliver(self, call: Call, value: Any, error: Exception | None) -> None:
         """Close a call, pass its outcome to the code and run the code."""
-        self._agenda.drop(call)
-        if isinstance(call, EffectCall):
-            self._agenda.close_effect(call, value, error)
+        effect = self._agenda.effects.get(call.number)
+        if effect is None:
+            self._agenda.drop(call)
+        else:
+            self._agenda.close_effect(effect, value, error)
         call.deliver(value, error)
         if not self.has_ended:
             # Once the code has ended, its leftover tasks must not run on just because an effect is

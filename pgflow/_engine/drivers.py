@@ -72,6 +72,7 @@ class CoroutineDriver:
         context: contextvars.Context,
     ) -> None:
         self.loop = WorkflowLoop(host)
+        self.waiter: Callable[[], Waiter] = self.loop.create_future
         self._main = main
         self._context = context
         self._task: asyncio.Task[Any] | None = None
@@ -107,10 +108,6 @@ class CoroutineDriver:
             return None, self._cancelled
         error = self._task.exception()
         return (None, error) if error is not None else (self._task.result(), None)
-
-    def waiter(self) -> Waiter:
-        """Return a future of the loop."""
-        return self.loop.create_future()
 
     def cancel(self) -> None:
         """Cancel the main task, which cancels what it awaits."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from pgflow._engine.calls import EffectTerms, StepCall, Waiter, Waits, Want, spec_of_another
 from pgflow._model.budgets import refusal
@@ -35,7 +35,7 @@ purpose of the effect has changed.
 """
 
 
-class Stage:
+class EffectStage:
     """Stages of an effect."""
 
     ASKED: Final = "asked"
@@ -76,7 +76,7 @@ class Stage:
     """It was accepted and has failed."""
 
 
-class Event:
+class EffectEvent:
     """Events that move an effect from one stage to another."""
 
     ATTEMPT: Final = "attempt"
@@ -111,18 +111,35 @@ class Event:
     """``effect_accepted``."""
 
 
-ACCEPTED = frozenset({Stage.ACCEPTED, Stage.SILENT, Stage.KEPT, Stage.BROKEN})
+ACCEPTED = frozenset(
+    {EffectStage.ACCEPTED, EffectStage.SILENT, EffectStage.KEPT, EffectStage.BROKEN}
+)
 """The code has its acceptance."""
-CLOSED = ACCEPTED | {Stage.CONFIRMED, Stage.FAILED}
+CLOSED = ACCEPTED | {EffectStage.CONFIRMED, EffectStage.FAILED}
 """The code has its outcome."""
-DONE = ACCEPTED | {Stage.CONFIRMED}
+DONE = ACCEPTED | {EffectStage.CONFIRMED}
 """The code has or will get the outcome that it was done."""
-OWED = frozenset({Stage.ACCEPTED, Stage.SILENT})
+OWED = frozenset({EffectStage.ACCEPTED, EffectStage.SILENT})
 """The code has its acceptance, and the final outcome is not known."""
-_ACTING = frozenset({Stage.ATTEMPTED, Stage.REPEATED})
-_IN_DOUBT = frozenset({Stage.UNKNOWN, Stage.HELPLESS, Stage.REPEATABLE, Stage.HUSHED, Stage.SILENT})
+_ACTING = frozenset({EffectStage.ATTEMPTED, EffectStage.REPEATED})
+_IN_DOUBT = frozenset(
+    {
+        EffectStage.UNKNOWN,
+        EffectStage.HELPLESS,
+        EffectStage.REPEATABLE,
+        EffectStage.HUSHED,
+        EffectStage.SILENT,
+    }
+)
 _OPEN = frozenset(
-    {Stage.ASKED, Stage.ATTEMPTED, Stage.REPEATED, Stage.UNKNOWN, Stage.HELPLESS, Stage.REPEATABLE}
+    {
+        EffectStage.ASKED,
+        EffectStage.ATTEMPTED,
+        EffectStage.REPEATED,
+        EffectStage.UNKNOWN,
+        EffectStage.HELPLESS,
+        EffectStage.REPEATABLE,
+    }
 )
 """The journal has no outcome for it."""
 
@@ -132,46 +149,54 @@ def _each(stages: frozenset[str], to: str) -> dict[str, str]:
 
 
 _MOVES: dict[str, dict[str, str]] = {
-    Event.ATTEMPT: _each(
-        frozenset({Stage.ASKED, Stage.UNKNOWN, Stage.REPEATABLE}), Stage.ATTEMPTED
+    EffectEvent.ATTEMPT: _each(
+        frozenset({EffectStage.ASKED, EffectStage.UNKNOWN, EffectStage.REPEATABLE}),
+        EffectStage.ATTEMPTED,
     ),
-    Event.REPEAT: _each(frozenset({Stage.UNKNOWN, Stage.REPEATABLE}), Stage.REPEATED),
-    Event.GROUND: _each(_OPEN - {Stage.ASKED}, Stage.REPEATABLE),
-    Event.DOUBT: {
-        **_each(_OPEN, Stage.UNKNOWN),
-        Stage.HUSHED: Stage.HUSHED,
-        Stage.SILENT: Stage.SILENT,
+    EffectEvent.REPEAT: _each(
+        frozenset({EffectStage.UNKNOWN, EffectStage.REPEATABLE}), EffectStage.REPEATED
+    ),
+    EffectEvent.GROUND: _each(_OPEN - {EffectStage.ASKED}, EffectStage.REPEATABLE),
+    EffectEvent.DOUBT: {
+        **_each(_OPEN, EffectStage.UNKNOWN),
+        EffectStage.HUSHED: EffectStage.HUSHED,
+        EffectStage.SILENT: EffectStage.SILENT,
     },
-    Event.DESPAIR: _each(_OPEN - {Stage.ASKED}, Stage.HELPLESS),
-    Event.BUDGET: {Stage.HELPLESS: Stage.UNKNOWN},
-    Event.SILENCE: {
-        **_each(_OPEN - {Stage.ASKED}, Stage.HUSHED),
-        Stage.HUSHED: Stage.HUSHED,
-        Stage.ACCEPTED: Stage.SILENT,
-        Stage.SILENT: Stage.SILENT,
+    EffectEvent.DESPAIR: _each(_OPEN - {EffectStage.ASKED}, EffectStage.HELPLESS),
+    EffectEvent.BUDGET: {EffectStage.HELPLESS: EffectStage.UNKNOWN},
+    EffectEvent.SILENCE: {
+        **_each(_OPEN - {EffectStage.ASKED}, EffectStage.HUSHED),
+        EffectStage.HUSHED: EffectStage.HUSHED,
+        EffectStage.ACCEPTED: EffectStage.SILENT,
+        EffectStage.SILENT: EffectStage.SILENT,
     },
-    Event.SIGN: {
-        Stage.HUSHED: Stage.ATTEMPTED,
-        Stage.SILENT: Stage.ACCEPTED,
-        Stage.ACCEPTED: Stage.ACCEPTED,
+    EffectEvent.SIGN: {
+        EffectStage.HUSHED: EffectStage.ATTEMPTED,
+        EffectStage.SILENT: EffectStage.ACCEPTED,
+        EffectStage.ACCEPTED: EffectStage.ACCEPTED,
     },
-    Event.SETTLEMENT: {**_each(_OPEN | {Stage.HUSHED}, Stage.SETTLED), **_each(OWED, Stage.KEPT)},
-    Event.STATEMENT: {
-        **_each(_OPEN - {Stage.ASKED} | {Stage.HUSHED}, Stage.STATED),
-        **_each(OWED, Stage.KEPT),
+    EffectEvent.SETTLEMENT: {
+        **_each(_OPEN | {EffectStage.HUSHED}, EffectStage.SETTLED),
+        **_each(OWED, EffectStage.KEPT),
     },
-    Event.REFUTATION: {
-        **_each(_OPEN - {Stage.ASKED} | {Stage.HUSHED}, Stage.REFUTED),
-        **_each(OWED, Stage.BROKEN),
+    EffectEvent.STATEMENT: {
+        **_each(_OPEN - {EffectStage.ASKED} | {EffectStage.HUSHED}, EffectStage.STATED),
+        **_each(OWED, EffectStage.KEPT),
     },
-    Event.CONFIRMATION: _each(_OPEN | {Stage.SETTLED, Stage.STATED}, Stage.CONFIRMED),
-    Event.FAILURE: _each(_OPEN | {Stage.REFUTED}, Stage.FAILED),
-    Event.ACCEPTANCE: {
-        **_each(_OPEN, Stage.ACCEPTED),
-        Stage.HUSHED: Stage.SILENT,
-        Stage.SETTLED: Stage.KEPT,
-        Stage.STATED: Stage.KEPT,
-        Stage.REFUTED: Stage.BROKEN,
+    EffectEvent.REFUTATION: {
+        **_each(_OPEN - {EffectStage.ASKED} | {EffectStage.HUSHED}, EffectStage.REFUTED),
+        **_each(OWED, EffectStage.BROKEN),
+    },
+    EffectEvent.CONFIRMATION: _each(
+        _OPEN | {EffectStage.SETTLED, EffectStage.STATED}, EffectStage.CONFIRMED
+    ),
+    EffectEvent.FAILURE: _each(_OPEN | {EffectStage.REFUTED}, EffectStage.FAILED),
+    EffectEvent.ACCEPTANCE: {
+        **_each(_OPEN, EffectStage.ACCEPTED),
+        EffectStage.HUSHED: EffectStage.SILENT,
+        EffectStage.SETTLED: EffectStage.KEPT,
+        EffectStage.STATED: EffectStage.KEPT,
+        EffectStage.REFUTED: EffectStage.BROKEN,
     },
 }
 """Table of moves: by event, the stages in which it may occur and the stage that each leads to."""
@@ -204,7 +229,7 @@ class EffectCall(StepCall):
     """
     reads: list[tuple[str, int, float]] = field(default_factory=list)
     """Ageing reads that it rests on: name, seq of the newest result, allowed age in seconds."""
-    stage: str = Stage.ASKED
+    stage: str = EffectStage.ASKED
     ground: Literal["w", "a", "p"] | None = None
     """Ground of a repeatable effect: the key is still remembered (w), it is absent (a), a person
     decided (p).
@@ -246,6 +271,7 @@ class EffectCall(StepCall):
     """True if the approver did it by hand, so that it draws on no pool."""
     watchers: list[Waiter] = field(default_factory=list)
     """Waiters for its closing, in addition to the calling code."""
+    is_in_ledger: ClassVar[bool] = True
 
     # ================================================================ properties of the stage
 
@@ -255,9 +281,19 @@ class EffectCall(StepCall):
         return self.stage in _ACTING
 
     @property
+    def decision_key(self) -> str | None:
+        """Key of the decision that it rests on; None if there is none."""
+        return self.decision
+
+    @property
+    def may_be_unreadable(self) -> bool:
+        """True if a person confirmed it: the code gets the error, and can compensate."""
+        return self.stage == EffectStage.STATED
+
+    @property
     def may_have_acted(self) -> bool:
         """True if an earlier attempt than the current one may have acted."""
-        return self.stage == Stage.REPEATED
+        return self.stage == EffectStage.REPEATED
 
     @property
     def was_accepted(self) -> bool:
@@ -282,17 +318,23 @@ class EffectCall(StepCall):
     @property
     def is_in_place(self) -> bool:
         """True if it was done, as far as known once it is closed."""
-        return self.stage in DONE and self.stage != Stage.BROKEN
+        return self.stage in DONE and self.stage != EffectStage.BROKEN
 
     @property
     def has_failed(self) -> bool:
         """True once it is known not to have been done."""
-        return self.stage in (Stage.FAILED, Stage.REFUTED, Stage.BROKEN)
+        return self.stage in (EffectStage.FAILED, EffectStage.REFUTED, EffectStage.BROKEN)
 
     @property
     def is_known(self) -> bool:
         """True once the journal has its final outcome, though the code may not have it yet."""
-        return self.stage in (Stage.KEPT, Stage.BROKEN, Stage.SETTLED, Stage.STATED, Stage.REFUTED)
+        return self.stage in (
+            EffectStage.KEPT,
+            EffectStage.BROKEN,
+            EffectStage.SETTLED,
+            EffectStage.STATED,
+            EffectStage.REFUTED,
+        )
 
     @property
     def agreed(self) -> EffectTerms:
@@ -315,11 +357,11 @@ class EffectCall(StepCall):
 
     def ask(self) -> str:
         """Return the next action for its stage."""
-        if self.is_dropped and (self.stage == Stage.HELPLESS or self.ground == Ground.PERSON):
+        if self.is_dropped and (self.stage == EffectStage.HELPLESS or self.ground == Ground.PERSON):
             return Want.CLOSE
         if self.attempts == 0:
             return self._ask_first()
-        if self.stage == Stage.REPEATABLE:
+        if self.stage == EffectStage.REPEATABLE:
             return Want.LEAVE
         if self.stage not in _IN_DOUBT:
             return Want.LOST
@@ -384,7 +426,7 @@ class EffectCall(StepCall):
         if (
             self.asks > agreed.settling.max_attempts
             or not agreed.has_body
-            or self.stage == Stage.HELPLESS
+            or self.stage == EffectStage.HELPLESS
         ):
             return None
         may_repeat = not self.was_accepted  # or its key would return the acceptance again
@@ -424,35 +466,37 @@ class EffectCall(StepCall):
             return super().read(unit)
         if not self.answers_to(unit.name):
             return False
-        said = json.loads(unit.payload or "{}")
+        payload = json.loads(unit.payload or "{}")
         if unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
-            self._begin(said.get("ground"), unit)
+            self._begin(payload.get("ground"), unit)
         elif unit.kind == Kind.EFFECT_UNKNOWN:
-            self._read_doubt(reason_of(said), said, unit)
-        elif said["verdict"] == "absent":
-            self.allow(Ground.ABSENT if said["by"] == "settle" else Ground.PERSON)
+            self._read_doubt(reason_of(payload), payload, unit)
+        elif payload["verdict"] == "absent":
+            self.allow(Ground.ABSENT if payload["by"] == "settle" else Ground.PERSON)
         else:
-            self.settle(said["verdict"], by_word=bool(said.get("word")))
+            self.settle(payload["verdict"], by_word=bool(payload.get("word")))
         return True
 
     def _begin(self, ground: str | None, unit: Unit) -> None:
         """Begin an attempt."""
-        self._move(Event.REPEAT if ground == Ground.REMEMBERED else Event.ATTEMPT)
+        self._move(EffectEvent.REPEAT if ground == Ground.REMEMBERED else EffectEvent.ATTEMPT)
         self.attempts += 1
         self.ground, self.retry_due_us = None, None
         self.attempted_us = unit.at_us
         if ground != Ground.REMEMBERED:
             self.asks = 0
 
-    def _read_doubt(self, reason: str, said: dict[str, Any], unit: Unit) -> None:
+    def _read_doubt(self, reason: str, payload: dict[str, Any], unit: Unit) -> None:
         if reason == Unknown.ACCEPTED:
-            self.hear()
+            self.note_sign()
             return
         if reason == Unknown.SILENT:
-            self._move(Event.SILENCE)
-            self.asks, self.details = 0, json.dumps(said["details"])
+            self._move(EffectEvent.SILENCE)
+            self.asks, self.details = 0, json.dumps(payload["details"])
         else:
-            self._move(Event.DESPAIR if reason == Unknown.ABSENT_WITHOUT_KEY else Event.DOUBT)
+            self._move(
+                EffectEvent.DESPAIR if reason == Unknown.ABSENT_WITHOUT_KEY else EffectEvent.DOUBT
+            )
         self.ground = None
         self.asks += reason != Unknown.ABSENT_TOO_EARLY
         self.retry_seq, self.retry_due_us = unit.seq, unit.due_us
@@ -460,7 +504,7 @@ class EffectCall(StepCall):
 
     def doubt(self, reason: str) -> None:
         """Mark the outcome as unknown, before that is recorded with this reason."""
-        self._move(Event.DOUBT)
+        self._move(EffectEvent.DOUBT)
         self.ground = None
         self.asks += 1
         self._forget(reason)
@@ -468,31 +512,33 @@ class EffectCall(StepCall):
     def _forget(self, reason: str) -> None:
         self.may_be_forgotten = self.may_be_forgotten or reason in FORGETFUL
 
-    def hear(self) -> None:
+    def note_sign(self) -> None:
         """Record that the counterparty still has it."""
-        self._move(Event.SIGN)
+        self._move(EffectEvent.SIGN)
         self.retry_due_us = None
 
     def allow(self, ground: Literal["w", "a", "p"]) -> None:
         """Allow another attempt on this ground."""
-        self._move(Event.GROUND)
+        self._move(EffectEvent.GROUND)
         self.ground = ground
 
     def settle(self, verdict: str, *, by_word: bool = False) -> None:
         """Settle it as confirmed or failed."""
         if verdict == "failed":
-            self._move(Event.REFUTATION)
+            self._move(EffectEvent.REFUTATION)
         else:
-            self._move(Event.STATEMENT if by_word else Event.SETTLEMENT)
+            self._move(EffectEvent.STATEMENT if by_word else EffectEvent.SETTLEMENT)
 
     def close(self, value: Any, error: Exception | None) -> None:
         """Close it with the outcome that the code will get."""
         self.value = value
         if isinstance(value, Accepted):
-            self._move(Event.ACCEPTANCE)
+            self._move(EffectEvent.ACCEPTANCE)
         else:
             self._move(
-                Event.CONFIRMATION if error is None or self.is_misfit_word(error) else Event.FAILURE
+                EffectEvent.CONFIRMATION
+                if error is None or self.is_misfit_word(error)
+                else EffectEvent.FAILURE
             )
         for waiter in self.watchers:
             if not waiter.done():
@@ -500,13 +546,13 @@ class EffectCall(StepCall):
 
     def is_misfit_word(self, error: Exception) -> bool:
         """Return True if a person confirmed it with a result that cannot be read."""
-        return self.stage == Stage.STATED and isinstance(error, NotStorable)
+        return self.stage == EffectStage.STATED and isinstance(error, NotStorable)
 
     def grant_fresh_budget(self) -> None:
         """Allow the full number of questions again."""
         self.asks = min(self.asks, 1)
-        if self.stage == Stage.HELPLESS:
-            self._move(Event.BUDGET)
+        if self.stage == EffectStage.HELPLESS:
+            self._move(EffectEvent.BUDGET)
 
 
 class Leave(NamedTuple):
@@ -547,7 +593,7 @@ def still_accepted(claim: Claim) -> dict[int, EffectCall]:
                 spec=spec,
                 key=keys[unit.call],
                 attempts=1,
-                stage=Stage.ACCEPTED,
+                stage=EffectStage.ACCEPTED,
             )
         elif (
             unit.call in taken

@@ -11,10 +11,9 @@ from pgflow._engine.code import Code
 from pgflow._engine.flush import Ending
 from pgflow._engine.history import History
 from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.parts import Parts
 from pgflow._engine.questions import stuck
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
-from pgflow._model.codecs import Codec
 from pgflow._model.exceptions import clean, encode_error
 from pgflow._model.kinds import Kind
 from pgflow._model.protocol import HandedRow, HoldReason, QuestionPart
@@ -26,23 +25,14 @@ class End:
     may replace the others.
     """
 
-    def __init__(
-        self,
-        claim: Claim,
-        agenda: Agenda,
-        code: Code,
-        history: History,
-        values: Values,
-        result: Codec[Any],
-        code_hash: str,
-    ) -> None:
-        self._claim = claim
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
-        self._result = result
-        self.code_hash = code_hash
+    def __init__(self, parts: Parts) -> None:
+        self._claim = parts.claim
+        self._agenda = parts[Agenda]
+        self._code = parts[Code]
+        self._history = parts[History]
+        self._values = parts[Values]
+        self._result = parts.result
+        self.code_hash = parts.code_hash
         self.ending: Ending | None = None
         self.hold: HoldReason | None = None
         self.continue_input: str | None = None
@@ -62,8 +52,8 @@ class End:
         first.
         """
         return (
-            self._agenda.is_held_open
-            and self._late_cancel is None
+            self._late_cancel is None
+            and self._agenda.is_held_open
             and self._code.driver.outcome()[1] is None
         )
 
@@ -91,16 +81,16 @@ class End:
     def in_question(self) -> QuestionPart:
         """Return the fields of a question that starts the next generation."""
         assert self.continue_input is not None
-        said: QuestionPart = {"continue": self.continue_input}
+        fields: QuestionPart = {"continue": self.continue_input}
         if self._handed_on:
-            said["saga"] = [HandedRow(*handed) for handed in self._handed_on]
+            fields["saga"] = [HandedRow(*handed) for handed in self._handed_on]
         if self._of_children:
-            said["of_children"] = list(self._of_children)
+            fields["of_children"] = list(self._of_children)
         if self._late_cancel is not None:
-            said["cancel"] = self._late_cancel
+            fields["cancel"] = self._late_cancel
         if self._agenda.leaves_obligations:
-            said["owes"] = True
-        return said
+            fields["owes"] = True
+        return fields
 
     def judge(self) -> None:
         """Determine the end from the code's value, error, or input for the next generation."""
@@ -130,7 +120,11 @@ class End:
             why = self._late_cancel.get("why") or "cancelled while it owed"
             self.ending = Ending("cancelled", clean(str(why), 4096), None, None)
         else:
-            self.ending = self._encode(value)
+            try:
+                self.ending = Ending("completed", None, self.check_result(value), None)
+            except NotStorable as misfit:
+                data = encode_error(misfit, with_traceback=False)
+                self.ending = Ending("failed", None, None, self._values.error_text(data))
 
     def check_result(self, value: Any) -> str:
         """Return a result as recorded. Refuse one that cannot be stored while the code can still
@@ -143,15 +137,3 @@ class End:
         text = self._result.encode(value, what)
         self._result.decode(text, what)
         return self._values.sealed(text, what)
-
-    def _encode(self, value: Any) -> Ending:
-        try:
-            text = self.check_result(value)
-        except NotStorable as error:
-            return Ending(
-                "failed",
-                None,
-                None,
-                self._values.error_text(encode_error(error, with_traceback=False)),
-            )
-        return Ending("completed", None, text, None)

@@ -13,12 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.agenda import Agenda
 from pgflow._engine.calls import SignalCall, Waits
-from pgflow._engine.code import Code
 from pgflow._engine.flush import Flush
-from pgflow._engine.history import NEVER, History
-from pgflow._engine.timers import Timers
+from pgflow._engine.history import NEVER
+from pgflow._engine.kind import KindOfCall
+from pgflow._engine.parts import Parts
 from pgflow._model.codecs import Codec
 from pgflow._model.events import EVENT_MESSAGE, Wanted
 from pgflow._model.kinds import Kind
@@ -49,38 +48,33 @@ class EventCall(SignalCall):
 
 def message_name(number: int, wanted: Wanted) -> str:
     """Return the name of the message: the same for the same call of the same code."""
-    said = json.dumps([number, *wanted], sort_keys=True)
-    tail = f" {number} {hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    text = json.dumps([number, *wanted], sort_keys=True)
+    tail = f" {number} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
     room = 255 - len(EVENT_MESSAGE) - len(tail)  # a name has at most 255 bytes
     return EVENT_MESSAGE + wanted.topic.encode()[:room].decode(errors="ignore") + tail
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Events:
+class Events(KindOfCall[EventCall]):
     """Owns nothing: a wait is an open call, and a row in the database."""
 
-    def __init__(self, agenda: Agenda, code: Code, history: History, timers: Timers) -> None:
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._timers = timers
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        parts.in_flushes.append(self)
 
     def issue(self, wanted: Wanted, codec: Codec[Any], timeout: timedelta | None) -> EventCall:
         """Wait for an event."""
         number = self._history.next_call()
         name = message_name(number, wanted)
-        call = EventCall(number, name, self._code.waiter(), codec=codec, wanted=wanted)
-        if number == NEVER:
-            return call
-        self._agenda.enter(call)
-        if timeout is not None:
-            call.started_seq, call.due_us = self._timers.note(
-                number, name, max(0.0, timeout.total_seconds())
-            )
-        self._agenda.look()
+        call = EventCall(number, name, self._code.driver.waiter(), codec=codec, wanted=wanted)
+        if number != NEVER:
+            self._agenda.enter(call)
+            if timeout is not None:
+                self._limit(call, name, timeout)
+            self._agenda.look()
         return call
 
-    def close_with(self, flush: Flush) -> None:
+    def add_to(self, flush: Flush) -> None:
         """End the waits that are not listed any more; with the end of the run, all of them."""
         question = flush.question
         if flush.ending is not None:

@@ -5,24 +5,24 @@ outcome - from the journal on replay, else from an answer of the database or a b
 code until it waits again. *Settle*: when nothing is left to release, start the bodies that may
 start and request a flush of what must become durable.
 
-Each part owns its state and refers to earlier parts only. The parts for kinds of calls are made on
-first use, because most runs need few of them.
+Each part owns its state (:mod:`pgflow._engine.parts`). Every run has these:
 
-==========  ========================================================================================
-line        the worker
-clock       time
-buffer      recorded units that are not sent yet, and the sequence number of the last unit
-agenda      the open calls, and the lists they are in
-code        the driver
-history     the journal, the position of the replay, and a divergence
-values      recorded values, encoded by the app's codec
-end         how it ends
-keys        idempotency keys
-steps, timers, signals, events, updates, children, gates, locks, notes, budgets, ledger,
-obligations calls of the code, by kind; the ledger is of effects
-release     outcomes that are decided but not released; its renewal recreates lost results
-flushing    traffic with the database: flushes, questions and fences
-==========  ========================================================================================
+========  ==========================================================================================
+line      the worker
+clock     time
+buffer    recorded units that are not sent yet, and the sequence number of the last unit
+agenda    the open calls, and the lists they are in
+code      the driver
+history   the journal, the position of the replay, and a divergence
+values    recorded values, encoded by the app's codec
+end       how it ends
+release   outcomes that are decided but not released
+flushing  traffic with the database: flushes, questions and fences
+========  ==========================================================================================
+
+The others are made on first use: one for each kind of call (:mod:`pgflow._engine.kinds`), `notes`,
+`budgets` and `obligations` for what the code records, `keys` for idempotency keys, and `renewal`,
+which recreates lost results.
 
 Only the buffer assigns sequence numbers, at release. While the next one is not known, nothing is
 released (`Flushing.locked`).
@@ -35,210 +35,95 @@ adjacent units as one group too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.agenda import Agenda
-from pgflow._engine.budgets import Budgets
 from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, StepSpec
-from pgflow._engine.children import Children
+from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
 from pgflow._engine.drivers import Driver
-from pgflow._engine.effects import EffectCall, Leave
 from pgflow._engine.end import End
-from pgflow._engine.events import Events
-from pgflow._engine.flush import Ending, Flush
+from pgflow._engine.flush import Flush
 from pgflow._engine.flushing import Flushing
-from pgflow._engine.gates import GateCall, Gates
 from pgflow._engine.history import History
 from pgflow._engine.host import Host, Line, StepResult
-from pgflow._engine.keys import Keys, Resting
+from pgflow._engine.kind import KindOfCall
+from pgflow._engine.kinds import KINDS
 from pgflow._engine.ledger import Ledger
-from pgflow._engine.locking import Locks
-from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._engine.loop import Unwind
-from pgflow._engine.notes import Notes
-from pgflow._engine.obligations import Obligations
+from pgflow._engine.parts import Parts
 from pgflow._engine.release import Release
-from pgflow._engine.signals import Signals
-from pgflow._engine.steps import Steps
+from pgflow._engine.renewal import Renewal
 from pgflow._engine.timers import Timers
-from pgflow._engine.updates import UpdateCall, Updates
+from pgflow._engine.updates import Updates
 from pgflow._engine.values import Values
 from pgflow._model.claims import Claim, Offer
 from pgflow._model.codecs import ANYTHING, Codec
-from pgflow._model.kinds import ClosePolicy, Kind, StepKind
 from pgflow._model.protocol import Answer
-from pgflow.errors import NonDeterminismError
+
+
+@dataclass(eq=False)
+class Program:
+    """Code that an execution runs.
+
+    Attributes:
+        make_driver: Makes the driver of the code for an execution.
+        result: Type of its result.
+        code_hash: Hash of the code; empty if it does not matter.
+    """
+
+    make_driver: Callable[[Execution], Driver]
+    result: Codec[Any] = ANYTHING
+    code_hash: str = ""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Execution:
     """Owns its parts, and whether it is over."""
 
-    def __init__(
-        self,
-        claim: Claim,
-        host: Host[Any],
-        make_driver: Callable[[Execution], Driver],
-        result: Codec[Any] = ANYTHING,
-        code_hash: str = "",
-        *,
-        is_undoing: bool = False,
-    ) -> None:
+    is_undoing: ClassVar[bool] = False
+    """True if the code takes effects of a dropped part back, instead of the workflow."""
+
+    def __init__(self, claim: Claim, host: Host[Any], program: Program) -> None:
         self.claim = claim
         self.run_id = claim.run_id
-        self.line = line = Line(host, self)
-        self.clock = clock = Clock(claim, host)
-        self.buffer = buffer = Buffer(claim, clock, line)
-        self.agenda = agenda = Agenda(claim, line)
-        self.code = code = Code(agenda)
-        self.history = history = History(
-            claim, buffer, agenda, code, self._go_live, is_undoing=is_undoing
-        )
-        self.values = values = Values(claim, history)
-        self.end = end = End(claim, agenda, code, history, values, result, code_hash)
-        self.release = release = Release(
-            claim, clock, buffer, agenda, code, history, values, end, self._find_ledger
-        )
-        self.flushing = Flushing(claim, line, clock, buffer, agenda, code, history, end, release)
-        self._is_undoing = is_undoing
-        self._keys: Keys | None = None
-        self._steps: Steps | None = None
-        self._timers: Timers | None = None
-        self._signals: Signals | None = None
-        self._updates: Updates | None = None
-        self._children: Children | None = None
-        self._gates: Gates | None = None
-        self._events: Events | None = None
-        self._locks: Locks | None = None
-        self._notes: Notes | None = None
-        self._budgets: Budgets | None = None
-        self._ledger: Ledger | None = None
-        self._obligations: Obligations | None = None
+        self.parts = parts = Parts(claim, program.result, program.code_hash)
+        parts.is_undoing = self.is_undoing
+        # Made here, in the order of their needs, since each run has them.
+        self.line = parts[Line] = Line(host, self)
+        self.clock = parts[Clock] = Clock(parts)
+        self.buffer = parts[Buffer] = Buffer(parts)
+        self.agenda = parts[Agenda] = Agenda(parts)
+        self.code = parts[Code] = Code(parts)
+        self.history = parts[History] = History(parts)
+        self.values = parts[Values] = Values(parts)
+        self.end = parts[End] = End(parts)
+        self.release = parts[Release] = Release(parts)
+        self.flushing = parts[Flushing] = Flushing(parts)
+        self.time_seconds = self.clock.seconds
+        """Returns the event loop's time: seconds from the run's creation to the last outcome."""
         self.over = False
         self.beat = False
         """True if a step reported progress: the end of the run deletes those rows."""
-        code.drive_by(make_driver(self))
+        self.code.drive_by(program.make_driver(self))
 
-    # ============================================ parts that are made on first use
-
-    @property
-    def keys(self) -> Keys:
-        """Idempotency keys."""
-        if self._keys is None:
-            self._keys = Keys(self.claim, self.history.journal)
-        return self._keys
-
-    @property
-    def steps(self) -> Steps:
-        """Steps."""
-        if self._steps is None:
-            parts = self.clock, self.agenda, self.code, self.history, self.values, self.keys
-            self._steps = Steps(self.claim, *parts, is_undoing=self._is_undoing)
-        return self._steps
-
-    @property
-    def timers(self) -> Timers:
-        """Timers."""
-        if self._timers is None:
-            self._timers = Timers(self.buffer, self.agenda, self.code, self.history)
-        return self._timers
-
-    @property
-    def signals(self) -> Signals:
-        """Waits for signals."""
-        if self._signals is None:
-            self._signals = Signals(self.agenda, self.code, self.history, self.timers)
-        return self._signals
-
-    @property
-    def updates(self) -> Updates:
-        """Updates."""
-        if self._updates is None:
-            parts = self.buffer, self.agenda, self.code, self.history, self.values
-            self._updates = Updates(*parts, self.timers)
-        return self._updates
-
-    @property
-    def events(self) -> Events:
-        """Waits for events."""
-        if self._events is None:
-            self._events = Events(self.agenda, self.code, self.history, self.timers)
-        return self._events
-
-    @property
-    def children(self) -> Children:
-        """Children."""
-        if self._children is None:
-            self._children = Children(self.claim, self.agenda, self.code, self.history, self.values)
-        return self._children
-
-    @property
-    def gates(self) -> Gates:
-        """Gates."""
-        if self._gates is None:
-            parts = self.agenda, self.code, self.history, self.values, self.keys
-            self._gates = Gates(self.claim, *parts)
-        return self._gates
-
-    @property
-    def locks(self) -> Locks:
-        """Locks."""
-        if self._locks is None:
-            self._locks = Locks(self.agenda, self.code, self.history, self.timers)
-        return self._locks
-
-    @property
-    def notes(self) -> Notes:
-        """Notes of the code."""
-        if self._notes is None:
-            self._notes = Notes(self.claim, self.clock, self.buffer, self.history, self.values)
-        return self._notes
-
-    @property
-    def budgets(self) -> Budgets:
-        """Spending of the code."""
-        if self._budgets is None:
-            self._budgets = Budgets(self.buffer, self.agenda, self.history)
-        return self._budgets
-
-    @property
-    def ledger(self) -> Ledger:
-        """Effects."""
-        if self._ledger is None:
-            parts = self.clock, self.buffer, self.agenda, self.code, self.history, self.values
-            own = self.keys, self.steps
-            self._ledger = Ledger(self.claim, *parts, *own, is_undoing=self._is_undoing)
-        return self._ledger
-
-    @property
-    def obligations(self) -> Obligations:
-        """Obligations."""
-        if self._obligations is None:
-            parts = self.buffer, self.agenda, self.history, self.values, self.keys
-            self._obligations = Obligations(self.claim, *parts)
-        return self._obligations
-
-    def _find_ledger(self) -> Ledger:
-        return self.ledger
-
-    @property
-    def _has_children(self) -> bool:
-        """True if the run has had children, its own or from a dropped part of its journal."""
-        heritage = self.claim.heritage
-        return (self._children is not None and self._children.were_any) or (
-            heritage is not None and bool(heritage.children)
-        )
+    def kind_of(self, call: Call) -> KindOfCall[Any]:
+        """Return the part for a call's kind."""
+        return self.parts[KINDS[type(call)]]
 
     # ================================================================ releasing
 
     def start(self) -> None:
         """Run the code for the first time in this activation, then as far as it gets."""
-        self._guarded(self.code.driver.start)
+        try:
+            self.code.driver.start()
+        except Unwind:
+            if self.history.divergence is None:
+                raise
         self.advance()
 
     def advance(self) -> None:
@@ -268,65 +153,52 @@ class Execution:
             if not self._go_idle():
                 return
 
-    def _guarded(self, move: Callable[[], Any]) -> Any:
-        """Make a move, and return None if it found a divergence."""
-        try:
-            return move()
-        except Unwind:
-            if self.history.divergence is None:
-                raise
-            return None
-
     def _is_finished(self) -> bool:
         """Return True if the ended code left nothing open: no effect, and no obligation that must
         be closed before the run completes.
         """
+        agenda = self.agenda
         if self.history.replaying and not self.code.has_ended:
-            self._guarded(self.history.skip_marks)  # they record what was intended
-        if not self.agenda.owes and (self._is_undoing or not self.end.awaits_discharge):
+            try:
+                self.history.skip_marks()  # they record what was intended
+            except Unwind:
+                if self.history.divergence is None:
+                    raise
+        if not ((agenda.accepted or agenda.effects) and agenda.owes) and (
+            self.is_undoing or not self.end.awaits_discharge
+        ):
             return True
         self.code.end()
         return False
 
-    def _go_live(self) -> None:
+    def go_live(self) -> None:
         """Continue the open calls after the replay."""
-        self.release.record_renewed()
+        if Renewal in self.parts:
+            self.parts[Renewal].record()
         self.agenda.leave_past()
         for call in list(self.agenda.open.values()):
             if call.state == "pending":
-                self._bring_on(call)
+                self.kind_of(call).bring_on(call)
         if self.agenda.accepted:
-            self.ledger.go_live()
-
-    def _bring_on(self, call: Call) -> None:
-        """Pass a call to the part for its kind."""
-        if isinstance(call, EffectCall):
-            self.ledger.bring_on(call)
-        elif isinstance(call, StepCall):
-            self.steps.bring_on(call)
-        elif isinstance(call, ChildCall):
-            self.children.bring_on(call)
-        elif isinstance(call, SignalCall):
-            self.signals.bring_on(call)
-        elif isinstance(call, UpdateCall):
-            self.updates.bring_on(call)
-        elif isinstance(call, GateCall):
-            self.gates.bring_on(call)
-        elif isinstance(call, (LockCall, HoldCall)):
-            self.locks.bring_on(call)
+            self.parts[Ledger].go_live()
 
     def _conclude(self) -> None:
         """Request the last flush, after the code has ended or diverged. Other decided outcomes are
         dropped.
         """
-        self.release.forget()
+        if self.release.decided:
+            self.release.forget()
         if not self.end.is_known:
             if self.history.divergence is None:
-                self._guarded(self.end.judge)
+                try:
+                    self.end.judge()
+                except Unwind:
+                    if self.history.divergence is None:
+                        raise
             if self.history.divergence is not None:
                 self.end.hold_diverged()
-            else:
-                self.release.record_renewed()
+            elif Renewal in self.parts:
+                self.parts[Renewal].record()
         self.line.host.want_flush(self)
 
     # ================================================================ settling
@@ -342,12 +214,12 @@ class Execution:
             if offer.call is not None:
                 flushing.linger()
             return True
-        if self._updates is not None and not (is_held_back or self.history.replaying):
-            taken = self._updates.take()
+        if Updates in self.parts and not (is_held_back or self.history.replaying):
+            taken = self.parts[Updates].take()
             if taken is not None:
                 self.release.decide(taken)
                 return True
-        if self._timers is not None and not is_held_back and self.release.take_timer():
+        if self.agenda.timers and not is_held_back and self.release.take_timer():
             return True
         if self.history.replaying and self.release.is_renewing:
             # The replay must finish before the run can ask the database.
@@ -356,7 +228,10 @@ class Execution:
             self.agenda.start_bodies(is_held_back=is_held_back)
         if self.release.misfits and self.end.hold is None and flushing.is_idle and not is_held_back:
             self.release.hold_misfit()
-        if flushing.must_flush():
+        # A licence is all that most steps need, and nothing can keep it from being written.
+        if (
+            self.agenda.unlicensed and not (is_held_back or self.history.replaying)
+        ) or flushing.must_flush():
             self.line.host.want_flush(self)
         return False
 
@@ -380,7 +255,7 @@ class Execution:
         elif is_busy or not self.flushing.put_off():
             self.poke()
 
-    def hear(self, offer: Offer) -> None:
+    def offer(self, offer: Offer) -> None:
         """Set the mail as of a commit that arrived. The code takes it when it next waits, or the
         database is asked.
         """
@@ -405,16 +280,10 @@ class Execution:
         """Start the next try of a call after its wait."""
         if not self.agenda.is_open(call) or call.state != "backoff" or self.over:
             return
-        if isinstance(call, EffectCall):
-            due_us = call.retry_due_us or 0
-            if due_us > self.clock.estimate_us() + 20_000:  # this timer is of an earlier wait
-                return
-            self.ledger.do(call, call.come_due())
-        else:
-            self.steps.do(call, call.come_due())
-        self.advance()
+        if self.kind_of(call).retry(call):
+            self.advance()
 
-    def thread_stands(self) -> None:
+    def thread_waits(self) -> None:
         """Continue after the code's thread reported that it waits or has ended."""
         self.code.driver.land()
         self.advance()
@@ -430,7 +299,7 @@ class Execution:
         self.end.hold_for(reason, detail, code_hash)
         self.line.host.want_flush(self)
 
-    def lacks_code(self, message: str) -> NoReturn:
+    def hold_for_missing_code(self, message: str) -> NoReturn:
         """Hold the run for a worker that has the code this one lacks, and raise Unwind."""
         self.hold_for("definition", {"message": message}, self.end.code_hash)
         raise Unwind
@@ -440,8 +309,6 @@ class Execution:
         self.over = True
         self.code.close()
         self.agenda.close()
-        self.history.close()
-        self.release.close()
         self.line.cut()
 
     # ================================================================ flushes
@@ -450,18 +317,16 @@ class Execution:
         """Return the flush to commit now; see :meth:`Flushing.take`."""
         flush = None if self.over else self.flushing.take()
         if flush is not None and flush.ending is not None:
-            flush.has_kin = self.beat or self.claim.has_kin or self._has_children
-            flush.has_gates = self._gates is not None
-            flush.has_locks = self.flushing.may_have_locks
-        if flush is not None and self._gates is not None and self.end.continue_input is not None:
-            self._gates.close_with(flush)
-        if flush is not None and self._events is not None:
-            self._events.close_with(flush)
-        if flush is not None and self._updates is not None:
-            if flush.question is not None:
-                self._updates.forget()
-            if flush.ending is not None or self.end.continue_input is not None:
-                self._updates.close_with(flush)
+            heritage = self.claim.heritage
+            flush.has_kin = (
+                self.beat
+                or self.claim.has_kin
+                or (heritage is not None and bool(heritage.children))
+            )
+            flush.has_locks = self.agenda.has_locks or self.claim.generation > 1
+        if flush is not None:
+            for part in self.parts.in_flushes:
+                part.add_to(flush)
         return flush
 
     def flush_committed(
@@ -490,10 +355,8 @@ class Execution:
             self.agenda.licensed(flush.starts)
         if answer is not None:
             self.flushing.take_answer(answer)
-            if self._gates is not None:
-                self._gates.put_off(answer["at"])
-            if self._updates is not None and "offers" in answer:
-                self._updates.show(answer["offers"])
+            for part in self.parts.in_flushes:
+                part.read_answer(answer)
             self.over = answer["place"] != "leased"
         self.advance()
 
@@ -502,46 +365,6 @@ class Execution:
         return None if self.over else self.flushing.begin_fence(call, text)
 
     # ================================================================ state, for the worker
-
-    @property
-    def replaying(self) -> bool:
-        """True while the code repeats the journal."""
-        return self.history.replaying
-
-    @property
-    def closing(self) -> bool:
-        """True once its code is being unwound."""
-        return self.code.closing
-
-    @property
-    def divergence(self) -> NonDeterminismError | None:
-        """Error of code that does not repeat the journal, or None."""
-        return self.history.divergence
-
-    @property
-    def cancel_request(self) -> dict[str, Any] | None:
-        """Request to cancel the run, with author and reason; None if there is none."""
-        return self.end.cancel_request
-
-    @property
-    def ending(self) -> Ending | None:
-        """End of the code: status, reason, output and error; None while it runs."""
-        return self.end.ending
-
-    @property
-    def is_busy(self) -> bool:
-        """True while its code runs in a thread."""
-        return self.code.driver.busy
-
-    @property
-    def waits_for_database(self) -> bool:
-        """True if it waits for something that only the database can bring."""
-        return self.agenda.waits_for_database
-
-    @property
-    def bodies(self) -> list[StepCall]:
-        """Calls whose bodies run now."""
-        return self.agenda.bodies
 
     @property
     def is_drained(self) -> bool:
@@ -556,92 +379,14 @@ class Execution:
         rows = self.buffer.rows
         return rows[0].at_us if rows else None
 
-    def wants(self, call: StepCall) -> bool:
-        """Return True if this call is still open."""
-        return self.agenda.is_open(call)
-
-    def estimate_us(self) -> int:
-        """Return the estimated database clock in microseconds."""
-        return self.clock.estimate_us()
-
-    def time_seconds(self) -> float:
-        """Return the event loop's time: seconds from the run's creation to the last outcome."""
-        return self.clock.seconds()
-
     def start_timer(self, delay_seconds: float, fire: Callable[[], None]) -> Callable[[], None]:
         """Start a durable timer for the event loop; return the function that cancels it."""
-        return partial(self.cancel_call, self.timers.start(delay_seconds, fire))
+        return partial(self.cancel_call, self.parts[Timers].start(delay_seconds, fire))
 
     # ============================================================== calls by the code
-
-    def issue_effect(
-        self,
-        spec: StepSpec,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        request: str,
-        rests_on: Resting | None,
-        compensates: str | None = None,
-        *,
-        takes_back: EffectCall | None = None,
-        expected: str | None = None,
-        notice: dict[str, Any] | None = None,
-        is_undo: bool = False,
-        leave: Leave | None = None,
-    ) -> EffectCall:
-        """Request an effect; see :meth:`Ledger.issue`."""
-        return self.ledger.issue(
-            spec,
-            args,
-            kwargs,
-            request,
-            rests_on,
-            compensates,
-            takes_back=takes_back,
-            expected=expected,
-            notice=notice,
-            is_undo=is_undo,
-            leave=leave,
-        )
 
     def cancel_call(self, call: Call) -> None:
         """Give up a call. That is recorded; its late result is not."""
         if self.code.closing or call.state in ("over", "decided") or not self.agenda.is_open(call):
             return
-        if isinstance(call, EffectCall):
-            self.history.next_noted()  # reads the marks that record an intent
-            if call.attempts > 0:
-                self.ledger.give_up(call)
-                return
-        elif isinstance(call, GateCall):
-            self.history.next_noted()  # reads the mark that it was asked
-        kind = (
-            Kind.STEP_ABANDONED
-            if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP
-            else Kind.CALL_CANCELLED
-        )
-        if isinstance(call, StepCall) and call.charges is not None:
-            self.buffer.record_charges(call)
-        noted = self.history.note(call.number, kind, self._name_in_journal(call), None)
-        self.agenda.drop(call)
-        if isinstance(call, GateCall) and call.asked_seq and noted is None:
-            self.buffer.book()
-        if isinstance(call, StepCall):
-            self.agenda.stop(call)
-        elif (
-            isinstance(call, ChildCall)
-            and call.chain_id
-            and call.request.close_policy == ClosePolicy.CANCEL
-        ):
-            self.agenda.unwant(call)
-        elif isinstance(call, LockCall):
-            self.locks.give_up(call.number)
-
-    def _name_in_journal(self, call: Call) -> str:
-        """Return the name under which the journal's next note knows a renamed call."""
-        unit = self.history.next_noted() if call.aliases else None
-        return (
-            unit.name
-            if unit is not None and unit.call == call.number and unit.name in call.aliases
-            else call.name
-        )
+        self.kind_of(call).give_up(call)

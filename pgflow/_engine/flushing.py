@@ -23,6 +23,8 @@ from pgflow._engine.end import End
 from pgflow._engine.flush import Flush
 from pgflow._engine.history import History
 from pgflow._engine.host import Line
+from pgflow._engine.ledger import Ledger
+from pgflow._engine.parts import Parts
 from pgflow._engine.questions import (
     address_of,
     admission_of,
@@ -35,7 +37,6 @@ from pgflow._engine.questions import (
 )
 from pgflow._engine.release import Release
 from pgflow._model.budgets import Spent
-from pgflow._model.claims import Claim
 from pgflow._model.protocol import Answer, Question, QuestionPart
 from pgflow._model.units import Unit
 
@@ -55,27 +56,16 @@ class Flushing:
     the server that acknowledged it, and whether the run is locked, pauses or drains.
     """
 
-    def __init__(
-        self,
-        claim: Claim,
-        line: Line,
-        clock: Clock,
-        buffer: Buffer,
-        agenda: Agenda,
-        code: Code,
-        history: History,
-        end: End,
-        release: Release,
-    ) -> None:
-        self._claim = claim
-        self._line = line
-        self._clock = clock
-        self._buffer = buffer
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._end = end
-        self._release = release
+    def __init__(self, parts: Parts) -> None:
+        self._claim = claim = parts.claim
+        self._line = parts[Line]
+        self._clock = parts[Clock]
+        self._buffer = parts[Buffer]
+        self._agenda = parts[Agenda]
+        self._code = parts[Code]
+        self._history = parts[History]
+        self._end = parts[End]
+        self._release = parts[Release]
         self.inflight: Flush | None = None
         """The flush or transaction under way."""
         self.locked = False
@@ -92,9 +82,9 @@ class Flushing:
         """
         self.durable_seq = claim.last_seq
         """The last acknowledged unit."""
-        self.told_at = 0.0
+        self.last_acknowledged_at = 0.0
         """Time of the last acknowledgement, on the host's own clock."""
-        self.told_by: Any = None
+        self.last_acknowledged_by: Any = None
         """Server of the last acknowledgement; None if unknown."""
         self._asked: tuple[list[ChildCall], list[EffectCall], list[StepCall], list[int]] | None = (
             None
@@ -121,13 +111,13 @@ class Flushing:
         """Start and ask nothing more; send what there is, then leave the run."""
         self.draining = self.is_held_back = True
 
-    def heard_at(self, seconds: float) -> None:
+    def acknowledged_at(self, seconds: float) -> None:
         """Set the time of the last acknowledgement, on the host's own clock."""
-        self.told_at = seconds
+        self.last_acknowledged_at = seconds
 
-    def heard_from(self, server: Any) -> None:
+    def acknowledged_from(self, server: Any) -> None:
         """Set the server that acknowledges for the run; None if unknown."""
-        self.told_by = server
+        self.last_acknowledged_by = server
 
     def ask_no_more(self) -> None:
         """Ask nothing more, since the database can bring nothing: send only units, or a hold."""
@@ -154,8 +144,8 @@ class Flushing:
         if agenda.running or not self.is_idle:
             return False
         look_us = self._next_look_in_us()
-        if self._may_leave(look_us):
-            return True
+        if look_us is None or self.pausing:
+            return self._may_leave()
         self._look_later(look_us)
         return False
 
@@ -173,18 +163,17 @@ class Flushing:
             or agenda.new_admissions
         )
 
-    def _may_leave(self, look_us: int | None) -> bool:
-        """Return True if an idle run should park now: no look is scheduled and no retry is due
+    def _may_leave(self) -> bool:
+        """Return True if an idle run without a scheduled look should park now: no retry is due
         soon.
         """
         if self.pausing:
             return True
-        if look_us is not None:
-            return False
         soon_us = self._clock.estimate_us() + LINGER_TIMER_US
-        for call in self._agenda.beside_children():  # noqa: SIM110 - a generator costs as much
-            if call.is_tried_before(soon_us):
-                return False
+        if len(self._agenda.open) > len(self._agenda.children):
+            for call in self._agenda.open.values():
+                if call.retry_due_us is not None and call.retry_due_us < soon_us:
+                    return False
         return True
 
     def _next_look_in_us(self) -> int | None:
@@ -192,14 +181,17 @@ class Flushing:
         negative if that is overdue, None if it does not wait in memory.
         """
         now_us = self._clock.estimate_us()
-        soon_us = now_us + LINGER_TIMER_US
-        calls = self._agenda.beside_children()
-        looks = [due_us for c in calls if (due_us := c.looked_at_us) and due_us < soon_us]
+        first_us = soon_us = now_us + LINGER_TIMER_US
+        if len(self._agenda.open) > len(self._agenda.children):
+            for call in self._agenda.open.values():
+                if call.due_us and call.due_us < first_us:
+                    first_us = call.due_us
+        has_look = first_us < soon_us
         if self._lingers_from_us and (patience_us := self._line.patience_us()):
             until_us = self._lingers_from_us + patience_us
-            if until_us > now_us:
-                looks.append(until_us)
-        return min(looks) - now_us if looks else None
+            if until_us > now_us and (until_us < first_us or not has_look):
+                first_us, has_look = until_us, True
+        return first_us - now_us if has_look else None
 
     def put_off(self) -> bool:
         """Schedule a later look if none is due now; return True if it did."""
@@ -242,7 +234,9 @@ class Flushing:
             # Later units of the code must not be recorded.
             self._discard(self.durable_seq)
         may_start = not (self.pausing or self.draining)
-        flush = self._buffer.pack(self._agenda.take_licences() if may_start else [])
+        flush = self._buffer.pack(
+            self._agenda.take_licences() if may_start and self._agenda.unlicensed else []
+        )
         if end.ending is not None and end.hold is None:
             flush.ending = end.ending
             if end.ending.status != "completed" and self._agenda.leaves_obligations:
@@ -279,7 +273,7 @@ class Flushing:
     def committed(self, flush: Flush, seconds: float, server: Any) -> None:
         """Mark the flush in flight as durable, by this acknowledgement."""
         assert self.inflight is flush
-        self.told_at, self.told_by = seconds, server
+        self.last_acknowledged_at, self.last_acknowledged_by = seconds, server
         self.inflight = None
         self.locked = False
         self.durable_seq = flush.last_seq
@@ -325,7 +319,7 @@ class Flushing:
             return None
         idle = not flush.starts and self.is_idle
         look_us = self._next_look_in_us() if idle else None
-        leaving = idle and self._may_leave(look_us)
+        leaving = idle and (look_us is None or self.pausing) and self._may_leave()
         wants = not self.pausing and (
             agenda.new_children or agenda.new_effects or agenda.new_admissions
         )
@@ -336,17 +330,18 @@ class Flushing:
                 self._look_later(look_us)
             return None
         asked = agenda.take_look()
-        children = [] if self.pausing else agenda.take_children()
-        effects = [] if self.pausing else agenda.take_effects()
-        admissions = [] if self.pausing else agenda.take_admissions()
+        children = agenda.take_children() if agenda.new_children and not self.pausing else []
+        effects = agenda.take_effects() if agenda.new_effects and not self.pausing else []
+        admissions = agenda.take_admissions() if agenda.new_admissions and not self.pausing else []
         question = address_of(flush)
         self._claim.offer = None  # the answer may take it
         waits = agenda.waits()
         if waits.keys() == {"open_effects"} and (
-            owed := [c for c in agenda.effects if c.state == "owed"]
+            owed := [c for c in agenda.effects.values() if c.state == "owed"]
         ):
             question["stuck"] = stuck("effect", owed_detail(owed))
-        if unwanted := agenda.take_unwanted():
+        unwanted = agenda.take_unwanted() if agenda.unwanted else []
+        if unwanted:
             question["unwanted"] = unwanted
         if agenda.has_locks:
             question = {**question, **agenda.take_locks()}
@@ -375,8 +370,8 @@ class Flushing:
         for seq, number, kind, name, payload, due_us in answer["units"]:
             self._buffer.go_to(seq)
             self.durable_seq = seq
-            if self._release.decide(Unit(seq, number, kind, name, payload, None, at_us, due_us)):
-                has_children = True
+            self._release.decide(Unit(seq, number, kind, name, payload, None, at_us, due_us))
+            has_children = has_children or number in self._agenda.children
         if has_children:
             self.linger()
         if answer.get("postponed"):
@@ -384,7 +379,8 @@ class Flushing:
             self._agenda.ask_again(*self._asked)
         terms = answer.get("terms") or {}
         for number, version, stale in answer.get("refused") or ():
-            self._release.ledger.refuse(number, version, stale, terms.get(str(number)))
+            ledger: Ledger = self._line.execution.parts[Ledger]
+            ledger.refuse(number, version, stale, terms.get(str(number)))
 
     # ================================================================ fences
 
@@ -428,7 +424,9 @@ class Flushing:
             key=call.key or str(call.ordinal),
         )
         may_start = not (self.pausing or self.draining)
-        self.inflight = self._buffer.pack(self._agenda.take_licences() if may_start else [])
+        self.inflight = self._buffer.pack(
+            self._agenda.take_licences() if may_start and self._agenda.unlicensed else []
+        )
         self.inflight.own_rows = beside + 1
         if call.admitted is not None:
             self.inflight.over = [call.number]
@@ -445,7 +443,7 @@ class Flushing:
             row = flush.rows[-1]
             self._clock.sync(at_us)
             self.durable_seq = row.seq
-            call.admitted = None  # its reservation has ended
+            self._agenda.end_admission(call)
             self._agenda.returned(call)
             self._agenda.licensed(flush.starts)
             self._release.decide_fenced(

@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.agenda import Agenda
 from pgflow._engine.calls import Call, Waits
-from pgflow._engine.code import Code
 from pgflow._engine.flush import Flush
-from pgflow._engine.history import NEVER, History
+from pgflow._engine.history import NEVER
 from pgflow._engine.keys import Keys, name_in_key
+from pgflow._engine.kind import KindOfCall
+from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
 from pgflow._model.codecs import Codec
 from pgflow._model.gates import Approved, Escalated, Expired, Rejected, Said, TakenOver
 from pgflow._model.kinds import Kind
-from pgflow._model.units import Unit
+from pgflow._model.protocol import Answer
+from pgflow._model.units import ANSWER_RETURNED, Unit
 from pgflow.errors import NotStorable
 
 PUT_OFF_US = 1_000_000
@@ -71,9 +71,9 @@ class GateCall(Call):
     key: str = ""
     asked_seq: int = 0
     """Seq of the unit that records that it was asked; 0 = not asked yet."""
-    due_us: int | None = None
     edit: str = ""
     """The edited request, as JSON; empty if it was not edited."""
+    returned_as: ClassVar[str | None] = ANSWER_RETURNED
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a verdict."""
@@ -81,25 +81,25 @@ class GateCall(Call):
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return the verdict; as an error, the misfit of an edit."""
-        said = json.loads(unit.payload or "{}")
-        by = tuple(said.get("by") or ())
-        verdict = said.get("verdict")
+        answer = json.loads(unit.payload or "{}")
+        by = tuple(answer.get("by") or ())
+        verdict = answer.get("verdict")
         if verdict == Said.APPROVE:
-            if not said.get("edited"):
+            if not answer.get("edited"):
                 return Approved(self.value, by, edited=False), None
             try:
-                text = json.dumps(said.get("value"), ensure_ascii=False)
+                text = json.dumps(answer.get("value"), ensure_ascii=False)
                 value = self.codec.decode(text, f"the edit at gate {self.name!r}")
             except NotStorable as misfit:
                 return None, misfit
             self.edit = text
             return Approved(value, by, edited=True), None
         if verdict == Said.REJECT:
-            return Rejected(said.get("reason") or "", by), None
+            return Rejected(answer.get("reason") or "", by), None
         if verdict == Said.ESCALATE:
-            return Escalated(said.get("to") or ""), None
+            return Escalated(answer.get("to") or ""), None
         if verdict == Said.TAKE_OVER:
-            return TakenOver(said.get("value"), by), None
+            return TakenOver(answer.get("value"), by), None
         return Expired(), None
 
     def wait(self, waits: Waits) -> None:
@@ -137,26 +137,18 @@ class GateCall(Call):
         self.asked_seq, self.due_us = unit.seq, unit.due_us
         return True
 
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when it expires, in microseconds."""
-        return self.due_us
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Gates:
+class Gates(KindOfCall[GateCall]):
     """Owns the gates that the code has asked. The end of the run closes the open ones."""
 
-    def __init__(
-        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys
-    ) -> None:
-        self._claim = claim
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
-        self._keys = keys
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._claim = parts.claim
+        self._values = parts[Values]
+        self._keys = parts[Keys]
         self._asked: list[GateCall] = []
+        parts.in_flushes.append(self)
 
     def issue(
         self, name: str, request: str, value: Any, codec: Codec[Any], terms: GateTerms
@@ -174,7 +166,7 @@ class Gates:
         call = GateCall(
             history.next_call(),
             name,
-            self._code.waiter(),
+            self._code.driver.waiter(),
             codec=codec,
             request=request,
             value=value,
@@ -193,19 +185,25 @@ class Gates:
             self.bring_on(call)
         return call
 
-    def bring_on(self, call: GateCall) -> None:  # noqa: ARG002 - the question lists them all
-        """Ask the database: the gate must be asked, or may have been answered."""
-        self._agenda.look()
+    def give_up(self, call: GateCall) -> None:
+        """Close the gate too, if it was asked."""
+        self._history.next_noted()  # reads the mark that it was asked
+        noted = self._withdraw(call, Kind.CALL_CANCELLED)
+        if call.asked_seq and noted is None:
+            self._buffer.book()
 
-    def close_with(self, flush: Flush) -> None:
-        """Close the gates with the question that starts the next generation."""
-        if flush.question is not None and "continue" in flush.question:
+    def add_to(self, flush: Flush) -> None:
+        """Close the gates with the end of the run, or the start of its next generation."""
+        if flush.ending is not None:
+            flush.has_gates = True
+        elif flush.question is not None and "continue" in flush.question:
             flush.question["gated"] = True
 
-    def put_off(self, at_us: int) -> None:
-        """Postpone gates that were open at this time despite their expiry: an answer is being
-        recorded.
+    def read_answer(self, answer: Answer) -> None:
+        """Postpone gates that were open at the time of the answer despite their expiry: an answer
+        is being recorded.
         """
+        at_us = answer["at"]
         for call in self._asked:
             if call.state == "pending" and call.due_us is not None and call.due_us <= at_us:
                 call.due_us = at_us + PUT_OFF_US

@@ -6,16 +6,17 @@ notes go to the buffer, which leaves with the next flush.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 from pgflow._engine.agenda import Agenda
 from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import ChildCall, StepCall
+from pgflow._engine.calls import StepCall
 from pgflow._engine.code import Code
-from pgflow._engine.effects import EffectCall, ImpossibleMove
+from pgflow._engine.effects import ImpossibleMove
+from pgflow._engine.host import Line
 from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
+from pgflow._engine.parts import Parts
 from pgflow._model.claims import Claim
 from pgflow._model.kinds import Kind
 from pgflow._model.units import (
@@ -33,6 +34,10 @@ NEVER = 0
 """Number of a call that never returns. Code that swallows every Unwind and calls again would
 otherwise keep control.
 """
+
+
+NO_UNITS = Journal([])
+"""Journal of a run that begins."""
 
 
 class Parting(NamedTuple):
@@ -53,23 +58,15 @@ class History:
     recorded.
     """
 
-    def __init__(
-        self,
-        claim: Claim,
-        buffer: Buffer,
-        agenda: Agenda,
-        code: Code,
-        go_live: Callable[[], None],
-        *,
-        is_undoing: bool,
-    ) -> None:
-        self._claim = claim
-        self._buffer = buffer
-        self._agenda = agenda
-        self._code = code
-        self._is_undoing = is_undoing
+    def __init__(self, parts: Parts) -> None:
+        self._claim = claim = parts.claim
+        self._line = parts[Line]
+        self._buffer = parts[Buffer]
+        self._agenda = parts[Agenda]
+        self._code = parts[Code]
+        self._is_undoing = parts.is_undoing
         units = without_returned(self._units_of(claim)) if claim.units else []
-        self.journal = Journal(units)
+        self.journal = Journal(units) if units else NO_UNITS
         self.replaying = bool(units)
         self.divergence: NonDeterminismError | None = None
         self.held_as = "nondeterminism"
@@ -79,8 +76,6 @@ class History:
         """Number of the code's newest call."""
         self._refusals = 0
         self._adopting = NEVER
-        self._go_live: Callable[[], None] | None = go_live
-        """Called once the replay is complete."""
 
     def _units_of(self, claim: Claim) -> list[Unit]:
         """Return the units to replay."""
@@ -89,10 +84,6 @@ class History:
         if self._is_undoing:
             return [u for u in claim.units if u.seq > claim.heritage.cut]
         return beside_code(claim.units)
-
-    def close(self) -> None:
-        """Release the reference to the execution."""
-        self._go_live = None
 
     # ================================================================ calls
 
@@ -166,8 +157,7 @@ class History:
         """End the replay: from here on the run records."""
         self.check_starts()
         self.replaying = False
-        if self._go_live is not None:
-            self._go_live()
+        self._line.go_live()
 
     def end_replay(self) -> None:
         """End the replay where the code has ended."""
@@ -199,8 +189,8 @@ class History:
 
     def is_start(self, unit: Unit) -> bool:
         """Return True if the unit is the start of a child and the code waits for that start."""
-        call = self._agenda.open.get(unit.call)
-        return unit.kind == Kind.CHILD_STARTED and isinstance(call, ChildCall) and call.awaits_start
+        call = self._agenda.children.get(unit.call)
+        return unit.kind == Kind.CHILD_STARTED and call is not None and call.awaits_start
 
     def _knows(self, number: int) -> bool:
         """Return True if the code has made this call and more marks may follow."""
@@ -212,35 +202,30 @@ class History:
 
     def _read_mark(self, unit: Unit) -> None:
         """Apply a mark to its call. Skip inherited admissions, which reserve for the origin."""
-        if unit.kind == Kind.BUDGET_ADMITTED:
-            heritage = self._claim.heritage
-            if heritage is not None and unit.seq <= heritage.cut:
-                return
-            self._agenda.note_drawn()
-        call = (
-            self._agenda.find(unit.call)
-            if unit.kind in EFFECT_MARKS
-            else self._agenda.open.get(unit.call)
-        )
-        if (
-            isinstance(call, EffectCall)
-            and unit.kind in EFFECT_MARKS
-            and call.answers_to(unit.name)
-        ):
-            if call.spec.terms is None:  # its marks were applied with the claim
+        is_admission = unit.kind == Kind.BUDGET_ADMITTED
+        heritage = self._claim.heritage
+        if is_admission and heritage is not None and unit.seq <= heritage.cut:
+            return
+        agenda, number = self._agenda, unit.call
+        effect = agenda.effects.get(number) or agenda.accepted.get(number)
+        call = agenda.open.get(number)
+        if unit.kind in EFFECT_MARKS and effect is not None and effect.answers_to(unit.name):
+            if effect.spec.terms is None:  # its marks were applied with the claim
                 return
             try:
-                self._agenda.read_mark(call, unit)
+                agenda.read_mark(effect, unit)
             except ImpossibleMove:
                 self.diverge(
                     f"the journal has {unit}",
-                    code=f"the code has {call}, which is {call.stage}",
+                    code=f"the code has {effect}, which is {effect.stage}",
                     unit=unit,
                 )
-        elif call is None or not call.read(unit):
-            self.diverge(
-                f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit
-            )
+            return
+        if call is None or not call.read(unit):
+            found = call or effect or "no such call"
+            self.diverge(f"the journal has {unit}", code=f"the code has {found}", unit=unit)
+        if is_admission:
+            agenda.admit(call)
 
     # ================================================================ divergence
 

@@ -9,7 +9,7 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._model.exceptions import ErrorData
 
-Verdict = Literal[
+Finding = Literal[
     "confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"
 ]
 """Finding on an effect. needless: the effect that it takes back was never done; carried: confirmed
@@ -62,14 +62,14 @@ class EffectResult(StepResult):
     def __init__(
         self,
         call: EffectCall,
-        verdict: Verdict,
+        verdict: Finding,
         text: str | None = None,
         error: ErrorData | None = None,
         reason: str = "",
         beats_within_seconds: float | None = None,
     ) -> None:
         super().__init__(call, text, error)
-        self.verdict: Verdict = verdict
+        self.verdict: Finding = verdict
         self.reason = reason
         self.beats_within_seconds = beats_within_seconds
         self.took_seconds = 0.0
@@ -109,8 +109,8 @@ class Host(Protocol[E_contra]):
 class Line:
     """The worker, as the parts of one execution see it.
 
-    Owns the parts' only reference to the execution, and cuts it when the execution closes: a cycle
-    would wait for the garbage collector.
+    Owns the parts' only reference to the execution, and with it to parts that are made on first
+    use. Cuts it when the execution closes: a cycle would wait for the garbage collector.
     """
 
     def __init__(self, host: Host[Any], execution: Any) -> None:
@@ -144,6 +144,11 @@ class Line:
         it may not.
         """
         return self.host.patience_us()
+
+    def go_live(self) -> None:
+        """Continue the open calls after the replay."""
+        if self.execution is not None:
+            self.execution.go_live()
 
     def cut(self) -> None:
         """Drop the reference to the execution."""

@@ -75,7 +75,7 @@ class Journal:
         return unit
 
     @property
-    def is_told(self) -> bool:
+    def is_finished(self) -> bool:
         """True if only operators' units are left, which neither the code nor the ledger reads."""
         return all(unit.kind == Kind.OPERATOR for unit in self._units[self._next :])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 
 from pgflow._engine.calls import StepCall
-from pgflow._engine.journal import Journal
-from pgflow._model.claims import Claim
+from pgflow._engine.history import History
+from pgflow._engine.parts import Parts
 from pgflow._model.kinds import StepKind
 from pgflow.errors import InvalidArgument
 
@@ -23,9 +23,9 @@ and its other parts take about a hundred.
 class Keys:
     """Owns the number of uses of each name, in program order, and the used items of decisions."""
 
-    def __init__(self, claim: Claim, journal: Journal) -> None:
-        self._claim = claim
-        self._journal = journal
+    def __init__(self, parts: Parts) -> None:
+        self._claim = parts.claim
+        self._journal = parts[History].journal
         self._counts: dict[str, int] = {}
         self._items: set[str] = set()
 

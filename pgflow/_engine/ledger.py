@@ -17,21 +17,22 @@ them.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
-from pgflow._engine.agenda import Agenda
-from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import StepCall, StepSpec, Want
+from pgflow._engine import mypyc_attr
+from pgflow._engine.calls import StepSpec, Want
 from pgflow._engine.clock import Clock
-from pgflow._engine.code import Code
-from pgflow._engine.effects import EffectCall, Leave, Stage
+from pgflow._engine.effects import EffectCall, EffectStage, Leave
 from pgflow._engine.flush import Row
-from pgflow._engine.history import NEVER, History
-from pgflow._engine.host import EffectResult
+from pgflow._engine.history import NEVER
+from pgflow._engine.host import EffectResult, StepResult
 from pgflow._engine.keys import Keys, Resting, name_in_key
+from pgflow._engine.kind import KindOfCall
+from pgflow._engine.parts import Parts
 from pgflow._engine.steps import Steps
 from pgflow._engine.values import Values
-from pgflow._model.claims import CarriedEffect, Claim, place_of
+from pgflow._model.claims import CarriedEffect, place_of
 from pgflow._model.codecs import hash_arguments
 from pgflow._model.effects import Accepted
 from pgflow._model.exceptions import ErrorData, encode_error
@@ -40,91 +41,85 @@ from pgflow._model.reasons import Unknown
 from pgflow._model.units import Unit
 from pgflow.errors import EffectFailed, NeedsGate, PgflowError, Stale
 
+EARLY_US = 20_000
+"""Microseconds by which a timer of the worker may fire early."""
 
-class Ledger:
-    """Owns the newest results of ageing reads, on which effects rest. Each call has the state of
-    its effect.
+
+@dataclass(eq=False)
+class EffectRequest:
+    """A requested effect.
+
+    Attributes:
+        spec: The effect.
+        args: Arguments by position.
+        kwargs: Arguments by name.
+        request: The arguments as JSON, for readers of the ledger.
+        rests_on: The decision it rests on.
+        compensates: Key of the effect that this one takes back.
+        takes_back: That effect, if it was accepted: this one waits until it is confirmed.
+        expected: Fingerprint that must be observed immediately before the act.
+        notice: Notice for the person who closes it.
+        is_undo: True for a step that takes something back: it does not rest on earlier reads.
+        leave: Leave that the policy required.
     """
 
-    def __init__(
-        self,
-        claim: Claim,
-        clock: Clock,
-        buffer: Buffer,
-        agenda: Agenda,
-        code: Code,
-        history: History,
-        values: Values,
-        keys: Keys,
-        steps: Steps,
-        *,
-        is_undoing: bool,
-    ) -> None:
-        self._claim = claim
-        self._clock = clock
-        self._buffer = buffer
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
-        self._keys = keys
-        self._steps = steps
-        self._is_undoing = is_undoing
-        self._ageing: dict[str, tuple[str, int, float]] = {}
+    spec: StepSpec
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    request: str
+    rests_on: Resting | None = None
+    compensates: str | None = None
+    takes_back: EffectCall | None = None
+    expected: str | None = None
+    notice: dict[str, Any] | None = None
+    is_undo: bool = False
+    leave: Leave | None = None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Ledger(KindOfCall[EffectCall]):
+    """Owns nothing: each call has the state of its effect."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._claim = parts.claim
+        self._is_undoing = parts.is_undoing
+        self._clock = parts[Clock]
+        self._values = parts[Values]
+        self._keys = parts[Keys]
+        self._steps = parts[Steps]
 
     # ================================================================ asking for an effect
 
-    def issue(
-        self,
-        spec: StepSpec,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        request: str,
-        rests_on: Resting | None,
-        compensates: str | None = None,
-        *,
-        takes_back: EffectCall | None = None,
-        expected: str | None = None,
-        notice: dict[str, Any] | None = None,
-        is_undo: bool = False,
-        leave: Leave | None = None,
-    ) -> EffectCall:
-        """Request an effect, or take it from the journal.
-
-        Args:
-            spec: The effect.
-            args: Arguments by position.
-            kwargs: Arguments by name.
-            request: The arguments as JSON, for readers of the ledger.
-            rests_on: The decision it rests on.
-            compensates: Key of the effect that this one takes back.
-            takes_back: That effect, if it was accepted: this one waits until it is confirmed.
-            expected: Fingerprint that must be observed immediately before the act.
-            notice: Notice for the person who closes it.
-            is_undo: True for a step that takes something back: it does not rest on earlier reads.
-            leave: Leave that the policy required.
-        """
-        number = self._history.next_call()
+    def issue(self, asked: EffectRequest) -> EffectCall:
+        """Request an effect, or take it from the journal."""
+        spec, rests_on, compensates, leave = (
+            asked.spec,
+            asked.rests_on,
+            asked.compensates,
+            asked.leave,
+        )
+        takes_something_back = compensates is not None or asked.is_undo
         call = EffectCall(
-            number,
+            self._history.next_call(),
             spec.name,
-            self._code.waiter(),
+            self._code.driver.waiter(),
             spec=spec,
-            args=args,
-            kwargs=kwargs,
-            request=request,
+            args=asked.args,
+            kwargs=asked.kwargs,
+            request=asked.request,
             decision=rests_on[0] if rests_on else None,
             compensates=compensates,
-            expected=expected,
-            expects=expected,
-            notice=notice,
-            takes_back=takes_back,
-            is_undo=is_undo,
+            expected=asked.expected,
+            expects=asked.expected,
+            notice=asked.notice,
+            takes_back=asked.takes_back,
+            is_undo=asked.is_undo,
             is_dropped=self._is_undoing and compensates is None,
-            reads=[] if compensates or is_undo else list(self._ageing.values()),
+            reads=[] if takes_something_back else self._agenda.ageing(),
             aliases=spec.aliases,
         )
-        if number == NEVER:
+        if call.number == NEVER:
             return call
         if leave is not None:
             call.leave, call.was_taken_over = leave.gate, leave.is_done
@@ -134,13 +129,14 @@ class Ledger:
             self._keys.name(call, rests_on)
         else:
             self._keys.name_compensation(call, compensates)
-        if number not in self._history.journal.ended:
+        if call.number not in self._history.journal.ended:
             call.args_hash = hash_arguments(
-                args, kwargs, f"effect {spec.name}", self._values.hash_key
+                call.args, call.kwargs, f"effect {spec.name}", self._values.hash_key
             )
             self._seal_intent(call)
             call.known = self._known_result(call)
-        self._steps.enter(call, may_be_refused=compensates is None and not is_undo)
+        self._agenda.enter_effect(call)
+        self._steps.check(call, may_be_refused=not takes_something_back)
         if not self._history.replaying:
             self.bring_on(call)
         return call
@@ -191,7 +187,7 @@ class Ledger:
         """Return a waiter for an effect to be closed or accepted; None if it already is."""
         if call.was_accepted or not self._agenda.is_open(call):
             return None
-        waiter = self._code.waiter()
+        waiter = self._code.driver.waiter()
         call.watchers.append(waiter)
         return waiter
 
@@ -199,14 +195,27 @@ class Ledger:
         """Record that the code does not wait for an effect any more. An intended effect continues,
         because its outcome must become known.
         """
-        self._history.note(call.number, Kind.STEP_ABANDONED, call.name, None)
-        call.waiter = None
+        self._history.next_noted()  # reads the marks that record an intent
+        if call.attempts > 0:
+            self._history.note(call.number, Kind.STEP_ABANDONED, call.name, None)
+            call.waiter = None
+        else:
+            self._steps.give_up(call)
 
     # ================================================================ bringing on
 
     def bring_on(self, call: EffectCall) -> None:
         """Do what an effect needs next."""
         self.do(call, call.ask())
+
+    def retry(self, call: EffectCall) -> bool:
+        """Send its key again or ask the counterparty, if it is time: a timer may be of an earlier
+        wait.
+        """
+        if (call.retry_due_us or 0) > self._clock.estimate_us() + EARLY_US:
+            return False
+        self.do(call, call.come_due())
+        return True
 
     def do(self, call: EffectCall, want: str) -> None:
         """Act on a :class:`Want`."""
@@ -243,7 +252,7 @@ class Ledger:
 
     def go_live(self) -> None:
         """Ask about silent effects after the replay."""
-        for call in [c for c in self._agenda.accepted.values() if c.stage == Stage.SILENT]:
+        for call in [c for c in self._agenda.accepted.values() if c.stage == EffectStage.SILENT]:
             self._ask_after(call)
 
     def _ask_after(self, call: EffectCall) -> None:
@@ -288,7 +297,7 @@ class Ledger:
         if value is None:
             value, misfit, text = self._values.decode(call, result)
             if misfit is not None:
-                self._history.diverge(self._values.told(misfit))
+                self._history.diverge(self._values.describe(misfit))
         intent = {
             "request": json.loads(call.stored or call.request),
             "risk": call.agreed.risk,
@@ -342,10 +351,9 @@ class Ledger:
 
     # ================================================================ results
 
-    def record_result(self, result: EffectResult) -> bool:
+    def record(self, call: EffectCall, result: StepResult) -> bool:
         """Record the result of a body or of a question; return True if an outcome was released."""
-        call = result.call
-        assert isinstance(call, EffectCall)
+        assert isinstance(result, EffectResult)
         if result.turn != call.turn:
             # A thread that could not be stopped returned after its turn.
             return False
@@ -370,20 +378,20 @@ class Ledger:
             self._code.deliver(call, value, None)
         elif result.verdict == "accepted":
             assert result.text is not None
-            said: dict[str, Any] = {"ref": result.text}
+            payload: dict[str, Any] = {"ref": result.text}
             if result.beats_within_seconds is not None:
-                said |= {
+                payload |= {
                     "heartbeat_timeout": result.beats_within_seconds,
                     "can_ask": call.agreed.can_ask,
                 }
-            self._record_outcome(call, Kind.EFFECT_ACCEPTED, json.dumps(said))
+            self._record_outcome(call, Kind.EFFECT_ACCEPTED, json.dumps(payload))
             self._code.deliver(call, Accepted(result.text), None)
         elif result.verdict == "needless":
             self._record_outcome(
                 call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates})
             )
             self._code.deliver(call, None, None)
-        elif result.verdict == "failed" and not call.agreed.must_be_done:
+        elif result.verdict == "failed" and not call.agreed.is_mandatory:
             _, error, text = self._values.decode(call, result)
             self._record_outcome(call, Kind.EFFECT_FAILED, text)
             self._code.deliver(call, None, error)
@@ -395,11 +403,11 @@ class Ledger:
     def _take_answer_of_silent(self, call: EffectCall, result: EffectResult) -> None:
         """Record an answer about a silent effect. The code already has its outcome."""
         if result.verdict == "accepted" and result.text == call.value.ref:
-            said: dict[str, Any] = {"reason": Unknown.ACCEPTED}
+            payload: dict[str, Any] = {"reason": Unknown.ACCEPTED}
             if result.beats_within_seconds is not None:
-                said["heartbeat_timeout"] = result.beats_within_seconds
-            self._record(call, Kind.EFFECT_UNKNOWN, json.dumps(said))
-            call.hear()
+                payload["heartbeat_timeout"] = result.beats_within_seconds
+            self._record(call, Kind.EFFECT_UNKNOWN, json.dumps(payload))
+            call.note_sign()
             self._agenda.rest(call)
         elif result.verdict == "confirmed":
             _, misfit, text = self._values.decode(call, result)
@@ -435,8 +443,8 @@ class Ledger:
             call.allow(Ground.ABSENT)
             self.bring_on(call)
         elif result.verdict == "not begun":
-            said = {"verdict": "absent", "by": "pgflow", "reason": result.reason}
-            self._record(call, Kind.EFFECT_SETTLED, json.dumps(said))
+            payload = {"verdict": "absent", "by": "pgflow", "reason": result.reason}
+            self._record(call, Kind.EFFECT_SETTLED, json.dumps(payload))
             call.allow(Ground.PERSON)
             self.bring_on(call)
         else:
@@ -450,12 +458,6 @@ class Ledger:
         )
         self._code.deliver(call, None, error)
 
-    def note_age(self, call: StepCall, seq: int) -> None:
-        """Make this the newest result of an ageing read, on which later effects rest."""
-        max_age_seconds = call.spec.max_age_seconds
-        if max_age_seconds is not None:
-            self._ageing[call.name] = (call.name, seq, max_age_seconds)
-
     # ================================================================ answers
 
     def refuse(
@@ -468,8 +470,7 @@ class Ledger:
         """Fail an effect that the database refused: a read that it rests on is too old, or the
         policy requires leave, to be requested on these terms.
         """
-        call = self._agenda.open[number]
-        assert isinstance(call, EffectCall)
+        call = self._agenda.effects[number]
         error: PgflowError
         if stale is not None:
             error = Stale(
@@ -487,14 +488,19 @@ class Ledger:
             EffectResult(call, "failed", error=encode_error(error, with_traceback=False))
         )
 
-    def take_mark(self, unit: Unit) -> None:
-        """Apply a mark that the database has just written."""
-        call = self._agenda.find(unit.call)
-        assert isinstance(call, EffectCall)
+    def take_mark(self, call: EffectCall, unit: Unit) -> None:
+        """Apply a mark that the database has just written. An admitted effect asks for leave to
+        act.
+        """
+        if unit.kind == Kind.BUDGET_ADMITTED:
+            call.read(unit)
+            self._agenda.admit(call)
+            self.bring_on(call)
+            return
         self._agenda.read_mark(call, unit)
         self._call_followers(call)
         if call.was_accepted:
-            if call.stage == Stage.SILENT and call.number in self._agenda.accepted:
+            if call.stage == EffectStage.SILENT and call.number in self._agenda.accepted:
                 self._ask_after(call)
         elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
             # A report in the same answer may have requested leave again.
@@ -507,6 +513,6 @@ class Ledger:
                 self.bring_on(call)
             else:
                 self._wait_until(call, unit.due_us or 0)
-        elif call.stage == Stage.REPEATABLE and call.ground == Ground.PERSON:
+        elif call.stage == EffectStage.REPEATABLE and call.ground == Ground.PERSON:
             self._agenda.stop_asking(call)
             self.bring_on(call)

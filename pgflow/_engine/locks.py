@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgflow._engine.calls import Call, Waits
+from pgflow._engine.calls import Call, TimedCall, Waits
 from pgflow._model.kinds import Kind
 from pgflow._model.protocol import HoldRow, LockRow
 from pgflow._model.units import Unit
@@ -20,7 +20,7 @@ from pgflow.errors import LockRefused
 
 
 @dataclass(eq=False)
-class LockCall(Call):
+class LockCall(TimedCall):
     """A wait for a lock, optionally with a time-out."""
 
     is_shared: bool = field(kw_only=True)
@@ -29,8 +29,6 @@ class LockCall(Call):
     """Fences that the code already holds."""
     give_back: Callable[[int], None] = lambda _number: None
     """Called if the lock was acquired but the code does not wait any more."""
-    started_seq: int = 0
-    due_us: int | None = None
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a lock that was acquired or refused, or a time-out."""
@@ -72,11 +70,6 @@ class LockCall(Call):
         if error is None and (self.waiter is None or self.waiter.done()):
             self.give_back(self.number)
         super().deliver(value, error)
-
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when it times out, in microseconds."""
-        return self.due_us
 
 
 @dataclass(eq=False)

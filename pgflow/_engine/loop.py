@@ -207,6 +207,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
 
     def __init__(self, host: TimerHost) -> None:
         self.host = host
+        self.time: Callable[[], float] = host.time_seconds
+        """Returns the seconds from the run's creation to the last outcome."""
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: list[WorkflowTask[Any]] = []
         # None instead of an empty list: most runs need none of these, and the garbage collector
@@ -306,17 +308,16 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._closing = True
         self._ready.clear()
         self._repeating = None
-        if self._generators or self._is_suspended():
-            self.pump(self._take_apart)
+        for task in self._tasks:
+            if not task.done():
+                self.pump(self._take_apart)
+                break
+        else:
+            if self._generators:
+                self.pump(self._take_apart)
         self._tasks.clear()
         self._generators = None
         self._ready.clear()
-
-    def _is_suspended(self) -> bool:
-        for task in self._tasks:  # noqa: SIM110 - a generator costs as much as all else here
-            if not task.done():
-                return True
-        return False
 
     def _take_apart(self) -> None:
         # Both lists may grow during the loops: a `finally` may make tasks and begin generators.
@@ -421,10 +422,6 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         """Start a durable timer until a time of :meth:`time`."""
         return self.call_later(when - self.time(), callback, *args, context=context)
 
-    def time(self) -> float:
-        """Return the seconds from the run's creation to the last outcome."""
-        return self.host.time_seconds()
-
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future with an ordinal."""
         future: WorkflowFuture[Any] = WorkflowFuture.__new__(WorkflowFuture)
@@ -456,14 +453,11 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         task.__init__(  # type: ignore[misc]
             coro, loop=self, name=name or f"task-{self._task_names}", context=task.own_context
         )
-        self._keep(task)
-        return task
-
-    def _keep(self, task: WorkflowTask[Any]) -> None:
         if len(self._tasks) >= self._crowded and not self._closing:
             self._tasks = [kept for kept in self._tasks if not kept.done()]
             self._crowded = max(64, 2 * len(self._tasks))
         self._tasks.append(task)
+        return task
 
     def _keep_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         task = asyncio.current_task(self)

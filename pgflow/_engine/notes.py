@@ -10,8 +10,8 @@ from pgflow._engine import mypyc_attr
 from pgflow._engine.buffer import Buffer
 from pgflow._engine.clock import Clock
 from pgflow._engine.history import History
+from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit, relabelled
 
@@ -20,14 +20,12 @@ from pgflow._model.units import Unit, relabelled
 class Notes:
     """Owns the run's random number generator, which a replay repeats."""
 
-    def __init__(
-        self, claim: Claim, clock: Clock, buffer: Buffer, history: History, values: Values
-    ) -> None:
-        self._claim = claim
-        self._clock = clock
-        self._buffer = buffer
-        self._history = history
-        self._values = values
+    def __init__(self, parts: Parts) -> None:
+        self._claim = parts.claim
+        self._clock = parts[Clock]
+        self._buffer = parts[Buffer]
+        self._history = parts[History]
+        self._values = parts[Values]
         self._random: random.Random | None = None
         self._random_stem = ""
 

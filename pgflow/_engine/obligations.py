@@ -16,8 +16,8 @@ from pgflow._engine.buffer import Buffer
 from pgflow._engine.history import History
 from pgflow._engine.keys import Keys, name_in_key
 from pgflow._engine.owed import Owed
+from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
 from pgflow._model.codecs import quote_json
 from pgflow._model.kinds import Kind
 from pgflow.errors import InvalidArgument
@@ -27,21 +27,13 @@ from pgflow.errors import InvalidArgument
 class Obligations:
     """Owns nothing: the agenda has the obligations, because the journal has marks on them too."""
 
-    def __init__(
-        self,
-        claim: Claim,
-        buffer: Buffer,
-        agenda: Agenda,
-        history: History,
-        values: Values,
-        keys: Keys,
-    ) -> None:
-        self._claim = claim
-        self._buffer = buffer
-        self._agenda = agenda
-        self._history = history
-        self._values = values
-        self._keys = keys
+    def __init__(self, parts: Parts) -> None:
+        self._claim = parts.claim
+        self._buffer = parts[Buffer]
+        self._agenda = parts[Agenda]
+        self._history = parts[History]
+        self._values = parts[Values]
+        self._keys = parts[Keys]
 
     def open(
         self,
@@ -134,14 +126,14 @@ class Obligations:
         return "{" + ",".join(members) + "}"
 
     def close(
-        self, key: str, verdict: str, said: dict[str, Any], evidence: str | None = None
+        self, key: str, verdict: str, details: dict[str, Any], evidence: str | None = None
     ) -> None:
         """Record that an obligation is closed, or was transferred outside the run.
 
         Args:
             key: Its key.
             verdict: A member of :class:`pgflow._engine.owed.Closing`.
-            said: Further facts: author, reason, and new debtor.
+            details: Further facts: author, reason, and new debtor.
             evidence: Evidence, as JSON; None for none.
 
         Raises:
@@ -157,7 +149,7 @@ class Obligations:
                 "the app's client"
             )
         number = history.next_call()
-        text = json.dumps({"key": key, "verdict": verdict, **said})
+        text = json.dumps({"key": key, "verdict": verdict, **details})
         if evidence is not None and history.next_noted() is None:
             sealed = self._values.sealed(evidence, "the evidence of a discharge")
             text = f'{text[:-1]},"evidence":{sealed}}}'

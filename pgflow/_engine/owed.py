@@ -43,16 +43,16 @@ def read_obligation(obligations: dict[str, Owed], unit: Unit) -> None:
     """Apply a mark on an obligation."""
     if unit.kind == Kind.OBLIGATION_BREACHED:
         return
-    said = json.loads(unit.payload or "{}")
-    key = said["key"]
+    mark = json.loads(unit.payload or "{}")
+    key = mark["key"]
     if unit.kind == Kind.OBLIGATION_OPENED:
         obligations[key] = Owed(
             key,
             unit.name or "",
-            said["to"] or "",
+            mark["to"] or "",
             unit.call,
-            not said["outlives"],
-            is_dropped=said["carried"] == "again",
+            not mark["outlives"],
+            is_dropped=mark["carried"] == "again",
         )
     elif key in obligations:
-        obligations[key].close(said["verdict"])
+        obligations[key].close(mark["verdict"])

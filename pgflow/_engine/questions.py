@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, cast
 
-from pgflow._engine.calls import Call, ChildCall, StepCall
+from pgflow._engine.calls import ChildCall, StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.flush import Flush, Misfit
 from pgflow._model.kinds import Ground, StepKind
@@ -99,14 +99,13 @@ def intent_of(call: EffectCall) -> Intent:
     return cast("Intent", {name: value for name, value in intent.items() if value is not None})
 
 
-def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
+def owed_detail(owed: list[EffectCall]) -> dict[str, Any]:
     """Return the detail of a stuck run: a message for the person, and name and key of each effect
     to settle.
     """
-    owed = [call for call in calls if isinstance(call, EffectCall)]
     by_hand = [call for call in owed if call.is_by_hand]
     doubtful = [call for call in owed if not call.is_by_hand]
-    parts = [_told_by_hand(call) for call in by_hand]
+    parts = [_request_by_hand(call) for call in by_hand]
     if doubtful:
         keys = ", ".join(call.key for call in doubtful)
         reasons = "".join(f"; {call.notice['why']}" for call in doubtful if call.notice)
@@ -121,7 +120,7 @@ def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
     }
 
 
-def _told_by_hand(call: EffectCall) -> str:
+def _request_by_hand(call: EffectCall) -> str:
     """Return why only a person can take an effect back, and how to settle it."""
     if call.notice is not None:
         why = call.notice["why"]

@@ -1,6 +1,6 @@
 """Renewal: recreate a recorded result if the data that it refers to is gone.
 
-Before a replay the worker checks the Refs in the journal (`pgflow._worker.ref_checks`) and reports
+Before a replay the worker checks the Refs in the journal (`pgflow._worker.hooks`) and reports
 the lost ones. The replay pauses at a result with a lost Ref. A read or a step may always run again
 under the same key, so its body runs and the code gets the new result. After the replay the new
 result is recorded as a unit of its own (``step_renewed``); later replays use the newest. If the
@@ -17,8 +17,8 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.code import Code
 from pgflow._engine.history import History
 from pgflow._engine.host import StepResult
+from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values, hash_of
-from pgflow._model.claims import Claim
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.units import Unit
 
@@ -29,21 +29,13 @@ LOST = "ref_lost"
 class Renewal:
     """Owns the call whose result is being recreated, and the new results not recorded yet."""
 
-    def __init__(
-        self,
-        claim: Claim,
-        buffer: Buffer,
-        agenda: Agenda,
-        code: Code,
-        history: History,
-        values: Values,
-    ) -> None:
-        self._claim = claim
-        self._buffer = buffer
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
+    def __init__(self, parts: Parts) -> None:
+        self._claim = parts.claim
+        self._buffer = parts[Buffer]
+        self._agenda = parts[Agenda]
+        self._code = parts[Code]
+        self._history = parts[History]
+        self._values = parts[Values]
         self.renewing: StepCall | None = None
         """The call whose body runs again. Nothing else is released meanwhile."""
         self._made: list[tuple[StepCall, str]] = []

@@ -11,43 +11,59 @@ stays in ``owed``, and the workflow waits.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from pgflow._engine.calls import StepSpec
-from pgflow._engine.drivers import Driver
-from pgflow._engine.effects import EffectCall, Leave
-from pgflow._engine.execution import Execution
+from pgflow._engine.effects import EffectCall
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import Host
-from pgflow._engine.keys import Resting
+from pgflow._engine.ledger import EffectRequest, Ledger
+from pgflow._engine.parts import Parts
 from pgflow._model.claims import Claim, Dropped
-from pgflow._model.codecs import ANYTHING
 from pgflow._model.kinds import Kind
 from pgflow._model.units import FIRST_ADOPTED
 
 
-class Undoing(Execution):
-    """Owns the compensations that the dropped part began, and whether the end of the undoing is
-    recorded.
-    """
+class UndoLedger(Ledger):
+    """Owns the compensations that the dropped part began, by key of the effect."""
 
-    def __init__(
-        self,
-        claim: Claim,
-        host: Host[Any],
-        make_driver: Callable[[Execution], Driver],
-        code_hash: str = "",
-    ) -> None:
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        assert parts.claim.heritage is not None
+        self._begun = {
+            str(d.note["compensates"]): d.call
+            for d in parts.claim.heritage.undo
+            if d.call and d.note["compensates"]
+        }
+
+    def has_begun(self, key: str) -> bool:
+        """Return True if the dropped part began to compensate the effect with this key."""
+        return key in self._begun
+
+    def issue(self, asked: EffectRequest) -> EffectCall:
+        """Request a compensation, or continue the one that the dropped part began."""
+        begun = self._begun.pop(asked.compensates or "", NEVER)
+        if begun == NEVER:
+            return super().issue(asked)
+        before = self._history.adopt(begun)
+        try:
+            return super().issue(asked)
+        finally:
+            self._history.adopt(before)
+
+
+class Undoing(Execution):
+    """Owns whether the end of the undoing is recorded."""
+
+    is_undoing: ClassVar[bool] = True
+
+    def __init__(self, claim: Claim, host: Host[Any], program: Program) -> None:
         assert claim.heritage is not None
         self.dropped = claim.heritage.undo
         self._is_noted = False
-        self._open_compensations = {
-            str(d.note["compensates"]): d.call
-            for d in self.dropped
-            if d.call and d.note["compensates"]
-        }
-        super().__init__(claim, host, make_driver, ANYTHING, code_hash, is_undoing=True)
+        super().__init__(claim, host, program)
+        self.parts[Ledger] = self._ledger = UndoLedger(self.parts)
         known = [u.call for u in claim.units if u.seq <= claim.heritage.cut]
         self.history.number_from(max(FIRST_ADOPTED - 1, *known, *(d.call for d in self.dropped)))
 
@@ -66,51 +82,13 @@ class Undoing(Execution):
         """
         self.history.adopt(dropped.call)
         try:
-            return self.ledger.issue(spec, args, kwargs, dropped.request, None)
+            return self._ledger.issue(EffectRequest(spec, args, kwargs, dropped.request))
         finally:
             self.history.adopt(NEVER)
 
     def has_begun(self, key: str) -> bool:
         """Return True if the dropped part began to compensate the effect with this key."""
-        return key in self._open_compensations
-
-    def issue_effect(
-        self,
-        spec: StepSpec,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        request: str,
-        rests_on: Resting | None,
-        compensates: str | None = None,
-        *,
-        takes_back: EffectCall | None = None,
-        expected: str | None = None,
-        notice: dict[str, Any] | None = None,
-        is_undo: bool = False,
-        leave: Leave | None = None,
-    ) -> EffectCall:
-        """Request a compensation, or continue the one that the dropped part began."""
-        begun = (
-            self._open_compensations.pop(compensates, NEVER) if compensates is not None else NEVER
-        )
-        before = self.history.adopt(begun) if begun != NEVER else NEVER
-        try:
-            return super().issue_effect(
-                spec,
-                args,
-                kwargs,
-                request,
-                rests_on,
-                compensates,
-                takes_back=takes_back,
-                expected=expected,
-                notice=notice,
-                is_undo=is_undo,
-                leave=leave,
-            )
-        finally:
-            if begun != NEVER:
-                self.history.adopt(before)
+        return self._ledger.has_begun(key)
 
     # ================================================================ the end
 
@@ -121,14 +99,14 @@ class Undoing(Execution):
         """Record that everything is taken back, then hand the run back to be claimed with its own
         code.
         """
-        if self.divergence is None and self.end.hold is None:
+        if self.history.divergence is None and self.end.hold is None:
             _, error = self.code.driver.outcome()
             if error is not None:
                 message = (
                     f"effects of the dropped part could not be taken back: {self._described(error)}"
                 )
                 self.hold_for("undo", {"message": message}, self.end.code_hash)
-        if self.divergence is not None or self.end.hold is not None:
+        if self.history.divergence is not None or self.end.hold is not None:
             super()._conclude()
         elif not self._is_noted:
             self._is_noted = True
@@ -142,4 +120,4 @@ class Undoing(Execution):
             self.line.hand_back()
 
     def _described(self, error: BaseException) -> str:
-        return self.values.told(error) if self.values.are_sealed else repr(error)
+        return self.values.describe(error) if self.values.are_sealed else repr(error)

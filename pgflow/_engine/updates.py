@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from pgflow._engine import mypyc_attr
-from pgflow._engine.agenda import Agenda
-from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import Call, Waits
-from pgflow._engine.code import Code
+from pgflow._engine.calls import TimedCall, Waits
+from pgflow._engine.end import End
 from pgflow._engine.flush import Flush, Word
-from pgflow._engine.history import NEVER, History
-from pgflow._engine.timers import Timers
+from pgflow._engine.history import NEVER
+from pgflow._engine.kind import KindOfCall
+from pgflow._engine.parts import Parts
 from pgflow._engine.values import Values
 from pgflow._model.exceptions import encode_error
 from pgflow._model.kinds import Kind
+from pgflow._model.protocol import Answer
 from pgflow._model.units import Unit
 from pgflow._model.updates import UpdateStatus
 
@@ -55,8 +55,8 @@ class Shown(NamedTuple):
 
 def taken_of(name: str | None, payload: str | None) -> Taken:
     """Return an update from its name and payload."""
-    said = json.loads(payload or "{}")
-    return Taken(said.get("id") or "", name or "", said.get("args"))
+    update = json.loads(payload or "{}")
+    return Taken(update.get("id") or "", name or "", update.get("args"))
 
 
 Judge = Callable[[Taken, bool], Exception | None]
@@ -66,12 +66,10 @@ let through before.
 
 
 @dataclass(eq=False)
-class UpdateCall(Call):
+class UpdateCall(TimedCall):
     """A wait for the next update, optionally with a time-out."""
 
     judge: Judge = field(kw_only=True)
-    started_seq: int = 0
-    due_us: int | None = None
 
     def fits(self, unit: Unit) -> bool:
         """Return True for an update or a time-out."""
@@ -88,50 +86,37 @@ class UpdateCall(Call):
     def wait(self, waits: Waits) -> None:
         """Add the wait for updates and its time-out."""
         waits.add("updates", [self.number])
-        if self.started_seq:
-            waits.add("timers", [self.number, self.started_seq, Kind.WAIT_TIMED_OUT])
-
-    @property
-    def looked_at_us(self) -> int | None:
-        """Time when it times out, in microseconds."""
-        return self.due_us
+        self.add_time_out(waits)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Updates:
-    """Owns the listed updates that are not validated yet, and the taken but unanswered ones."""
+class Updates(KindOfCall[UpdateCall]):
+    """Owns the waits for updates, the listed updates that are not validated yet, and the taken but
+    unanswered ones.
+    """
 
-    def __init__(
-        self,
-        buffer: Buffer,
-        agenda: Agenda,
-        code: Code,
-        history: History,
-        values: Values,
-        timers: Timers,
-    ) -> None:
-        self._buffer = buffer
-        self._agenda = agenda
-        self._code = code
-        self._history = history
-        self._values = values
-        self._timers = timers
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._values = parts[Values]
+        self._end = parts[End]
+        self._waits: list[UpdateCall] = []
         self._shown: deque[Shown] = deque()
         self._unanswered: dict[str, None] = {}
+        parts.in_flushes.append(self)
 
     # ================================================================ calls by the code
 
     def issue(self, judge: Judge, timeout: timedelta | None) -> UpdateCall:
         """Wait for the next update that passes validation."""
-        call = UpdateCall(self._history.next_call(), "update", self._code.waiter(), judge=judge)
-        if call.number == NEVER:
-            return call
-        self._agenda.enter(call)
-        if timeout is not None:
-            call.started_seq, call.due_us = self._timers.note(
-                call.number, "update", max(0.0, timeout.total_seconds())
-            )
-        self.bring_on(call)
+        call = UpdateCall(
+            self._history.next_call(), "update", self._code.driver.waiter(), judge=judge
+        )
+        if call.number != NEVER:
+            self._agenda.enter(call)
+            self._waits.append(call)
+            if timeout is not None:
+                self._limit(call, "update", timeout)
+            self.bring_on(call)
         return call
 
     def bring_on(self, call: UpdateCall) -> None:
@@ -153,26 +138,22 @@ class Updates:
         text = self._values.error_text(encode_error(error))
         self._answer(taken, UpdateStatus.FAILED, "error", text)
 
-    def give_up(self, taken: Taken) -> None:
+    def refuse(self, taken: Taken) -> None:
         """Answer that the run does not continue the update."""
         self._answer(taken, UpdateStatus.REFUSED, "error", "null")
 
     def _answer(self, taken: Taken, status: str, part: str, text: str) -> None:
-        said = f'{{"id":{json.dumps(taken.update_id)},"status":"{status}","{part}":{text}}}'
+        answer = f'{{"id":{json.dumps(taken.update_id)},"status":"{status}","{part}":{text}}}'
         number = self._history.next_call()
-        if self._history.note(number, Kind.UPDATE_REPLIED, taken.name, said) is None:
+        if self._history.note(number, Kind.UPDATE_REPLIED, taken.name, answer) is None:
             self._buffer.say(Word(taken.update_id, seq=self._buffer.seq, status=status))
         self._unanswered.pop(taken.update_id, None)
 
     # ================================================================ listed updates
 
-    def forget(self) -> None:
-        """Forget the listed updates before a question: its answer lists them anew."""
-        self._shown.clear()
-
-    def show(self, offers: Iterable[tuple[int, str, str, bool]]) -> None:
-        """Add listed updates."""
-        self._shown.extend(Shown(*offer) for offer in offers)
+    def read_answer(self, answer: Answer) -> None:
+        """Add the updates that an answer lists."""
+        self._shown.extend(Shown(*offer) for offer in answer.get("offers", ()))
 
     def take(self) -> Unit | None:
         """Validate the listed updates up to the first valid one, and record that.
@@ -181,9 +162,10 @@ class Updates:
         """
         if not self._shown or self._agenda.wants_look:
             return None
-        call = next((c for c in self._agenda.open.values() if isinstance(c, UpdateCall)), None)
-        if call is None or call.state != "pending":
+        self._waits = [wait for wait in self._waits if self._agenda.is_open(wait)]
+        if not self._waits or self._waits[0].state != "pending":
             return None
+        call = self._waits[0]
         while self._shown:
             shown = self._shown.popleft()
             reason = call.judge(shown.taken, shown.is_again)
@@ -204,10 +186,16 @@ class Updates:
         self._buffer.say(Word(shown.taken.update_id, shown.message))
         return Unit(row.seq, row.call, row.kind, row.name, row.payload, None, row.at_us, None)
 
-    # ================================================================ the end
+    # ================================================================ flushes
 
-    def close_with(self, flush: Flush) -> None:
-        """Refuse the unanswered updates when the run ends or continues as a new generation."""
+    def add_to(self, flush: Flush) -> None:
+        """Forget the listed updates before a question, whose answer lists them anew; refuse the
+        unanswered ones when the run ends or continues as a new generation.
+        """
+        if flush.question is not None:
+            self._shown.clear()
+        if flush.ending is None and self._end.continue_input is None:
+            return
         if self._unanswered:
             refused = [Word(i, status=UpdateStatus.REFUSED) for i in self._unanswered]
             flush.words = [*flush.words, *refused]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pgflow._engine.calls import ChildRequest, StepCall
 from pgflow._engine.history import History
 from pgflow._engine.host import StepResult
-from pgflow._model.claims import Claim
+from pgflow._engine.parts import Parts
 from pgflow._model.codecs import hash_arguments
 from pgflow._model.envelopes import Envelopes, open_text, seal_metadata
 from pgflow._model.exceptions import ErrorData, encode_error, rebuild_error
@@ -36,10 +36,10 @@ class Values:
     app's codec.
     """
 
-    def __init__(self, claim: Claim, history: History) -> None:
-        self._history = history
-        self._envelopes = claim.envelopes
-        self.hash_key = None if claim.envelopes is None else claim.envelopes.hash_key
+    def __init__(self, parts: Parts) -> None:
+        self._history = parts[History]
+        self._envelopes = envelopes = parts.claim.envelopes
+        self.hash_key = None if envelopes is None else envelopes.hash_key
         """Secret key for hashes of arguments; None for plain hashes."""
 
     @property
@@ -88,7 +88,7 @@ class Values:
             else self.by_codec(lambda: envelopes.seal_error(data)[0])
         )
 
-    def told(self, error: BaseException) -> str:
+    def describe(self, error: BaseException) -> str:
         """Return the text of an error for a person, recorded unencoded. If the app has a codec, the
         text quotes no value.
         """
@@ -107,7 +107,9 @@ class Values:
             what, text = f"the result of step {call.name}", result.text
             try:
                 if envelopes is None:
-                    return call.value_of(text, what), None, text
+                    if call.spec.effect == StepKind.DECISION:
+                        return call.value_of(text, what), None, text
+                    return call.spec.result.decode(text, what), None, text
                 stored, opened = self.by_codec(lambda: seal_result(call, text, envelopes))
                 return call.value_of(opened, what), None, stored
             except NotStorable as refused:

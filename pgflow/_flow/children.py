@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pgflow._engine.calls import ChildCall, ChildRequest
+from pgflow._engine.children import Children
 from pgflow._flow.ledgers.handover import take_over
 from pgflow._flow.ledgers.saga import give_up_child
 from pgflow._flow.messages import send, send_sync
@@ -122,7 +123,7 @@ class _Child(Generic[R]):
                 f"child {self.key!r} outlives this run, so it is not this run's to cancel: call "
                 f"app.cancel({self.key!r}) in a step"
             )
-        self._scope.execution.children.ask_to_end(self._call)
+        self._scope.execution.parts[Children].ask_to_end(self._call)
 
 
 class Child(_Child[R]):
@@ -176,7 +177,7 @@ def issue_child(
 ) -> ChildCall:
     """Issue the start of a child run. This run compensates its effects once it has completed."""
     check_workflow(workflow, "start_child()" if waits_for_start else "run_child()")
-    call = scope.execution.children.issue(
+    call = scope.execution.parts[Children].issue(
         child_request(scope, workflow, args, kwargs),
         workflow.result_codec,
         known_errors(scope, workflow.raises),

@@ -14,19 +14,17 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Generic, NotRequired, ParamSpec, Self, TypeVar, cast
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 import psycopg
-import pydantic
-from typing_extensions import TypedDict
 
 from pgflow._db.calls import entities as calls
 from pgflow._db.query import OnAsyncConnection, Steps, run_steps_async
-from pgflow._flow.defaults import Defaults
 from pgflow._flow.notes import updating
 from pgflow._flow.run_info import EPOCH
 from pgflow._flow.scope import StepScope, current
 from pgflow._flow.step import AsyncStep, resolve_hints
+from pgflow._flow.updating import UpdateFunction
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.envelopes import Envelopes, open_text, seal_text
 from pgflow._model.kinds import Kind, StepKind
@@ -183,25 +181,20 @@ def check_entity_key(key: str) -> str:
     return key
 
 
-class Update(Generic[P, R]):
+class Update(UpdateFunction[P, R]):
     """An update of an entity: call it in a workflow, or pass it to ``app.update(...)``.
 
     ``fn`` is the undecorated method.
     """
 
+    returns: ClassVar[str] = "the verdict of"
+
     def __init__(self, fn: Callable[..., R]) -> None:
-        self.fn = fn
-        self.name: str = fn.__name__
+        super().__init__(fn)
         self.of: Entity[Any] | None = None
         self.expected: int | None = None
         self.idempotency_key: str | None = None
-        self._check: Callable[..., object] | None = None
-        self._signature = inspect.signature(fn)
-        self._defaults = Defaults(fn, f"update {fn.__name__}")
-        self._args: Codec[dict[str, Any]] | None = None
-        self._verdict: Codec[R] | None = None
         self._step: AsyncStep[..., Any, Any] | None = None
-        self.__doc__ = fn.__doc__
         if inspect.iscoroutinefunction(fn):
             raise DefinitionError(
                 f"update {fn.__qualname__} must be a plain def: it holds the row of its entity"
@@ -280,46 +273,6 @@ class Update(Generic[P, R]):
             self._step = _update_step(self)
         return self._step
 
-    @property
-    def args_codec(self) -> Codec[dict[str, Any]]:
-        """Codec of its arguments, an object of the parameters."""
-        if self._args is None:
-            hints = resolve_hints(self.fn)
-            _, *parameters = self._signature.parameters.values()
-            fields = {
-                p.name: hints.get(p.name, Any)
-                if p.default is p.empty
-                else NotRequired[hints.get(p.name, Any)]
-                for p in parameters
-            }
-            shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
-            shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-            self._args = codec_for(shape, f"a parameter of update {self.name}")
-        return self._args
-
-    @property
-    def verdict_codec(self) -> Codec[R]:
-        """Codec of what it returns."""
-        if self._verdict is None:
-            self._verdict = codec_for(
-                resolve_hints(self.fn).get("return", Any), f"the verdict of update {self.name}"
-            )
-        return self._verdict
-
-    def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The arguments as JSON text, checked to be readable by the update.
-
-        Raises:
-            TypeError: They do not fit the signature.
-            NotStorable: A value cannot be stored, or not be read back as its annotation says.
-        """
-        what = f"the arguments of update {self.name}"
-        _, *bound = self._signature.bind(None, *args, **kwargs).arguments.items()
-        given = self._defaults.fill(dict(bound))
-        text = self.args_codec.encode(given, what)
-        self.args_codec.decode(text, what)
-        return text
-
     def _decide(
         self, opened: calls.Opened, args: str, envelopes: Envelopes | None
     ) -> tuple[str | None, str]:
@@ -330,9 +283,7 @@ class Update(Generic[P, R]):
         what = f"the state of entity {entity.name}"
         state = entity.read(opened.state, envelopes)
         before = entity.codec.encode(state, what)
-        given = self._defaults.fill(
-            self.args_codec.decode(args, f"the arguments of update {self.name}")
-        )
+        given = self.decode_args(args)
         token = updating.set(opened.at_us)
         try:
             if self._check is not None:
@@ -342,9 +293,9 @@ class Update(Generic[P, R]):
             updating.reset(token)
         after = entity.codec.encode(state, what)
         entity.codec.decode(after, what)
-        told = f"the verdict of update {self.name}"
-        verdict = self.verdict_codec.encode(value, told)
-        self.verdict_codec.decode(verdict, told)
+        what = f"the verdict of update {self.name}"
+        verdict = self.result_codec.encode(value, what)
+        self.result_codec.decode(verdict, what)
         return (None if after == before else after), verdict
 
     def statements(
@@ -452,7 +403,7 @@ def _update_step(update: Update[..., Any]) -> AsyncStep[..., Any, Any]:
             idempotency_key=idempotency_key,
         )
         verdict = await run_steps_async(OnAsyncConnection(connection), steps)
-        return update.verdict_codec.decode(verdict, f"the verdict of update {update.name}")
+        return update.result_codec.decode(verdict, f"the verdict of update {update.name}")
 
     step: AsyncStep[..., Any, Any] = _make_step(
         f"{update.kind.name}.{update.name}",

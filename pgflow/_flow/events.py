@@ -20,7 +20,7 @@ import psycopg
 from pgflow._db.calls import outbox as calls
 from pgflow._db.failures import ours
 from pgflow._db.query import OnAsyncConnection, Query, run_by, run_on_async, run_through
-from pgflow._engine.events import EventCall
+from pgflow._engine.events import EventCall, Events
 from pgflow._flow.scope import StepScope, WorkflowScope, async_scope, current, sync_scope
 from pgflow._flow.step import AsyncStep
 from pgflow._model.codecs import codec_for, encode_by_class, encode_plain
@@ -176,7 +176,7 @@ def wait_for_event(
 
 
 async def _wait(scope: WorkflowScope, wanted: Wanted, timeout: Duration | None) -> Event:
-    call = scope.execution.events.issue(wanted, _codec(), _patience(wanted.topic, timeout))
+    call = scope.execution.parts[Events].issue(wanted, _codec(), _patience(wanted.topic, timeout))
     try:
         return cast("Event", await call.waiter)  # type: ignore[misc]
     except asyncio.CancelledError:
@@ -194,7 +194,9 @@ def wait_for_event_sync(
     """As :func:`wait_for_event`, for sync workflows."""
     scope, thread = sync_scope("pgflow.sync.wait_for_event()", "pgflow.events.wait_for_event()")
     wanted = _wanted(scope, topic, match, key, after)
-    call: EventCall = scope.execution.events.issue(wanted, _codec(), _patience(topic, timeout))
+    call: EventCall = scope.execution.parts[Events].issue(
+        wanted, _codec(), _patience(topic, timeout)
+    )
     try:
         thread.block(call)
     except asyncio.CancelledError:

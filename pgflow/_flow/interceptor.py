@@ -77,7 +77,9 @@ def replaying() -> bool:
         True until the code does something new, and all along where a recorded run is only checked.
     """
     scope = current.get()
-    return isinstance(scope, WorkflowScope) and (scope.is_check or scope.execution.replaying)
+    return isinstance(scope, WorkflowScope) and (
+        scope.is_check or scope.execution.history.replaying
+    )
 
 
 def checking() -> bool:
@@ -99,7 +101,7 @@ def outcome_of(error: BaseException) -> Literal["left", "continued", "cancelled"
     """
     scope = current.get()
     if isinstance(error, (Unwind, GeneratorExit)) or (
-        isinstance(scope, WorkflowScope) and scope.execution.closing
+        isinstance(scope, WorkflowScope) and scope.execution.code.closing
     ):
         return "left"
     if isinstance(error, ContinueAsNew):

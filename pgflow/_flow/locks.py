@@ -16,6 +16,7 @@ from typing import Any
 
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.locking import Holds, Locks
 from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._engine.loop import Unwind
 from pgflow._flow.scope import Held, WorkflowScope, async_scope, locked, sync_scope
@@ -70,7 +71,7 @@ class _Block:
                 "around this one: a lock is taken once",
                 "reentered",
             )
-        return self._scope.execution.locks.issue(
+        return self._scope.execution.parts[Locks].issue(
             self._key,
             self._ttl,
             self._timeout,
@@ -79,7 +80,7 @@ class _Block:
         )
 
     def _enter(self, call: LockCall, fence: int) -> int:
-        self._hold = self._scope.execution.locks.hold(call, fence, self._lost)
+        self._hold = self._scope.execution.parts[Holds].issue(call, fence, self._lost)
         self._token = locked.set((*locked.get(), Held(self._key, fence)))
         return fence
 
@@ -97,7 +98,7 @@ class _Block:
         locked.reset(token)
         if hold.lost is not None:
             return hold, True
-        self._scope.execution.locks.release(hold)
+        self._scope.execution.parts[Holds].release(hold)
         return hold, False
 
     def _conclude(
@@ -208,7 +209,7 @@ class _SyncBlock(_Block, AbstractContextManager[int]):
                 self._thread.block(hold)
             except asyncio.CancelledError as again:
                 cancelled = again
-        is_ours = was_lost and self._scope.execution.cancel_request is None
+        is_ours = was_lost and self._scope.execution.end.cancel_request is None
         self._conclude(hold, error, cancelled, is_ours=is_ours)
 
 

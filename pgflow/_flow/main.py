@@ -25,11 +25,9 @@ def make_main(
     The saga is outermost: an input that cannot be read, or an interceptor, may end a run that has
     something to take back.
     """
-    return partial(
-        guarded if workflow.is_async else guarded_sync,
-        scope,
-        partial(_begin, scope, workflow, interceptors),
-    )
+    # One partial: a nested one is three more objects of a run for the garbage collector.
+    main = guarded if workflow.is_async else guarded_sync
+    return partial(main, scope, _begin, scope, workflow, interceptors)
 
 
 def _begin(

@@ -237,11 +237,11 @@ class Tally(Generic[T, R]):
     def _check_successful(self) -> None:
         if self._min_successful is not None and len(self._values) < self._min_successful:
             last = next(reversed(self._failed.values()), None)
-            told = (
+            message = (
                 f"{len(self._values)} of {len(self.items)} items succeeded, "
                 f"but min_successful={self._min_successful}"
             )
-            raise TooManyFailures(told) from last
+            raise TooManyFailures(message) from last
 
 
 async def as_completed(awaitables: Iterable[Awaitable[T]]) -> AsyncIterator[Awaitable[T]]:

@@ -15,7 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Never
 
 from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.keys import Keys
 from pgflow._engine.loop import inlining
+from pgflow._engine.notes import Notes
 from pgflow._flow.ledgers.saga import check_carried
 from pgflow._flow.run_info import EPOCH
 from pgflow._flow.scope import StepScope, WorkflowScope, current, resting, workflow_scope
@@ -42,17 +44,17 @@ def now() -> datetime:
     if at_us is not None:
         return EPOCH + timedelta(microseconds=at_us)
     scope = workflow_scope("pgflow.now()")
-    return EPOCH + timedelta(microseconds=scope.execution.notes.now_us())
+    return EPOCH + timedelta(microseconds=scope.execution.parts[Notes].now_us())
 
 
 def random() -> float:
     """A random number between 0 and 1 that a replay draws again."""
-    return workflow_scope("pgflow.random()").execution.notes.random.random()
+    return workflow_scope("pgflow.random()").execution.parts[Notes].random.random()
 
 
 def uuid() -> uuid_module.UUID:
     """A random UUID that a replay makes again."""
-    return workflow_scope("pgflow.uuid()").execution.notes.uuid()
+    return workflow_scope("pgflow.uuid()").execution.parts[Notes].uuid()
 
 
 def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
@@ -62,7 +64,7 @@ def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
     Args:
         id: Name of the change.
     """
-    return workflow_scope("pgflow.patched()").execution.notes.patched(id)
+    return workflow_scope("pgflow.patched()").execution.parts[Notes].patched(id)
 
 
 def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
@@ -76,7 +78,7 @@ def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
     Args:
         id: Name of the change.
     """
-    workflow_scope("pgflow.deprecate_patch()").execution.notes.deprecate_patch(id)
+    workflow_scope("pgflow.deprecate_patch()").execution.parts[Notes].deprecate_patch(id)
 
 
 def set_state(**state: Any) -> None:
@@ -92,7 +94,7 @@ def set_state(**state: Any) -> None:
             f"{taken[0]}= of set_state() begins with the key '$codec' and would be taken for an "
             "encoded value: rename it"
         )
-    scope.execution.notes.set_state(text)
+    scope.execution.parts[Notes].set_state(text)
 
 
 def set_labels(**labels: str | None) -> None:
@@ -119,7 +121,7 @@ def set_labels(**labels: str | None) -> None:
     if size > MAX_LABELS_BYTES:
         raise InvalidArgument(f"labels are {size} bytes long; the limit is 16 KiB")
     if labels:
-        scope.execution.notes.set_labels(text)
+        scope.execution.parts[Notes].set_labels(text)
 
 
 def emit(stream: str, value: Any, *, durable: bool = True) -> None:
@@ -163,7 +165,7 @@ def emit(stream: str, value: Any, *, durable: bool = True) -> None:
             f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to "
             "another stream"
         )
-    scope.execution.notes.emit(stream, text)
+    scope.execution.parts[Notes].emit(stream, text)
 
 
 def close_stream(stream: str) -> None:
@@ -182,7 +184,7 @@ def close_stream(stream: str) -> None:
             f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}"
         )
     if stream not in scope.closed_streams:
-        scope.execution.notes.close_stream(stream)
+        scope.execution.parts[Notes].close_stream(stream)
         scope.closed_streams |= {stream}
 
 
@@ -222,7 +224,7 @@ def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
     if isinstance(scope, StepScope):
         key = scope.key
     elif isinstance(scope, WorkflowScope):
-        key = f"{scope.execution.notes.stem}//{scope.execution.keys.next_ordinal('')}"
+        key = f"{scope.execution.parts[Notes].stem}//{scope.execution.parts[Keys].next_ordinal('')}"
     else:
         raise NotInRunError("pgflow.idempotency_key() works only in the code of a workflow or step")
     return key if form == "text" else str(uuid_module.uuid5(_KEY_NAMESPACE, key))

@@ -115,7 +115,7 @@ class _RunLogger(logging.LoggerAdapter[logging.Logger]):
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library
         scope = current.get()
         if isinstance(scope, WorkflowScope) and (
-            scope.execution.replaying or scope.execution.closing
+            scope.execution.history.replaying or scope.execution.code.closing
         ):
             return False
         return super().isEnabledFor(level)

@@ -202,7 +202,7 @@ def told_of(
     if filled is not None:
         del values[filled]
     options = workflow.start_options
-    told = declaration(
+    declared = declaration(
         replace(schedule.declared, name=name),
         workflow.name,
         options.queue,
@@ -211,4 +211,4 @@ def told_of(
         "",
         filled,
     )
-    return told, json.dumps(values)
+    return declared, json.dumps(values)

@@ -65,7 +65,7 @@ class Reporter(Protocol):
     def beat(self, scope: StepScope, details: Any) -> None:
         """The body is alive, and has come so far."""
 
-    def tell(self, scope: StepScope) -> None:
+    def send_emitted(self, scope: StepScope) -> None:
         """The body has emitted something."""
 
 
@@ -117,7 +117,7 @@ class StepScope:
         if not self.try_id:
             self.try_id = uuid.uuid4().hex[:16]
         self.emitted.append((stream, text, durable))
-        self._reporter.tell(self)
+        self._reporter.send_emitted(self)
 
     def charge(self, spent: Spent) -> None:
         """Add a charge of the body, which counts whatever the outcome of the attempt."""

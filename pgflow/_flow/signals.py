@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
 
+from pgflow._engine.signals import Signals
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._model.codecs import codec_for
 from pgflow._model.durations import Duration, duration
@@ -33,7 +34,7 @@ class SyncSignal(Generic[T]):
     def wait(self, *, timeout: Duration | None = None) -> T:
         """Wait for the next message of this name. TimeoutError if none comes in time."""
         scope, thread = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
-        call = scope.execution.signals.issue(
+        call = scope.execution.parts[Signals].issue(
             self._signal.name, self._signal.codec, _patience(self._signal.name, timeout)
         )
         try:
@@ -82,7 +83,9 @@ class Signal(Generic[T]):
         return self._wait(async_scope(f"signal {self.name!r}.wait()", "its .sync.wait()"), timeout)
 
     async def _wait(self, scope: WorkflowScope, timeout: Duration | None) -> T:
-        call = scope.execution.signals.issue(self.name, self.codec, _patience(self.name, timeout))
+        call = scope.execution.parts[Signals].issue(
+            self.name, self.codec, _patience(self.name, timeout)
+        )
         try:
             return cast("T", await call.waiter)  # type: ignore[misc]
         except asyncio.CancelledError:

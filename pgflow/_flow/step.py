@@ -19,6 +19,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from pgflow._engine.calls import Call, Effect, StepCall, StepSpec
 from pgflow._engine.keys import Resting
+from pgflow._engine.steps import Steps
 from pgflow._flow.scope import StepScope, WorkflowScope, current, locked, resting, variables
 from pgflow._model.budgets import Admission, Admit
 from pgflow._model.codecs import Codec, codec_for
@@ -332,7 +333,7 @@ class Step(Generic[P, R_co]):
         errors = scope.app_errors
         steps = scope.steps
         if steps is None:
-            steps = scope.steps = scope.execution.steps
+            steps = scope.steps = scope.execution.parts[Steps]
         call = steps.issue(
             self._specs.get(errors) or self.spec(errors),
             args,
@@ -376,10 +377,7 @@ class AsyncStep(Step[P, R_co], Generic[P, R_co, F]):
 
     fn: F
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
-        """Call the step. Await it."""
-        return self.aio(*args, **kwargs)
-
+    __call__ = Step.aio
     tell_is_awaited(__call__)
 
 

@@ -89,11 +89,11 @@ class Trigger:
         self.when: str | None = None
         if when is not None:
             self.when, sides = _parse_condition(when, where)
-        said: Sequence[str] = operations or ()
+        wanted: Sequence[str] = operations or ()
         if operations is None:
-            said = ("update",) if "old" in sides else ("insert", "update")
-        self.operations = tuple(op for op in OPERATIONS if op in said)
-        if not self.operations or set(said) - set(OPERATIONS):
+            wanted = ("update",) if "old" in sides else ("insert", "update")
+        self.operations = tuple(op for op in OPERATIONS if op in wanted)
+        if not self.operations or set(wanted) - set(OPERATIONS):
             raise DefinitionError(
                 f"{where}: operations are insert, update and delete, not {operations!r}"
             )

@@ -21,7 +21,6 @@ from typing import (
     Any,
     Generic,
     NamedTuple,
-    NotRequired,
     ParamSpec,
     Protocol,
     Self,
@@ -29,15 +28,11 @@ from typing import (
     cast,
 )
 
-import pydantic
-from typing_extensions import TypedDict
-
 from pgflow._engine.host import ContinueAsNew
-from pgflow._engine.updates import Taken, UpdateCall
-from pgflow._flow.defaults import Defaults
+from pgflow._engine.notes import Notes
+from pgflow._engine.updates import Taken, UpdateCall, Updates
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
-from pgflow._flow.step import resolve_hints
-from pgflow._model.codecs import Codec, codec_for
+from pgflow._flow.updating import UpdateFunction
 from pgflow._model.durations import Duration, duration
 from pgflow._model.envelopes import Envelopes, open_value
 from pgflow._model.names import is_name
@@ -62,21 +57,14 @@ class _Owner(Protocol):
         """True if its code is an ``async def``."""
 
 
-class UpdateHandler(Generic[P, R]):
+class UpdateHandler(UpdateFunction[P, R]):
     """A handler of updates, made by ``@my_workflow.update``. ``fn`` is the undecorated function."""
 
     def __init__(self, workflow: _Owner, fn: Callable[..., Any]) -> None:
-        self.fn = fn
+        super().__init__(fn)
         self.workflow = workflow
-        self.name: str = fn.__name__
         self.update_id: str | None = None
-        self._check: Callable[..., object] | None = None
-        self._signature = inspect.signature(fn)
-        self._defaults = Defaults(fn, f"update {fn.__name__}")
-        self._args: Codec[dict[str, Any]] | None = None
-        self._result: Codec[R] | None = None
         self._origin: UpdateHandler[P, R] = self
-        self.__doc__ = fn.__doc__
         shown = f"update {fn.__qualname__} of workflow {workflow.name}"
         if not is_name(self.name):
             raise DefinitionError(f"the name of {shown} is longer than 255 bytes")
@@ -129,55 +117,14 @@ class UpdateHandler(Generic[P, R]):
 
     # ================================================================ for the library
 
-    @property
-    def args_codec(self) -> Codec[dict[str, Any]]:
-        """Codec of its arguments, an object of the parameters behind the state."""
-        if self._args is None:
-            hints = resolve_hints(self.fn)
-            _, *parameters = self._signature.parameters.values()
-            fields = {
-                p.name: hints.get(p.name, Any)
-                if p.default is p.empty
-                else NotRequired[hints.get(p.name, Any)]
-                for p in parameters
-            }
-            shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
-            shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-            self._args = codec_for(shape, f"a parameter of update {self.name}")
-        return self._args
-
-    @property
-    def result_codec(self) -> Codec[R]:
-        """Codec of its answer."""
-        if self._result is None:
-            self._result = codec_for(
-                resolve_hints(self.fn).get("return", Any), f"the answer to update {self.name}"
-            )
-        return self._result
-
-    def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The arguments as JSON text, checked to be readable by the handler.
-
-        Raises:
-            TypeError: They do not fit the signature.
-            NotStorable: A value cannot be stored, or not be read back as its annotation says.
-        """
-        what = f"the arguments of update {self.name}"
-        _, *bound = self._signature.bind(None, *args, **kwargs).arguments.items()
-        given = self._defaults.fill(dict(bound))
-        text = self.args_codec.encode(given, what)
-        self.args_codec.decode(text, what)
-        return text
-
-    def decode_args(self, taken: Taken, envelopes: Envelopes | None) -> dict[str, Any]:
-        """The arguments by name.
+    def read_args(self, taken: Taken, envelopes: Envelopes | None) -> dict[str, Any]:
+        """Return the arguments of a taken update by name.
 
         Raises:
             NotStorable: They do not fit the annotations.
         """
-        what = f"the arguments of update {self.name}"
-        text = json.dumps(open_value(envelopes, taken.args, what), ensure_ascii=False)
-        return self._defaults.fill(self.args_codec.decode(text, what))
+        value = open_value(envelopes, taken.args, f"the arguments of update {self.name}")
+        return self.decode_args(json.dumps(value, ensure_ascii=False))
 
     def check(self, state: Any, given: dict[str, Any]) -> None:
         """Call the validator."""
@@ -194,7 +141,7 @@ class BoundUpdate(NamedTuple, Generic[R]):
     update_id: str
 
 
-class _Desk:
+class _UpdateServer:
     """The part of serving that both colours share."""
 
     def __init__(
@@ -207,13 +154,13 @@ class _Desk:
         self._scope = scope
         self._state = state
         self._until = until
-        self._updates = scope.execution.updates
+        self._updates = scope.execution.parts[Updates]
         self._handlers: dict[str, UpdateHandler[..., Any]] = scope.definition.origin.updates
         self._workflow: str = scope.definition.name
         self._deadline_us: int | None = None
         patience = duration(timeout, "timeout of serve()", least_seconds=-math.inf)
         if patience is not None:
-            self._deadline_us = scope.execution.notes.now_us() + int(
+            self._deadline_us = scope.execution.parts[Notes].now_us() + int(
                 patience.total_seconds() * 1_000_000
             )
         if not self._handlers:
@@ -229,7 +176,7 @@ class _Desk:
         left = None
         if self._deadline_us is not None:
             left = timedelta(
-                microseconds=max(0, self._deadline_us - self._scope.execution.notes.now_us())
+                microseconds=max(0, self._deadline_us - self._scope.execution.parts[Notes].now_us())
             )
         return self._updates.issue(self._judge, left)
 
@@ -241,7 +188,7 @@ class _Desk:
         """Return why an update is rejected, or None."""
         try:
             handler = self._find(taken)
-            given = handler.decode_args(taken, self._scope.claim.envelopes)
+            given = handler.read_args(taken, self._scope.claim.envelopes)
             if not is_again:
                 handler.check(self._state, given)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
@@ -261,7 +208,7 @@ class _Desk:
         """Call the handler of an update that was taken; return its value, or what to await."""
         self._updates.begin(taken)
         handler = self._find(taken)
-        return handler.fn(self._state, **handler.decode_args(taken, self._scope.claim.envelopes))
+        return handler.fn(self._state, **handler.read_args(taken, self._scope.claim.envelopes))
 
     def reply(self, taken: Taken, value: Any) -> None:
         """Answer with the handler's value."""
@@ -281,7 +228,7 @@ class _Desk:
 
     def give_up(self, taken: Taken) -> None:
         """The workflow goes on without the rest of the handler."""
-        self._updates.give_up(taken)
+        self._updates.refuse(taken)
 
 
 async def serve(
@@ -309,24 +256,24 @@ async def serve(
         await pgflow.updates.serve(cart, until=lambda: cart.is_ordered)
     """
     scope = async_scope("pgflow.updates.serve()", "pgflow.sync.serve()")
-    desk = _Desk(scope, state, until, timeout)
-    while (call := desk.next()) is not None:
+    server = _UpdateServer(scope, state, until, timeout)
+    while (call := server.next()) is not None:
         try:
             taken = cast("Taken", await call.waiter)  # type: ignore[misc]
         except asyncio.CancelledError:
-            desk.give_up_wait(call)
+            server.give_up_wait(call)
             raise
         try:
-            value = desk.begin(taken)
+            value = server.begin(taken)
             if inspect.isawaitable(value):
                 value = await value
         except _GIVEN_UP:
-            desk.give_up(taken)
+            server.give_up(taken)
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            desk.fail(taken, error)
+            server.fail(taken, error)
         else:
-            desk.reply(taken, value)
+            server.reply(taken, value)
 
 
 def serve_sync(
@@ -334,20 +281,20 @@ def serve_sync(
 ) -> None:
     """Serve updates of the running workflow; see :func:`serve`."""
     scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.updates.serve()")
-    desk = _Desk(scope, state, until, timeout)
-    while (call := desk.next()) is not None:
+    server = _UpdateServer(scope, state, until, timeout)
+    while (call := server.next()) is not None:
         try:
             thread.block(call)
         except asyncio.CancelledError:
-            desk.give_up_wait(call)
+            server.give_up_wait(call)
             raise
         taken = cast("Taken", call.waiter.take())  # type: ignore[union-attr]
         try:
-            value = desk.begin(taken)
+            value = server.begin(taken)
         except _GIVEN_UP:
-            desk.give_up(taken)
+            server.give_up(taken)
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            desk.fail(taken, error)
+            server.fail(taken, error)
         else:
-            desk.reply(taken, value)
+            server.reply(taken, value)

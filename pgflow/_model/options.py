@@ -108,9 +108,11 @@ class StartOptions:
     collect: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "timeout", duration(self.timeout, "timeout of a run"))
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", duration(self.timeout, "timeout of a run"))
         for name in ("key_for", "debounce", "max_wait"):
-            object.__setattr__(self, name, duration(getattr(self, name), f"{name} of a start"))
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, duration(value, f"{name} of a start"))
 
     @property
     def times_key(self) -> bool:

@@ -59,8 +59,8 @@ class AsyncTransaction(Protocol):
 
     It may have ``execute_and_commit(sql, params)``, if the library can send both at once, which
     saves a round trip. If that raises without an answer of the server, the transaction's connection
-    must be closed. An attribute ``busy_poll`` is set to the worker's way of waiting for answers.
-    ``driver_connection``, ``fileno()`` and ``has_hooks`` are as for :class:`Transaction`.
+    must be closed. ``driver_connection``, ``fileno()`` and ``has_hooks`` are as for
+    :class:`Transaction`.
     """
 
     connection: Any

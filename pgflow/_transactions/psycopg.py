@@ -21,7 +21,6 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.deadlines import BEGIN_SECONDS, Limit
 from pgflow._db.failures import database_error
 from pgflow._db.query import Row
@@ -260,7 +259,6 @@ class _AsyncPsycopgTransaction:
     another until then.
     """
 
-    busy_poll: BusyPoll | None = None
     has_hooks = False
 
     def __init__(
@@ -336,7 +334,6 @@ class _AsyncPsycopgTransaction:
         raise AssertionError
 
     async def _ask(self, *statements: Statement) -> list[list[Row]]:
-        self._wire.busy_poll = self.busy_poll
         return await self._wire.rows(*statements)
 
     async def _rows(self, *statements: Statement) -> list[list[Row]]:

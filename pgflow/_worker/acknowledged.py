@@ -32,7 +32,7 @@ REMEMBERED_RUNS = 100_000
 ASKED_AT_ONCE = 5_000
 
 
-Told: TypeAlias = "tuple[int, int, bool, str]"
+Acknowledgement: TypeAlias = "tuple[int, int, bool, str]"
 """Token, seq, whether the run has ended, and its key: the last acknowledgement of a run. The seq is
 0 if only the end was acknowledged.
 
@@ -43,37 +43,37 @@ traverse 100,000 instances of a class again and again.
 
 class _Stretch(NamedTuple):
     flushed: int
-    told_at: float
-    told: dict[int, Told]
+    filed_at: float
+    acknowledged: dict[int, Acknowledgement]
 
 
 class Acknowledged:
     """Remembers acknowledged units and detects which of them a fail-over lost.
 
-    The worker's loop notes runs. The heart's thread does everything else.
+    The worker's loop notes runs. The heartbeat's thread does everything else.
     """
 
     def __init__(self) -> None:
-        self._open: dict[int, Told] = {}
-        self._sent: list[dict[int, Told]] = []
+        self._open: dict[int, Acknowledgement] = {}
+        self._sent: list[dict[int, Acknowledgement]] = []
         self._stretches: deque[_Stretch] = deque()
         self._last: Beat | None = None
         self._last_at = 0.0
 
     def note(self, run_id: int, token: int, seq: int, key: str, *, has_ended: bool) -> None:
         """Note that the run's units up to `seq` are acknowledged; 0 if no unit is new."""
-        told = self._open
-        if seq == 0 and run_id in told:
-            seq = told[run_id][1]
-        told[run_id] = (token, seq, has_ended, key)
+        acknowledged = self._open
+        if seq == 0 and run_id in acknowledged:
+            seq = acknowledged[run_id][1]
+        acknowledged[run_id] = (token, seq, has_ended, key)
 
     def cut(self) -> None:
         """Close the current stretch before a beat is sent: everything in it was acknowledged
         earlier.
         """
-        told, self._open = self._open, {}
-        if told:
-            self._sent.append(told)
+        acknowledged, self._open = self._open, {}
+        if acknowledged:
+            self._sent.append(acknowledged)
 
     def judge(self, answer: Beat, ask: Callable[[Query[Any]], Any]) -> Loss | None:
         """Return the loss if the server that answered has a different or shorter log than the one
@@ -101,7 +101,11 @@ class Acknowledged:
         # Where another log begins is known only to a server that has run ever since: a restarted
         # one has forgotten it.
         known = kept if last.timeline == answer.timeline else -1
-        doubtful = {run_id: told for part in self._doubtful(known) for run_id, told in part.items()}
+        doubtful = {
+            run_id: acknowledged
+            for part in self._doubtful(known)
+            for run_id, acknowledged in part.items()
+        }
         lost = self._ask_for(doubtful, ask)
         if not lost and (last.waits or kept >= last.flushed):
             return None
@@ -119,7 +123,7 @@ class Acknowledged:
             runs,
         )
 
-    def beaten(self, answer: Beat) -> None:
+    def beat_acknowledged(self, answer: Beat) -> None:
         """File the closed stretches under the position in the answer, which covers all
         of them.
         """
@@ -127,25 +131,27 @@ class Acknowledged:
             self._sent.clear()
             return
         now = time.monotonic()
-        told = {run_id: one for part in self._sent for run_id, one in part.items()}
+        acknowledged = {run_id: one for part in self._sent for run_id, one in part.items()}
         self._sent = []
         if self._last is not None and (
             self._last.timeline != answer.timeline or _fell_back(self._last, answer)
         ):
             self._stretches.clear()
-        if told:
-            self._stretches.append(_Stretch(answer.flushed, now, told))
+        if acknowledged:
+            self._stretches.append(_Stretch(answer.flushed, now, acknowledged))
         self._forget(now)
         self._last, self._last_at = answer, now
 
-    def _doubtful(self, kept: int) -> Iterator[dict[int, Told]]:
+    def _doubtful(self, kept: int) -> Iterator[dict[int, Acknowledgement]]:
         for stretch in self._stretches:
             if stretch.flushed > kept:
-                yield stretch.told
+                yield stretch.acknowledged
         yield from self._sent
 
     @staticmethod
-    def _ask_for(doubtful: dict[int, Told], ask: Callable[[Query[Any]], Any]) -> set[int]:
+    def _ask_for(
+        doubtful: dict[int, Acknowledgement], ask: Callable[[Query[Any]], Any]
+    ) -> set[int]:
         run_ids = list(doubtful)
         lost: set[int] = set()
         for start in range(0, len(run_ids), ASKED_AT_ONCE):
@@ -155,11 +161,11 @@ class Acknowledged:
         return lost
 
     def _forget(self, now: float) -> None:
-        count = sum(len(stretch.told) for stretch in self._stretches)
+        count = sum(len(stretch.acknowledged) for stretch in self._stretches)
         while self._stretches and (
-            now - self._stretches[0].told_at > REMEMBERED_SECONDS or count > REMEMBERED_RUNS
+            now - self._stretches[0].filed_at > REMEMBERED_SECONDS or count > REMEMBERED_RUNS
         ):
-            count -= len(self._stretches.popleft().told)
+            count -= len(self._stretches.popleft().acknowledged)
 
 
 def _fell_back(last: Beat, answer: Beat) -> bool:

@@ -37,14 +37,12 @@ from pgflow._model.decisions import Choice
 from pgflow._model.exceptions import clean, encode_error
 from pgflow._model.reasons import Unknown
 from pgflow._transactions.protocol import Trouble, Unstorable
-from pgflow._worker.body_calls import BodyCalls, as_raised
-from pgflow._worker.effect_bodies import Acts, unknown
-from pgflow._worker.life import Life
-from pgflow._worker.lost_threads import LostThreads
-from pgflow._worker.options import Definitions, WorkerOptions
+from pgflow._worker.body_calls import as_raised
+from pgflow._worker.context import WorkerContext
+from pgflow._worker.effect_bodies import EffectAttempts, unknown
 from pgflow._worker.progress import Progress
 from pgflow._worker.runs import Runs
-from pgflow._worker.threads import DaemonThreads, Job, Posts
+from pgflow._worker.threads import Job
 from pgflow._worker.transaction_bodies import TransactionBodies
 from pgflow.errors import CodecError, LeaseLost, NotStorable, StepCommitted
 from pgflow.logs import redacted
@@ -58,43 +56,33 @@ class Bodies:
 
     Args:
         runs: The runs of this worker; get the results.
-        calls: Calls the bodies.
         transactions: Attempts at transactional steps.
-        acts: Attempts at effects.
         progress: Sends the reports of bodies.
-        threads: For ``def`` bodies.
-        posts: Calls from threads to the loop.
-        lost: Tracks abandoned threads.
-        life: Its `stale_at` defers effectful bodies.
     """
 
     def __init__(
         self,
+        context: WorkerContext,
         runs: Runs,
-        calls: BodyCalls,
         transactions: TransactionBodies,
-        acts: Acts,
         progress: Progress,
-        threads: DaemonThreads,
-        posts: Posts,
-        lost: LostThreads,
-        life: Life,
-        definitions: Definitions,
-        options: WorkerOptions,
     ) -> None:
+        definitions = context.definitions
         self._runs = runs
-        self._calls = calls
         self._transactions = transactions
-        self._acts = acts
         self._progress = progress
-        self._threads = threads
-        self._posts = posts
-        self._lost = lost
-        self._life = life
+        self._calls = calls = transactions.calls
+        self._effects = EffectAttempts(calls, definitions.replacements)
+        self._threads = calls.threads
+        self._lost = calls.lost_threads
+        self._posts = context.posts
+        # Its `stale_at` defers effectful bodies.
+        self._life = context.life
         self._replacements = definitions.replacements
         self._interceptors = definitions.interceptors
-        self._tells_errors = definitions.envelopes is None
-        self._meter = options.meter
+        # Without a codec, the text of errors may be recorded.
+        self._records_errors = definitions.envelopes is None
+        self._meter = context.options.meter
         self._loop = loop = asyncio.get_running_loop()
         # Without a factory `create_task` only calls this, which is one call less for each body.
         self._begin_task: Any = (
@@ -135,11 +123,11 @@ class Bodies:
         if step.is_async:
             body = fn if not self._interceptors else partial(self._calls.call_around, fn)
             self._tasks[call] = self._begin_task(
-                self._come_back(execution, call, scope, body), context=context
+                self._await_body(execution, call, scope, body), context=context
             )
         else:
             self._tasks[call] = self._threads.start(
-                lambda: context.run(self._come_to, call, scope, fn),
+                lambda: context.run(self._outcome_of, call, scope, fn),
                 partial(self._posts.post, self._body_ended, execution, call, scope, context),
             )
 
@@ -147,7 +135,7 @@ class Bodies:
         """Start the bodies that waited for a fresh heartbeat."""
         deferred, self._deferred = self._deferred, []
         for execution, call in deferred:
-            if not execution.over and execution.wants(call):
+            if not execution.over and execution.agenda.is_open(call):
                 self.start(execution, call)
 
     def stop(self, call: StepCall) -> None:
@@ -159,12 +147,12 @@ class Bodies:
         task = self._tasks.get(call)
         if type(task) is Job:
             del self._tasks[call]
-            self._lost.left_behind(call, task)
+            self._lost.abandon(call, task)
         elif isinstance(task, asyncio.Task) and not call.fencing:
             task.cancel()
 
     def _stop_those_of(self, execution: Execution) -> None:
-        for call in execution.bodies:
+        for call in list(execution.agenda.running.values()):
             self.stop(call)
 
     async def stop_all(self) -> None:
@@ -188,7 +176,7 @@ class Bodies:
 
     # -------------------------------------------- a body that needs nothing but a task, or a thread
 
-    def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
+    def _outcome_of(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _Outcome:
         """Return the body's encoded result, its coroutine, or its error. Runs in the body's
         thread.
         """
@@ -204,12 +192,12 @@ class Bodies:
         call: StepCall,
         scope: StepScope,
         context: contextvars.Context,
-        outcome: _CameTo,
+        outcome: _Outcome,
     ) -> None:
         if isinstance(outcome, CoroutineType):
             if call in self._tasks:
                 self._tasks[call] = self._loop.create_task(
-                    self._come_back(execution, call, scope, outcome), context=context
+                    self._await_body(execution, call, scope, outcome), context=context
                 )
             else:
                 outcome.close()
@@ -225,7 +213,7 @@ class Bodies:
         else:
             self._judge_raised(execution, call, as_raised(outcome))
 
-    async def _come_back(
+    async def _await_body(
         self,
         execution: Execution,
         call: StepCall,
@@ -264,7 +252,7 @@ class Bodies:
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
                 raise
-            self._cannot_be_judged(execution, call, error)
+            self._hold_unjudged(execution, call, error)
         finally:
             self._tasks.pop(call, None)
 
@@ -336,10 +324,10 @@ class Bodies:
         began = time.monotonic()
         try:
             result = await (
-                self._acts.act(execution, call) if is_acting else self._acts.inquire(call)
+                self._effects.act(execution, call) if is_acting else self._effects.inquire(call)
             )
         except asyncio.CancelledError as error:
-            if self._stopped or execution.over or not execution.wants(call):
+            if self._stopped or execution.over or not execution.agenda.is_open(call):
                 raise
             result = unknown(call, Unknown.CANCELLED_ITSELF, error)
         except BaseException as error:  # any error is evidence about the effect
@@ -383,7 +371,7 @@ class Bodies:
         except BaseException as failure:
             if self._is_the_end(call, failure):
                 raise
-            self._cannot_be_judged(execution, call, failure)
+            self._hold_unjudged(execution, call, failure)
 
     def _body_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
         """Judge the error of a body that was not cancelled by its run or worker."""
@@ -405,9 +393,9 @@ class Bodies:
                 "committed_outside", {"message": str(error), "step": call.name, "call": call.number}
             )
         else:
-            self.returned(execution, _judge(call, error))
+            self.returned(execution, _failed_result(call, error))
 
-    def _cannot_be_judged(self, execution: Execution, call: StepCall, error: BaseException) -> None:
+    def _hold_unjudged(self, execution: Execution, call: StepCall, error: BaseException) -> None:
         """Hold the run because the result of a body could not be processed. Without this, the run
         would wait for it forever.
         """
@@ -419,8 +407,8 @@ class Bodies:
             extra=where,
         )
         if self._runs.has(execution) and not execution.over:
-            told = f": {redacted(error)}" if self._tells_errors else ""
-            message = f"cannot process the result of step {call.name}: {type(error).__name__}{told}"
+            text = f": {redacted(error)}" if self._records_errors else ""
+            message = f"cannot process the result of step {call.name}: {type(error).__name__}{text}"
             self._runs.guard(
                 execution,
                 execution.hold_for,
@@ -431,7 +419,7 @@ class Bodies:
     def _is_stopped(self, execution: Execution, call: StepCall, error: BaseException) -> bool:
         """Return True if the body was cancelled because its run or worker no longer needs it."""
         return isinstance(error, asyncio.CancelledError) and (
-            self._stopped or execution.over or not execution.wants(call)
+            self._stopped or execution.over or not execution.agenda.is_open(call)
         )
 
     def _is_the_end(self, call: StepCall, error: BaseException) -> bool:
@@ -450,7 +438,7 @@ class Bodies:
         )
 
 
-_CameTo: TypeAlias = "StepResult | CoroutineType[Any, Any, Any] | BaseException"
+_Outcome: TypeAlias = "StepResult | CoroutineType[Any, Any, Any] | BaseException"
 
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
@@ -472,7 +460,7 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
     return StepResult(call, text, None)
 
 
-def _judge(call: StepCall, error: BaseException) -> StepResult:
+def _failed_result(call: StepCall, error: BaseException) -> StepResult:
     """Return a failed attempt with a delay, or the outcome if no attempt is left."""
     is_final = isinstance(error, call.spec.raises) or not isinstance(error, Exception)
     if isinstance(error, Unstorable):

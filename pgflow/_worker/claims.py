@@ -4,76 +4,92 @@ commit that ends runs.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import psycopg
-
-from pgflow._db.calls import claim as claim_calls
-from pgflow._db.calls.claim import ClaimRequest
+from pgflow._db.calls.claim import ClaimRequest, Position
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
-from pgflow._flow.scope import log_fields
 from pgflow._model.claims import Claim
-from pgflow._worker.beginnings import Beginnings
-from pgflow._worker.claim_cursor import ClaimCursor
-from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.lanes import Lanes
-from pgflow._worker.life import Life
-from pgflow._worker.lines import Lines
-from pgflow._worker.options import WorkerOptions
-from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.context import WorkerContext
+from pgflow._worker.lanes import Lanes, QueueRates
 from pgflow._worker.runs import Runs
-from pgflow._worker.suspects import Suspects
-from pgflow.errors import LeaseLost, PgflowError
-from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
+
+TIMES_AS_LONG = 10
+"""Pause between slow looks from the head, as a multiple of what the last one took: such looks take
+at most about a tenth of the time.
+"""
+
+MOST_SECONDS = 1.0
+"""Longest such pause: the interval of polls, which bounds how long an unnotified run waits."""
+
+
+class ClaimCursor:
+    """Decides where the next claim reads from.
+
+    Args:
+        clock: Seconds, on a clock that only measures durations.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: Position | None = None
+        self._head_due = 0.0
+
+    def position(self) -> Position | None:
+        """Return the run behind which the next claim reads; None to read from the head."""
+        return self._last if self._clock() < self._head_due else None
+
+    def answered(self, request: ClaimRequest, claims: list[Claim]) -> None:
+        """Learn from the result of a claim. Claims may overtake each other."""
+        if len(claims) < request.max_runs:
+            self._last = None
+            return
+        # Suspects are picked from any position.
+        last = max(
+            (
+                (claim.priority, claim.run_id)
+                for claim in claims
+                if not (claim.suspect and claim.is_suspect)
+            ),
+            default=None,
+        )
+        if request.after is None:
+            self._last = last
+            self._head_due = self._clock() + min(
+                claims[0].took_us / 1e6 * TIMES_AS_LONG, MOST_SECONDS
+            )
+        elif self._last is not None and last is not None:
+            self._last = max(self._last, last)
+
 
 # Bounds the answer of one claim.
 MAX_CLAIM = 128
 
 
-class Claims(Loop):
-    """Claims runs. Requested runs count like running ones, so a claim never asks for more than
-    there is room for.
+class Claims:
+    """Requests claims, and counts the places that they may fill. Requested runs count like running
+    ones, so a claim never asks for more than there is room for.
 
     Args:
-        wanted: Set when there may be work, or room for some.
-        beginnings: Starts claimed runs.
-        lines: Notified when a claim found less than it asked for; knows whether a limit may be the
+        runs: The runs of this worker. Each that leaves makes room for another.
+        lanes: The lanes to claim from.
+        rates: Notified when a claim found less than it asked for; knows whether a limit may be the
             reason.
     """
 
-    name = "the loop of claims"
-
-    def __init__(
-        self,
-        tasks: Tasks,
-        control: WorkerConnection,
-        life: Life,
-        wanted: asyncio.Event,
-        runs: Runs,
-        lanes: Lanes,
-        suspects: Suspects,
-        beginnings: Beginnings,
-        lines: Lines,
-        options: WorkerOptions,
-    ) -> None:
-        super().__init__(tasks)
-        self._control = control
-        self._life = life
-        self._wanted = wanted
+    def __init__(self, context: WorkerContext, runs: Runs, lanes: Lanes, rates: QueueRates) -> None:
+        self._life = context.life
+        self._wanted = context.wanted.claims
+        self._concurrency = context.options.concurrency
+        self._tally = context.options.tally
+        self._meter = context.options.meter
         self._runs = runs
         self._lanes = lanes
-        self._suspects = suspects
-        self._beginnings = beginnings
-        self._lines = lines
-        self._concurrency = options.concurrency
-        self._tally = options.tally
-        self._meter = options.meter
+        self._rates = rates
         self._cursor = ClaimCursor()
         self._asked_for = 0
         self._replaced = 0  # runs whose end is on its way, together with claims for their places
@@ -86,34 +102,15 @@ class Claims(Loop):
         """True while claims are under way, or pages of claimed runs' journals."""
         return self._asked_for > 0
 
-    @property
-    def _may_find_more(self) -> bool:
-        """True if the end of a run may let another start: the last claim was filled, or a limit may
-        hold runs back.
-        """
-        return self._has_backlog or self._lines.is_limited
+    def run_ids(self) -> list[int]:
+        """Return the runs that the worker knows to be leased to it."""
+        return list(self._runs.executions)
 
     def outgrown(self, *, is_outgrown: bool) -> None:
         """Stop claiming because the schema was upgraded beyond this code, or resume because it was
         put back.
         """
         self._is_outgrown = is_outgrown
-
-    async def loop(self) -> None:
-        """Claim whenever there may be work, for as long as there is work and room."""
-        while True:
-            await self._wanted.wait()
-            # Before the claim: work announced during it is claimed in the next round.
-            self._wanted.clear()
-            while not self._life.is_stopping and (count := self.free()) > 0:
-                try:
-                    if await self.claim(count) < count:
-                        break
-                except LeaseLost:
-                    break
-                except (psycopg.Error, OSError, TimeoutError) as error:
-                    log.warning("cannot claim: %s", redacted(error))
-                    break
 
     def free(self) -> int:
         """Return the number of runs to claim next."""
@@ -132,36 +129,17 @@ class Claims(Loop):
             else min(free, tally.most - len(tally.chains) - self._asked_for)
         )
 
-    async def claim(self, count: int) -> int:
-        """Claim up to `count` runs and return how many were found. Fewer means that there are no
-        more.
-        """
-        found, is_from_head = await self._claim_once(count)
-        # Behind the cursor there are too few: runs may have become ready before it.
-        if found < count and not is_from_head:
-            found += (await self._claim_once(count - found))[0]
-        return found
-
-    async def _claim_once(self, count: int) -> tuple[int, bool]:
-        request = self._request(count)
+    def request(self, count: int) -> ClaimRequest:
+        """Return a claim of up to `count` runs. It counts as sent."""
         self._asked_for += count
-        claims: list[Claim] = []
-        began = time.perf_counter()
-        try:
-            claims = await self._control.ask(claim_calls.claim_runs(request))
-            if self._meter is not None:
-                self._meter.claim_seconds.observe(time.perf_counter() - began)
-        finally:
-            # Also after an error, which frees the places that it asked for.
-            self.arrived(request, claims)
-        return len(claims), request.after is None
+        return self._request(count)
 
     def _request(self, count: int) -> ClaimRequest:
         return ClaimRequest(
             self._life.worker_id,
             list(self._lanes.served),
             count,
-            self._suspects.has_room,
+            not self._runs.suspects.alarms,
             self._cursor.position(),
         )
 
@@ -173,7 +151,7 @@ class Claims(Loop):
         worker, because it may exceed the rest of the tally.
         """
         ending = parking = starting = 0
-        if self._may_find_more:
+        if self._has_backlog or self._rates.is_limited:
             ending = sum(1 for flush in flushes if flush.ending is not None)
             parking = sum(1 for flush in flushes if flush.question and flush.question.get("park"))
         else:
@@ -215,7 +193,7 @@ class Claims(Loop):
         return [lane for lane in lanes if lane not in request.lanes]
 
     def arrived(self, request: ClaimRequest, claims: list[Claim], parked: int = 0) -> ClaimRequest:
-        """Start the runs of a claim, however it was sent.
+        """Count the runs of a claim, however it was sent.
 
         Args:
             request: The claim.
@@ -238,17 +216,13 @@ class Claims(Loop):
             claim.workflow = self._lanes.served[claim.lane_id].workflow
             if self._meter is not None:
                 self._meter.run_claimed(claim.workflow)
-            if claim.is_suspect:
-                self._suspects.claimed(claim)
-            if self._life.is_stopping:
-                self._runs.release_soon(claim)
-            elif len(claim.units) < claim.last_seq:
-                # Keep the place until the rest of the journal is here.
-                self._asked_for += 1
-                self._tasks.spawn(self._load_and_begin(claim))
-            else:
-                self._beginnings.begin(claim)
+            if claim.suspect and claim.is_suspect:
+                self._runs.suspects.claimed(claim)
         return request
+
+    def journal_awaited(self, change: int) -> None:
+        """Keep a place, or free it, for a run whose journal is still being read."""
+        self._asked_for += change
 
     def _learn(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """Learn from a claim whether there are more runs, and where."""
@@ -258,39 +232,11 @@ class Claims(Loop):
         if is_short and request.after is not None:
             self._wanted.set()
         elif is_short:
-            self._lines.came_short()
-
-    async def _load_and_begin(self, claim: Claim) -> None:
-        """Load the rest of a journal that was too long for the claim's answer, then start
-        the run.
-        """
-        try:
-            while len(claim.units) < claim.last_seq:
-                page = await self._control.insist(
-                    claim_calls.load_units(claim.run_id, len(claim.units))
-                )
-                if not page:
-                    break
-                claim.units.extend(page)
-        except PgflowError:
-            raise  # the worker ends
-        except Exception as error:
-            log.exception(
-                "run %s: cannot read its journal; the run is handed back",
-                claim.key,
-                extra=log_fields(claim),
-            )
-            self._runs.engine_failed(claim, error)
-            self._runs.release_soon(claim)
-            return
-        finally:
-            self._asked_for -= 1
-        if self._life.is_stopping:
-            self._runs.release_soon(claim)
-        else:
-            self._beginnings.begin(claim)
+            self._rates.claim_was_short()
 
     def _run_left(self, execution: Execution) -> None:
-        self._suspects.got_on(execution)  # a suspect makes room by leaving, too
-        if self._may_find_more:
+        if self._runs.suspects.alarms:
+            self._runs.suspects.progressed(execution)  # a suspect makes room by leaving, too
+        # Another may start: the last claim was filled, or a limit holds runs back.
+        if self._has_backlog or self._rates.is_limited:
             self._wanted.set()

@@ -21,14 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from typing import Any, Self
+from typing import Self
 
 import psycopg
 
-from pgflow._db.busy_poll import BusyPoll
-from pgflow._db.calls import commit as calls
-from pgflow._db.calls.claim import ClaimRequest
 from pgflow._db.connect import ConnectOptions, cut_if_left, server_of
 from pgflow._db.failures import (
     REFUSED_AFTER_SECONDS,
@@ -39,25 +35,131 @@ from pgflow._db.failures import (
     is_passing,
     sqlstate_of,
 )
-from pgflow._db.query import Query
-from pgflow._db.wire import OwnWire, Wire, open_wire
-from pgflow._engine.flush import batch_document
+from pgflow._db.wire import OwnWire, open_wire
+from pgflow._engine.execution import Execution
 from pgflow._flow.scope import log_fields
-from pgflow._model.claims import Claim
 from pgflow._model.exceptions import clean
-from pgflow._worker.aftermath import Aftermath
-from pgflow._worker.claims import Claims
-from pgflow._worker.commit_queue import CommitQueue, Item
-from pgflow._worker.life import Life
-from pgflow._worker.news import News
-from pgflow._worker.parts import Part
-from pgflow._worker.supervision import Failures, back_off_seconds
-from pgflow._worker.wakes import Wakes
+from pgflow._worker.body_calls import LostThreads
+from pgflow._worker.context import WorkerContext
+from pgflow._worker.executor import CommitResults, Executor, Item
+from pgflow._worker.parts import FailureCount, Loop, Part, back_off_seconds
+from pgflow._worker.runs import Runs
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
-from pgflow.meter import Meter
 
 log = logging.getLogger("pgflow")
+
+MAX_BATCH_RUNS = 256
+# Bounds the document of one batch, beside the number of runs.
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+
+
+class CommitQueue:
+    """Runs with something to commit, and connections that rest until a batch is worth sending.
+
+    A batch takes at most half of the active runs. A second connection sends only when that many
+    runs are waiting. A line (a connection with its task) looks for a batch,
+    sends one, or rests.
+
+    Args:
+        runs: The runs of this worker. Their number bounds a batch.
+        lines: Number of lines. All of them look first.
+    """
+
+    def __init__(self, runs: Runs, lines: int) -> None:
+        self._executions = runs.executions
+        self._pending: dict[int, Execution] = {}
+        self._again: list[Item] = []
+        self._due: list[Item] = []  # flushes that were put off, each sent alone
+        self._resting: list[asyncio.Future[None]] = []
+        self._awake = lines
+        self._looking = lines  # lines among them that are about to look for a batch
+        self._is_closed = False
+
+    def submit(self, execution: Execution) -> None:
+        """Queue a run that has something to commit."""
+        self._pending[execution.run_id] = execution
+        if self._resting and not self._looking:
+            self._call_up()
+
+    def send_again(self, items: list[Item]) -> None:
+        """Send flushes unchanged with the next batch, because the server was busy with the runs."""
+        self._again += items
+
+    def put_off(self, item: Item, delay_seconds: float) -> None:
+        """Send a flush unchanged and alone after a delay: it may be refused again."""
+        asyncio.get_running_loop().call_later(delay_seconds, self._come_due, item)
+
+    def _come_due(self, item: Item) -> None:
+        if not self._is_closed:
+            self._due.append(item)
+            self._call_up()
+
+    def _call_up(self) -> None:
+        """Wake a resting line, unless another is about to look or too few runs are waiting."""
+        if not self._resting or self._looking:
+            return
+        if self._due or (self._pending and (not self._awake or len(self._pending) >= self._limit)):
+            self._awake += 1
+            self._looking += 1
+            self._resting.pop().set_result(None)
+
+    @property
+    def _limit(self) -> int:
+        """Most runs in one batch, and the number that must wait before a second connection
+        sends.
+        """
+        return min(MAX_BATCH_RUNS, max(1, (len(self._executions) + 1) // 2))
+
+    def take_batch(self) -> list[Item]:
+        """Return the next batch for a line to send. It is empty if there is none, or if the other
+        line should continue alone.
+        """
+        items = self._next_batch()
+        if items:
+            self._looking -= 1
+            self._call_up()
+        return items
+
+    def _next_batch(self) -> list[Item]:
+        if self._due:
+            return [self._due.pop(0)]
+        again, self._again = self._again, []
+        limit = self._limit
+        if not again and self._awake > 1 and len(self._pending) < limit:
+            return []
+        items = again
+        size = 0
+        while self._pending and len(items) < limit and size < MAX_BATCH_BYTES:
+            execution = self._pending.pop(next(iter(self._pending)))
+            flush = execution.take_flush()
+            if flush is not None:
+                items.append((execution, flush))
+                size += flush.size_bytes
+        return items
+
+    def came_back(self) -> None:
+        """Note that a line has delivered its batch and looks for the next."""
+        self._looking += 1
+
+    def left(self) -> None:
+        """Note that a line ended while it was sending."""
+        self._awake -= 1
+
+    def rest(self) -> asyncio.Future[None]:
+        """Return the future that wakes a resting line. If all lines rest, the first run with
+        something to commit sets it.
+        """
+        self._awake -= 1
+        self._looking -= 1
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._resting.append(called)
+        return called
+
+    def close(self) -> None:
+        """Drop the flushes that were put off."""
+        self._is_closed = True
+
 
 LINES = 2
 """Number of connections that commit."""
@@ -76,40 +178,23 @@ class Committer(Part):
 
     Args:
         queue: The runs that wait for a commit.
-        claims: Fills the places of ending runs in the same round trip.
-        aftermath: Applies the result of each flush to its run.
-        wakes: Wakes the runs that a batch sent messages to.
-        news: Announces the runs that have ended.
-        life: Fails with the committer.
-        busy_poll: Polls for answers as the rest of the worker does.
-        meter: Counts batches.
+        executor: Sends a batch, and applies the answer.
+        results: Applies a refusal.
     """
 
     def __init__(
-        self,
-        options: ConnectOptions,
-        queue: CommitQueue,
-        claims: Claims,
-        aftermath: Aftermath,
-        wakes: Wakes,
-        news: News,
-        life: Life,
-        busy_poll: BusyPoll,
-        meter: Meter | None,
+        self, context: WorkerContext, queue: CommitQueue, executor: Executor, results: CommitResults
     ) -> None:
-        self._options = options
+        self._options = context.connect
+        self._life = context.life
+        self._meter = context.options.meter
         self._queue = queue
-        self._claims = claims
-        self._aftermath = aftermath
-        self._wakes = wakes
-        self._news = news
-        self._life = life
-        self._busy_poll = busy_poll
-        self._meter = meter
+        self._executor = executor
+        self._results = results
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._failures = Failures()
-        self._lines: set[_Line] = set()
+        self._failures = FailureCount()
+        self._lines: set[_CommitLine] = set()
 
     def start(self) -> None:
         """Start a task for each connection."""
@@ -144,7 +229,7 @@ class Committer(Part):
     # ------------------------------------------------------------ one connection
 
     async def _serve(self) -> None:
-        async with _Line(self._options, self._busy_poll) as line:
+        async with _CommitLine(self._options) as line:
             self._lines.add(line)
             has_delivered = False
             while not self._closing:
@@ -175,12 +260,12 @@ class Committer(Part):
             exc_info=error,
         )
         for execution, _ in items:
-            self._aftermath.not_committed(execution, error)
+            self._results.not_committed(execution, error)
         if not self._failures.add():
             self._life.fail("the committer", error)
         await asyncio.sleep(back_off_seconds(self._failures.count))
 
-    async def _rest(self, line: _Line) -> None:
+    async def _rest(self, line: _CommitLine) -> None:
         """Wait until the queue wakes this line."""
         line.rests_since = asyncio.get_running_loop().time()
         await self._queue.rest()
@@ -198,7 +283,7 @@ class Committer(Part):
         for line in rested[: len(opened) - 1]:
             await line.close()
 
-    async def _deliver(self, line: _Line, items: list[Item]) -> None:
+    async def _deliver(self, line: _CommitLine, items: list[Item]) -> None:
         """Commit a batch, whatever it takes. A run whose part the server refuses is put off, so
         that it delays no other.
         """
@@ -207,7 +292,8 @@ class Committer(Part):
         while True:
             try:
                 wire = await line.connected()
-                await self._commit(wire, items, careful=careful or _may_differ(wire, items))
+                careful_now = careful or _may_differ(wire, items)
+                busy = await self._executor.execute(wire, items, careful=careful_now)
             except _TROUBLE as error:
                 careful = True
                 if is_conflict_on_unit(error):
@@ -223,6 +309,7 @@ class Committer(Part):
                 self._count_failure()
                 await line.back_off(error, tries)
             else:
+                self._queue.send_again(busy)
                 return
         for item in items:  # find out whose it is
             await self._deliver(line, [item])
@@ -231,7 +318,9 @@ class Committer(Part):
         if self._meter is not None:
             self._meter.commit_failed()
 
-    async def _refused(self, line: _Line, item: Item, error: Exception, *, is_data: bool) -> None:
+    async def _refused(
+        self, line: _CommitLine, item: Item, error: Exception, *, is_data: bool
+    ) -> None:
         """Handle a flush that a working server refuses: hold the run if the error is permanent,
         else put it off.
         """
@@ -260,7 +349,7 @@ class Committer(Part):
         )
         self._queue.put_off(item, delay)
 
-    async def _hold(self, line: _Line, item: Item, error: Exception) -> bool:
+    async def _hold(self, line: _CommitLine, item: Item, error: Exception) -> bool:
         """Hold a run instead of its flush. Return False if the server refuses that too.
 
         So a server that accepts nothing holds no run, and runs continue by themselves once it
@@ -274,7 +363,8 @@ class Committer(Part):
         while True:
             try:
                 wire = await line.connected()
-                answer = await wire.ask(self._query([(execution, held)], careful=True))
+                query = self._executor.commit_query([(execution, held)], careful=True)
+                answer = await wire.ask(query)
             except _TROUBLE as trouble:
                 if is_answer(trouble) or isinstance(trouble, PgflowError):
                     return False
@@ -287,101 +377,10 @@ class Committer(Part):
             return False
         if not answer.bad:
             execution.flushing.refused(held)
-            self._aftermath.refused(execution, error)
-        self._spread([(execution, held)], answer, server_of(wire.connection))
+            self._results.refused(execution, error)
+        busy = self._results.apply([(execution, held)], answer, server_of(wire.connection))
+        self._queue.send_again(busy)
         return True
-
-    async def _commit(self, wire: Wire, items: list[Item], *, careful: bool) -> None:
-        request = None if careful else self._claims.request_with([flush for _, flush in items])
-        answer = calls.ALL_WELL
-        claims: list[Claim] = []
-        began = time.perf_counter()
-        try:
-            if request is not None:
-                answer, claims = await wire.ask(self._claiming_query(items, request))
-            else:
-                answer = await wire.ask(self._query(items, careful=careful))
-        finally:
-            if request is not None:
-                # Also after an error, which frees the places that it asked for.
-                request = self._claims.arrived(request, claims, answer.parked)
-        if self._meter is not None:
-            self._meter.committed(
-                len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began
-            )
-        if request is not None and answer.lanes:
-            answer.lanes = self._claims.left_of(request, claims, answer.lanes)
-        self._spread(items, answer, server_of(wire.connection))
-
-    def _document(self, items: list[Item], apart: list[str]) -> str:
-        return batch_document(
-            self._life.worker_id,
-            [(flush, execution.estimate_us) for execution, flush in items],
-            apart,
-        )
-
-    def _claiming_query(
-        self, items: list[Item], request: ClaimRequest
-    ) -> Query[tuple[calls.CommitAnswer, list[Claim]]]:
-        apart: list[str] = []
-        return calls.commit_and_claim(self._document(items, apart), request, apart)
-
-    def _query(self, items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:
-        """Return the direct call for a lone unit, else the batch."""
-        flush = items[0][1]
-        if (
-            len(items) == 1
-            and not careful
-            and len(flush.rows) == 1
-            and flush.question is None
-            and flush.ending is None
-        ):
-            row = flush.rows[0]
-            if (
-                row.delay_seconds is None
-                and row.key is None
-                and not (flush.has_ledger or flush.taken or flush.returned or flush.words)
-                and flush.over is None
-            ):
-                return calls.commit_unit(
-                    self._life.worker_id,
-                    flush.run_id,
-                    flush.token,
-                    row.seq,
-                    row.call,
-                    row.kind,
-                    row.name,
-                    row.payload,
-                    flush.licences(0) or None,
-                    row.at_us,
-                )
-        apart: list[str] = []
-        return calls.commit_units(self._document(items, apart), apart, careful=careful)
-
-    def _spread(self, items: list[Item], answer: calls.CommitAnswer, server: Any) -> None:
-        """Apply the answer to each run of the batch."""
-        told = []
-        for execution, flush in items:
-            verdict = answer.bad.get(execution.run_id) if answer.bad else None
-            if verdict is None or (verdict == "already" and flush.question is None):
-                if flush.ending is not None or (
-                    flush.words and any(word.status is not None for word in flush.words)
-                ):
-                    told.append(flush.chain_id)
-                decided = answer.settled.get(execution.run_id)
-                self._aftermath.committed(execution, flush, decided, server)
-            elif verdict == "busy":
-                flush.tries += 1
-                self._queue.send_again((execution, flush))
-            elif verdict == "already":
-                self._aftermath.unanswered(execution)
-            else:
-                self._aftermath.lost(execution)
-        self._aftermath.over()
-        if answer.wake or answer.lanes:
-            self._wakes.wake_soon(answer.wake, set(answer.lanes), answer.told)
-        if told:
-            self._news.have_told(told)
 
 
 def _may_differ(wire: OwnWire, items: list[Item]) -> bool:
@@ -395,17 +394,20 @@ def _may_differ(wire: OwnWire, items: list[Item]) -> bool:
     opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
     for execution, flush in items:
         flushing = execution.flushing
-        if flush.tries or flushing.told_at < opened_at or flushing.told_by not in (None, server):
+        if (
+            flush.tries
+            or flushing.last_acknowledged_at < opened_at
+            or flushing.last_acknowledged_by not in (None, server)
+        ):
             return True
     return False
 
 
-class _Line:
+class _CommitLine:
     """A connection that opens on demand and again after a loss."""
 
-    def __init__(self, options: ConnectOptions, busy_poll: BusyPoll) -> None:
+    def __init__(self, options: ConnectOptions) -> None:
         self._options = options
-        self._busy_poll = busy_poll
         self._wire: OwnWire | None = None
         self.rests_since: float | None = None
 
@@ -431,9 +433,7 @@ class _Line:
     async def connected(self) -> OwnWire:
         if self._wire is None or self._wire.connection.closed:
             await self.close()
-            self._wire = await open_wire(
-                self._options, "pgflow committer", COMMIT_TIMEOUT_SECONDS, self._busy_poll
-            )
+            self._wire = await open_wire(self._options, "pgflow committer", COMMIT_TIMEOUT_SECONDS)
         return self._wire
 
     async def back_off(self, error: Exception, tries: int) -> None:
@@ -444,3 +444,47 @@ class _Line:
         if not is_answer(error):
             await self.close()
         await asyncio.sleep(delay)
+
+
+FLUSH_AFTER_US = 100_000
+SWEEP_SECONDS = 0.05
+
+
+class Flusher(Loop):
+    """Bounds how long a unit waits in a buffer.
+
+    Attributes:
+        ticks: Counter that moves while the worker's loop runs.
+    """
+
+    name = "the loop of flushes"
+
+    def __init__(
+        self, context: WorkerContext, runs: Runs, queue: CommitQueue, lost: LostThreads
+    ) -> None:
+        super().__init__(context.tasks)
+        self.ticks = 0
+        self._runs = runs
+        self._queue = queue
+        self._lost = lost
+
+    async def loop(self) -> None:
+        """Look twenty times a second."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.ticks += 1
+            self._flush_old()
+            self._lost.look()
+
+    def _flush_old(self) -> None:
+        """Submit runs with old units. A separate function, because the loop's own variables would
+        keep the last execution alive while it sleeps.
+        """
+        for execution in self._runs.executions.values():
+            if (
+                execution.buffer.rows
+                and (oldest := execution.oldest_unflushed_us) is not None
+                and execution.clock.estimate_us() - oldest > FLUSH_AFTER_US
+                and not execution.history.replaying
+            ):
+                self._queue.submit(execution)

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import psycopg
 
-from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.connect import ConnectOptions, cut_if_left, is_left
 from pgflow._db.failures import is_infrastructure, is_of_a_pooler, is_of_the_data, sqlstate_of
 from pgflow._db.query import Query
@@ -32,12 +31,10 @@ class WorkerConnection:
         self,
         options: ConnectOptions,
         name: str,
-        busy_poll: BusyPoll | None = None,
         timeout_seconds: float = CALL_TIMEOUT_SECONDS,
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._options = options
-        self._busy_poll = busy_poll
         self._name = name
         self._lock = asyncio.Lock()
         self._wire: OwnWire | None = None
@@ -59,7 +56,7 @@ class WorkerConnection:
             if wire is None or wire.connection.closed or is_left(wire.connection):
                 await self._drop()
                 wire = self._wire = await open_wire(
-                    self._options, self._name, self._timeout_seconds, self._busy_poll
+                    self._options, self._name, self._timeout_seconds
                 )
             try:
                 return await wire.ask(query)

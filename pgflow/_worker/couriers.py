@@ -16,8 +16,8 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -27,6 +27,7 @@ import psycopg
 from pgflow._db.calls import outbox as calls
 from pgflow._db.calls import start
 from pgflow._db.calls.outbox import Result, TakenEvent
+from pgflow._db.drivers import is_raised_on
 from pgflow._db.failures import is_infrastructure
 from pgflow._db.query import Query, run_by, run_through
 from pgflow._flow.relays import Relay, Sink, Statement, TryLater, Undeliverable
@@ -39,15 +40,60 @@ from pgflow._transactions.provider import (
     AsyncTransactionProvider,
     TransactionProvider,
 )
-from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.news import News
+from pgflow._worker.context import WorkerContext
+from pgflow._worker.notifications import Notifications
 from pgflow._worker.options import Definitions
-from pgflow._worker.targets import TargetFailed, judged
 from pgflow.errors import DefinitionError
 from pgflow.logs import redacted
 from pgflow.texts import printable
 
 log = logging.getLogger("pgflow")
+
+
+class TargetFailed(Exception):
+    """A target has failed, with this error."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def judged(transaction: Any = None) -> Iterator[None]:
+    """Raise errors of a target in the block as TargetFailed.
+
+    Args:
+        transaction: The transaction that the target works in; None if it has none of pgflow's.
+
+    Raises:
+        TargetFailed: The target has failed.
+    """
+    try:
+        yield
+    except TargetFailed:
+        raise
+    except asyncio.CancelledError as error:
+        if _is_being_cancelled():
+            raise
+        raise TargetFailed(asyncio.CancelledError("the target cancelled itself")) from error
+    except (Exception, SystemExit) as error:
+        if transaction is not None and is_infrastructure(error) and _is_of(error, transaction):
+            raise
+        raise TargetFailed(error) from error
+
+
+def _is_being_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a thread has no loop and cannot be cancelled
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def _is_of(error: BaseException, transaction: Any) -> bool:
+    connection = getattr(transaction, "driver_connection", None)
+    return connection is None or is_raised_on(error, connection)
+
 
 BATCH = 100
 # Of the 30 seconds, renewals may fail twice (at 8 and 16) before SURE_SECONDS is over; in the last
@@ -71,18 +117,16 @@ class Courier(ABC):
     """Delivers the events of one relay.
 
     Args:
+        relay: The relay.
         token: Fence of this worker.
-        control: Runs queries that need no transaction of their own.
-        definitions: The app's.
     """
 
-    def __init__(
-        self, relay: Relay, token: int, control: WorkerConnection, definitions: Definitions
-    ) -> None:
+    def __init__(self, context: WorkerContext, relay: Relay, token: int) -> None:
         self.relay = relay
         self.token = token
-        self.control = control
-        self.definitions = definitions
+        # Runs queries that need no transaction of their own.
+        self.control = context.control
+        self.definitions = context.definitions
 
     async def bring(self) -> bool:
         """Deliver a batch; return False if there is nothing to deliver now."""
@@ -297,15 +341,10 @@ class InsideCourier(Courier):
     """
 
     def __init__(
-        self,
-        relay: Relay,
-        token: int,
-        control: WorkerConnection,
-        news: News,
-        definitions: Definitions,
+        self, context: WorkerContext, relay: Relay, token: int, notifications: Notifications
     ) -> None:
-        super().__init__(relay, token, control, definitions)
-        self._news = news
+        super().__init__(context, relay, token)
+        self._notifications = notifications
         self._provider = self._find_provider()
 
     def _find_provider(self) -> Any:
@@ -380,7 +419,7 @@ class InsideCourier(Courier):
                     lanes.add(answer.lane_id)
             await self.end(transaction, upto, results)
         if lanes:
-            self._news.woken(sorted(lanes), [])
+            self._notifications.ready(sorted(lanes), [])
 
     async def hold(self, transaction: AsyncTransaction) -> None:
         """Lock the relay for this transaction, behind the fence."""
@@ -477,7 +516,7 @@ def _provider(definitions: Definitions, annotation: Any, *, is_async: bool) -> A
 
 
 def make_courier(
-    relay: Relay, token: int, control: WorkerConnection, news: News, definitions: Definitions
+    context: WorkerContext, relay: Relay, token: int, notifications: Notifications
 ) -> Courier:
     """Return the courier for the relay's target.
 
@@ -485,7 +524,7 @@ def make_courier(
         DefinitionError: No provider hands out the connection that its handler takes.
     """
     if relay.connection is not None:
-        return HandlerCourier(relay, token, control, news, definitions)
+        return HandlerCourier(context, relay, token, notifications)
     if isinstance(relay.to, (Workflow, Statement)):
-        return InsideCourier(relay, token, control, news, definitions)
-    return OutsideCourier(relay, token, control, definitions)
+        return InsideCourier(context, relay, token, notifications)
+    return OutsideCourier(context, relay, token)

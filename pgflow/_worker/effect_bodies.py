@@ -37,7 +37,7 @@ counts.
 """
 
 
-class Acts:
+class EffectAttempts:
     """Attempts at effects, and questions to their counterparties.
 
     Args:
@@ -57,7 +57,7 @@ class Acts:
         if not call.agreed.has_body:
             return unknown(call, Unknown.NO_COMPENSATION)
         slack_seconds = call.agreed.settle_after_seconds - (call.spec.timeout_seconds or 0)
-        if (execution.estimate_us() - call.attempted_us) / 1e6 > BEGIN_WITHIN * slack_seconds:
+        if (execution.clock.estimate_us() - call.attempted_us) / 1e6 > BEGIN_WITHIN * slack_seconds:
             return EffectResult(call, "not begun", reason=NOT_BEGUN)
         is_before_act = True
         try:

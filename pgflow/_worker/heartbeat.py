@@ -1,8 +1,8 @@
 """Sends heartbeats on a thread and a connection of their own, so that a busy loop cannot make the
 worker look dead.
 
-The thread also watches others: workers that may be dead (:mod:`pgflow._worker.reaper`), and its own
-worker's loop (:mod:`pgflow._worker.watchdog`).
+The thread also watches others: workers that may be dead (:class:`Reaper`), and its own worker's
+loop (:class:`Watchdog`).
 """
 
 from __future__ import annotations
@@ -12,78 +12,153 @@ import logging
 import os
 import random
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from functools import partial
-from typing import NamedTuple, Self, TypeVar
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
 
 from pgflow._db.calls import loss as loss_calls
 from pgflow._db.calls import worker as calls
-from pgflow._db.connect import Connection, ConnectOptions, Server, connect, give_up, leave
-from pgflow._db.deadlines import Limit
+from pgflow._db.connect import Connection, Server, connect, deadline, leave
 from pgflow._db.query import Query, run
-from pgflow._model.durations import seconds
-from pgflow._worker.acknowledged import Acknowledged
-from pgflow._worker.life import Life
+from pgflow._engine.execution import Execution
+from pgflow._engine.loop import WorkflowLoop
+from pgflow._worker.context import WorkerContext
 from pgflow._worker.parts import Part
-from pgflow._worker.reaper import Reaper
-from pgflow._worker.watchdog import Watchdog
 from pgflow.logs import redacted
-from pgflow.meter import Meter
 
 log = logging.getLogger("pgflow")
 
+
+class Reaper:
+    """Watches the other workers. It keeps the last beat seen of each, and for how long it has not
+    moved. It runs on the heartbeat's thread.
+
+    Args:
+        look_seconds: Between looks.
+        dead_after_seconds: A worker without a heartbeat for this long is dead.
+        reaped: Called with the lanes of runs that are ready again.
+    """
+
+    def __init__(
+        self, look_seconds: float, dead_after_seconds: float, reaped: Callable[[list[int]], object]
+    ) -> None:
+        self._look_seconds = look_seconds
+        self._dead_after_seconds = dead_after_seconds
+        self._reaped = reaped
+        self._seen: dict[int, tuple[int, float]] = {}
+        self._last_look: float | None = None
+
+    def look(self, beats: dict[int, int], looked: float, ask: Callable[[Query[Any]], Any]) -> None:
+        """Compare the beats of the others with those seen before, and reap workers that were silent
+        for too long.
+
+        Args:
+            beats: The beats just read, by worker.
+            looked: Time of reading them (``time.monotonic``).
+            ask: Runs a query on the database.
+        """
+        gap = 0.0 if self._last_look is None else looked - self._last_look
+        # An overlong gap: this process was asleep, and the others may have beaten unseen.
+        if gap > max(4 * self._look_seconds, 2.0):
+            gap = 0.0
+        self._last_look = looked
+        self._seen = {
+            worker_id: (beat, self._silence(worker_id, beat, gap))
+            for worker_id, beat in beats.items()
+        }
+        for worker_id, (beat, silence) in list(self._seen.items()):
+            if silence >= self._dead_after_seconds or beat < 0:
+                self._reap(worker_id, beat, ask)
+
+    def forget(self) -> None:
+        """Start over after a failed look: nothing seen before counts."""
+        self._seen.clear()
+        self._last_look = None
+
+    def _silence(self, worker_id: int, beat: int, gap: float) -> float:
+        last, silence = self._seen.get(worker_id, (None, 0.0))
+        return silence + gap if last == beat else 0.0
+
+    def _reap(self, worker_id: int, beat: int, ask: Callable[[Query[Any]], Any]) -> None:
+        reaped: calls.Reaped = ask(calls.reap_worker(worker_id, beat))
+        self._seen.pop(worker_id, None)
+        if reaped.reclaimed or reaped.stuck:
+            log.warning(
+                "worker %s is dead: %d runs continue elsewhere, %d are stuck",
+                worker_id,
+                reaped.reclaimed,
+                len(reaped.stuck),
+            )
+            self._reaped(reaped.lanes)
+
+
+class Watchdog:
+    """Detects a blocked loop.
+
+    Args:
+        ticks: Returns a number that the loop moves while it runs.
+        loop_thread_id: Id of the loop's thread.
+        blocked_after_seconds: A loop that is blocked for this long is worth a warning.
+    """
+
+    def __init__(
+        self, ticks: Callable[[], int], loop_thread_id: int, blocked_after_seconds: float
+    ) -> None:
+        self._ticks = ticks
+        self._loop_thread_id = loop_thread_id
+        self._blocked_after_seconds = blocked_after_seconds
+        self._last = (0, time.monotonic())
+        self._warned = False
+
+    def begin(self) -> None:
+        """Start watching now."""
+        self._last = (self._ticks(), time.monotonic())
+
+    def look(self) -> None:
+        """Check whether the loop has moved since the last look, and warn if it is blocked."""
+        ticks, now = self._ticks(), time.monotonic()
+        if ticks != self._last[0]:
+            self._last = (ticks, now)
+            self._warned = False
+        elif now - self._last[1] > self._blocked_after_seconds and not self._warned:
+            self._warned = True
+            who, where = _culprit(sys._current_frames().get(self._loop_thread_id))
+            log.warning(
+                "the worker's loop has been blocked for %.1f s by %s: %s",
+                now - self._last[1],
+                who,
+                where,
+            )
+
+
+def _culprit(frame: FrameType | None) -> tuple[str, str]:
+    """Return (name, source line) of the code that blocks the loop: a run's if it is on the stack,
+    else a body or the application.
+    """
+    where = traceback.format_stack(frame)[-1].strip() if frame is not None else "?"
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        # A compiled execution has no frame of its own.
+        execution = owner.host if isinstance(owner, WorkflowLoop) else owner
+        if isinstance(execution, Execution):
+            return f"the code of run {execution.claim.key!r} ({execution.claim.workflow})", where
+        frame = frame.f_back
+    return "the body of a step, or the application", where
+
+
 T = TypeVar("T")
 
-SAY_EVERY_SECONDS = 10.0
+LOG_EVERY_SECONDS = 10.0
 """Interval between log lines about consecutive missed beats."""
 
 
-@dataclass(frozen=True)
-class Rhythm:
-    """Intervals of the heart, in seconds.
-
-    Attributes:
-        beat: Between heartbeats.
-        look: Between looks at the other workers.
-        dead_after: A worker without a heartbeat for this long is dead.
-        blocked_after: A worker's loop that is blocked for this long is worth a warning.
-    """
-
-    beat: float = 2.0
-    look: float = 0.5
-    dead_after: float = 10.0
-    blocked_after: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Reject invalid durations where they are given, and convert timedeltas to seconds."""
-        for field in fields(self):
-            object.__setattr__(
-                self, field.name, seconds(getattr(self, field.name), f"{field.name} of a rhythm")
-            )
-
-    @classmethod
-    def within(cls, dead_after: float) -> Self:
-        """Return the rhythm of a worker that counts as dead after `dead_after`.
-
-        Args:
-            dead_after: Seconds without a heartbeat.
-        """
-        # Five beats per time-out: a single lost one makes no worker look dead.
-        return cls(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after)
-
-    @property
-    def patience(self) -> float:
-        """Seconds that the heart waits for an answer: if the server is frozen, the heart must find
-        another before this worker counts as dead.
-        """
-        return max(2.0, self.dead_after / 2)
-
-
-class Tidings(NamedTuple):
-    """Callbacks on the worker's loop for what the heart learns.
+class HeartbeatCallbacks(NamedTuple):
+    """Callbacks on the worker's loop for what the heartbeat learns.
 
     Attributes:
         mail: These runs of this worker have mail: a cancel or a pause.
@@ -101,57 +176,46 @@ class Tidings(NamedTuple):
     server_changed: Callable[[float], object]
 
 
-class Heart(Part):
+class Heartbeat(Part):
     """Sends heartbeats. Only its own thread changes its state, except for the worker's number.
 
     Args:
-        options: Options of its connection.
-        life: Records the heartbeats.
-        rhythm: Its intervals.
-        told: Callbacks for what it learns.
-        post: Schedules such a callback on the worker's loop.
-        acknowledged: Detects what a fail-over has lost.
-        watchdog: Watches the loop.
-        meter: Counts losses.
+        callbacks: For what it learns. They are called on the worker's loop.
+        watchdog: Watches that loop.
     """
 
     def __init__(
-        self,
-        options: ConnectOptions,
-        life: Life,
-        rhythm: Rhythm,
-        told: Tidings,
-        post: Callable[..., object],
-        acknowledged: Acknowledged,
-        watchdog: Watchdog,
-        meter: Meter | None = None,
+        self, context: WorkerContext, callbacks: HeartbeatCallbacks, watchdog: Watchdog
     ) -> None:
-        self._options = options
-        self._life = life
+        rhythm = context.options.rhythm
+        self._options = context.connect
+        self._life = context.life
         self._rhythm = rhythm
-        self._told = told
+        self._callbacks = callbacks
+        post: Callable[..., object] = context.tasks.loop.call_soon_threadsafe
         self._post = post
-        self._acknowledged = acknowledged
+        # Detects what a fail-over has lost.
+        self._acknowledged = context.acknowledged
         self._watchdog = watchdog
-        self._meter = meter
-        self._reaper = Reaper(rhythm.look, rhythm.dead_after, partial(post, told.reaped))
+        self._meter = context.options.meter
+        self._reaper = Reaper(rhythm.look, rhythm.dead_after, partial(post, callbacks.reaped))
         self._worker_id = 0
         self._stop = threading.Event()
         self._connection: Connection | None = None
         self._is_new = False  # True until the connection has brought its first answer
         self._server: tuple[Server, int | None] | None = None
-        self._heard_at = time.monotonic()
+        self._answered_at = time.monotonic()
         self._missed = 0
-        self._missed_at = self._said_at = 0.0
+        self._missed_at = self._logged_at = 0.0
         self._dead = False
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="pgflow-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pgflow-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Start beating for the registered worker."""
         self.renew()
-        self._heard_at = time.monotonic()
-        self._life.beaten(self._heard_at)
+        self._answered_at = time.monotonic()
+        self._life.beat_acknowledged(self._answered_at)
         self._watchdog.begin()
         self._thread.start()
 
@@ -160,7 +224,7 @@ class Heart(Part):
         self._worker_id = self._life.worker_id
         self._dead = False
 
-    def say_that_it_stops(self) -> None:
+    def announce_stop(self) -> None:
         """Announce with every further beat that the worker is about to leave."""
         self._is_stopping = True
 
@@ -191,14 +255,14 @@ class Heart(Part):
                     self._beat()
                     next_beat = time.monotonic() + self._rhythm.beat
                 self._look()
-            except BaseException as error:  # noqa: BLE001 - others would take a stopped heart for a death
+            except BaseException as error:  # noqa: BLE001 - others would take a stopped heartbeat for a death
                 self._lose(error)
             try:
                 if not self._stop.is_set():
                     self._watchdog.look()
             except BaseException as error:  # noqa: BLE001 - it looks at objects of the application, which may answer anything
                 log.warning(
-                    "the heart of worker %s cannot inspect the worker's loop: %s",
+                    "the heartbeat of worker %s cannot inspect the worker's loop: %s",
                     self._worker_id,
                     redacted(error),
                 )
@@ -206,29 +270,23 @@ class Heart(Part):
         self._close()
 
     def _ask(self, query: Query[T]) -> T:
-        """Return the answer to a query. Give up a server that is silent for longer than the heart's
-        patience.
+        """Return the answer to a query. Give up a server that is silent for longer than the
+        heartbeat's patience.
         """
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._options, "pgflow heart")
+            self._connection = connect(self._options, "pgflow heartbeat")
             self._is_new = True
         connection = self._connection
-        with Limit(
-            connection.pgconn.socket,
-            self._rhythm.patience,
-            gave_up=lambda: give_up(connection.server),
-        ):
+        with deadline(connection, self._rhythm.patience):
             return run(connection, query)
 
     def _lose(self, error: BaseException) -> None:
         now = time.monotonic()
         if not self._missed:
             self._missed_at = now
-        if not self._missed or now - self._said_at >= SAY_EVERY_SECONDS:
-            self._said_at = now
-            log.warning(
-                "the heart of worker %s missed a beat: %s", self._worker_id, redacted(error)
-            )
+        if not self._missed or now - self._logged_at >= LOG_EVERY_SECONDS:
+            self._logged_at = now
+            log.warning("worker %s missed a heartbeat: %s", self._worker_id, redacted(error))
         self._missed += 1
         # Without an answer the others' silence is unknown, so none of it counts.
         self._reaper.forget()
@@ -238,7 +296,7 @@ class Heart(Part):
         """Log that the server answers again, if beats were missed."""
         if self._missed:
             log.info(
-                "the heart of worker %s beats again, %.1f s after it missed the first of %s",
+                "worker %s sends heartbeats again, %.1f s after it missed the first of %s",
                 self._worker_id,
                 time.monotonic() - self._missed_at,
                 self._missed,
@@ -262,14 +320,14 @@ class Heart(Part):
         if not answer.alive:
             if not self._dead:
                 self._dead = True
-                self._post(self._told.declared_dead)
+                self._post(self._callbacks.declared_dead)
             return
         was_stale = time.monotonic() > self._life.stale_at
-        self._life.beaten(sent)
+        self._life.beat_acknowledged(sent)
         if was_stale:
-            self._post(self._told.resumed)
+            self._post(self._callbacks.resumed)
         if answer.mail:
-            self._post(self._told.mail, answer.mail)
+            self._post(self._callbacks.mail, answer.mail)
 
     def _notice(self, answer: calls.Beat) -> None:
         """Compare the server that answered with the one before, and notify the worker if the
@@ -285,16 +343,16 @@ class Heart(Part):
                 self._worker_id,
                 *server[0],
             )
-            leave(before[0], time.monotonic() if before[0] != server[0] else self._heard_at)
-            self._post(self._told.server_changed, self._heard_at)
-        self._heard_at = time.monotonic()
+            leave(before[0], time.monotonic() if before[0] != server[0] else self._answered_at)
+            self._post(self._callbacks.server_changed, self._answered_at)
+        self._answered_at = time.monotonic()
 
     def _look_for_losses(self, answer: calls.Beat) -> None:
         loss = self._acknowledged.judge(answer, self._ask)
         if loss is not None:
             self._report(loss)
         # Only after the report: if that fails, the next beat judges the same stretches again.
-        self._acknowledged.beaten(answer)
+        self._acknowledged.beat_acknowledged(answer)
 
     def _report(self, loss: loss_calls.Loss) -> None:
         keys = ", ".join(run["key"] for run in loss.runs[:5]) + (
@@ -320,7 +378,7 @@ class Heart(Part):
         beats = self._ask(calls.observe_workers())
         looked = time.monotonic()
         if not self._is_new:  # else the server of these beats is not known yet
-            self._heard_at = looked
+            self._answered_at = looked
         self._reaper.look(
             {worker_id: beat for worker_id, beat in beats.items() if worker_id != self._worker_id},
             looked,

@@ -12,10 +12,10 @@ import time
 from pgflow._engine.calls import StepCall
 from pgflow._engine.execution import Execution
 from pgflow._worker.bodies import Bodies
-from pgflow._worker.commit_queue import CommitQueue
+from pgflow._worker.committer import CommitQueue
+from pgflow._worker.context import WorkerContext
 from pgflow._worker.parts import Part
 from pgflow._worker.runs import Runs
-from pgflow._worker.threads import Posts
 
 PATIENCE_US = 50_000
 """Microseconds that a parent waits in memory for children that have just started, or for further
@@ -32,23 +32,16 @@ class RunHost(Part):
         runs: The runs of this worker.
         bodies: Runs bodies.
         queue: Takes the runs with something to commit.
-        posts: Calls from threads to the loop.
-        concurrency: Most runs at once.
     """
 
     def __init__(
-        self,
-        runs: Runs,
-        bodies: Bodies,
-        queue: CommitQueue,
-        posts: Posts,
-        concurrency: int,
+        self, context: WorkerContext, runs: Runs, bodies: Bodies, queue: CommitQueue
     ) -> None:
         self._runs = runs
         self._bodies = bodies
         self._queue = queue
-        self._posts = posts
-        self._concurrency = concurrency
+        self._posts = context.posts
+        self._concurrency = context.options.concurrency
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._looks: dict[Execution, asyncio.TimerHandle] = {}

@@ -12,14 +12,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
 
-from pgflow._db.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, give_up
-from pgflow._db.deadlines import BEGIN_SECONDS, Limit
-from pgflow._worker.parts import Part
-from pgflow._worker.supervision import cancel, keep_going
+from pgflow._db.connect import AsyncConnection, ConnectOptions, connect_async, cut_if_left, deadline
+from pgflow._db.deadlines import BEGIN_SECONDS
+from pgflow._worker.parts import Part, cancel, keep_going
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
@@ -36,42 +36,55 @@ as one without news.
 """
 
 
+class ListenerCallbacks(NamedTuple):
+    """Callbacks of a listener.
+
+    Attributes:
+        received: Called with each payload.
+        connected: Called when it listens again: notifications may have been missed.
+        failed: Called with its name and an error once listening keeps failing for reasons other
+            than the connection.
+    """
+
+    received: Callable[[str], None]
+    connected: Callable[[], None]
+    failed: Callable[[str, BaseException], None]
+
+
 class Listener(Part):
-    """Listens on a channel, and reconnects after every loss of its connection.
+    """Listens on channels, and reconnects after every loss of its connection.
 
     Args:
         options: Options of the connection.
-        channel: Name of the channel.
-        heard: Called with each payload.
-        connected: Called when it listens again: notifications may have been missed.
-        given_up: Called with its name and an error once listening keeps failing for reasons other
-            than the connection.
-        also: Names of further channels on the same connection.
+        channels: Names of the channels.
+        callbacks: Called on the loop that starts it.
+        own_pid: Returns the process id of the backend whose notifications are the caller's own, and
+            skipped; None without one.
+
+    Attributes:
+        listening: True while it is connected.
     """
 
     def __init__(
         self,
         options: ConnectOptions,
-        channel: str,
-        heard: Callable[[str], None],
-        connected: Callable[[], None],
-        given_up: Callable[[str, BaseException], None],
-        also: Sequence[str] = (),
+        channels: Sequence[str],
+        callbacks: ListenerCallbacks,
+        own_pid: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._options = options
-        self._channel = channel
-        self._channels = (channel, *also)
-        self._heard = heard
-        self._connected = connected
-        self._given_up = given_up
+        self._channels = channels
+        self._callbacks = callbacks
+        self._own_pid = own_pid
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection | None = None
         self.listening = False
 
     def start(self) -> None:
         """Start listening."""
-        listening = keep_going(f"the listener on {self._channel}", self._run, self._given_up)
-        self._task = asyncio.create_task(listening, name=f"pgflow-listener-{self._channel}")
+        channel, failed = self._channels[0], self._callbacks.failed
+        listening = keep_going(f"the listener on {channel}", self._run, failed)
+        self._task = asyncio.create_task(listening, name=f"pgflow-listener-{channel}")
 
     async def stop(self) -> None:
         """Stop listening."""
@@ -96,17 +109,18 @@ class Listener(Part):
                     self._options, "pgflow listener"
                 )
                 for channel in self._channels:
-                    await self._say(
+                    await self._execute(
                         connection, sql.SQL("listen {}").format(sql.Identifier(channel))
                     )
                 tries, self.listening = 0, True
                 # After LISTEN: what was committed before it had no notification, and is found by a
                 # look now.
-                self._connected()
+                self._callbacks.connected()
                 while True:
                     async for notification in connection.notifies(timeout=CHECK_SECONDS):
-                        self._heard(notification.payload)
-                    await self._say(connection, sql.SQL("select 1"))
+                        if notification.pid != self._own_pid():
+                            self._callbacks.received(notification.payload)
+                    await self._execute(connection, sql.SQL("select 1"))
             except (psycopg.Error, OSError) as error:
                 log.log(
                     logging.WARNING if tries == 0 else logging.DEBUG,
@@ -121,10 +135,10 @@ class Listener(Part):
             tries += 1
             await asyncio.sleep(min(10.0, 0.1 * 2 ** min(tries, 7)) * random.uniform(0.5, 1))  # noqa: S311 - spreads reconnects
 
-    async def _say(self, connection: AsyncConnection, statement: sql.SQL | sql.Composed) -> None:
-        with Limit(
-            connection.pgconn.socket, BEGIN_SECONDS, gave_up=lambda: give_up(connection.server)
-        ):
+    async def _execute(
+        self, connection: AsyncConnection, statement: sql.SQL | sql.Composed
+    ) -> None:
+        with deadline(connection, BEGIN_SECONDS):
             await connection.execute(statement)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.relays import Relay
@@ -16,11 +16,48 @@ from pgflow._model.envelopes import Envelopes
 from pgflow._model.failures import FailedRun
 from pgflow._model.options import DEFAULT_QUEUE
 from pgflow._model.queues import Queue
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.pager import PagerHook
-from pgflow._worker.ref_checks import Checker
-from pgflow._worker.startup import Hooks
+from pgflow._worker.hooks import Checker, Hooks, PagerHook
 from pgflow.meter import Meter
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Intervals of the heartbeat, in seconds.
+
+    Attributes:
+        beat: Between heartbeats.
+        look: Between looks at the other workers.
+        dead_after: A worker without a heartbeat for this long is dead.
+        blocked_after: A worker's loop that is blocked for this long is worth a warning.
+    """
+
+    beat: float = 2.0
+    look: float = 0.5
+    dead_after: float = 10.0
+    blocked_after: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Reject invalid durations where they are given, and convert timedeltas to seconds."""
+        for one in fields(self):
+            value = seconds(getattr(self, one.name), f"{one.name} of a rhythm")
+            object.__setattr__(self, one.name, value)
+
+    @classmethod
+    def within(cls, dead_after: float) -> Self:
+        """Return the rhythm of a worker that counts as dead after `dead_after`.
+
+        Args:
+            dead_after: Seconds without a heartbeat.
+        """
+        # Five beats per time-out: a single lost one makes no worker look dead.
+        return cls(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the heartbeat waits for an answer: if the server is frozen, it must find
+        another before this worker counts as dead.
+        """
+        return max(2.0, self.dead_after / 2)
 
 
 @dataclass
@@ -53,9 +90,6 @@ class WorkerOptions:
         rhythm: Intervals of its heartbeats.
         listen: True to listen for notifications; False behind a pooler in transaction mode.
         meter: Counts what this worker does; see :class:`pgflow.meter.Meter`.
-        busy_poll_seconds: Seconds of polling the socket for an answer before the processor rests,
-            while the worker has at most one run. A lone run continues sooner, at the price of that
-            processor time. 0 for never.
         transaction_idle_seconds: Seconds that a `@transaction`'s body may go without a statement.
             Then the server ends the transaction, and the body runs again. A frozen process keeps
             its row locks for this long.
@@ -76,7 +110,6 @@ class WorkerOptions:
     rhythm: Rhythm = field(default_factory=Rhythm)
     listen: bool = True
     meter: Meter | None = None
-    busy_poll_seconds: float = 0.0005
     transaction_idle_seconds: float = 300.0
     transaction_connections: int = 4
     max_lost_threads: int | None = None
@@ -87,7 +120,6 @@ class WorkerOptions:
         for name in (
             "poll_seconds",
             "grace_seconds",
-            "busy_poll_seconds",
             "transaction_idle_seconds",
         ):
             setattr(self, name, seconds(getattr(self, name), f"{name} of a worker"))

@@ -6,16 +6,14 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable
 
 import psycopg
 
 from pgflow._db.calls import wake as wake_calls
-from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.context import WorkerContext
 from pgflow._worker.lanes import Lanes
-from pgflow._worker.news import News
-from pgflow._worker.pager import Pager
-from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.notifications import Notifications
+from pgflow._worker.parts import Loop, wait_for
 from pgflow._worker.runs import Runs
 from pgflow.logs import redacted
 
@@ -39,72 +37,53 @@ def due_after(due_seconds: float, took_seconds: float) -> float:
 
 
 class Poller(Loop):
-    """Polls the database. Its only state is the request to poll at once.
+    """Polls the database when `Wanted.polls` is set, when something is due, and periodically.
 
     Args:
-        want_claims: Called after every poll: there may be work.
-        pager: Looks whenever a poll at once is requested; None without a hook.
-        poll_seconds: Between polls if nothing is due sooner.
+        context: Claims are requested after every poll.
+        runs: Those that wait for something only the database knows are poked.
+        lanes: Learns of new lanes.
+        notifications: Routes what a poll finds.
     """
 
     name = "the loop of polls"
 
     def __init__(
-        self,
-        tasks: Tasks,
-        control: WorkerConnection,
-        runs: Runs,
-        lanes: Lanes,
-        news: News,
-        want_claims: Callable[[], None],
-        pager: Pager | None,
-        poll_seconds: float,
+        self, context: WorkerContext, runs: Runs, lanes: Lanes, notifications: Notifications
     ) -> None:
-        super().__init__(tasks)
-        self._control = control
+        super().__init__(context.tasks)
+        self._control = context.control
+        self._wanted = context.wanted
+        self._poll_seconds = context.options.poll_seconds
         self._runs = runs
         self._lanes = lanes
-        self._news = news
-        self._want_claims = want_claims
-        self._pager = pager
-        self._poll_seconds = poll_seconds
-        self._wanted = asyncio.Event()
+        self._notifications = notifications
         self._poked_at = -math.inf
-
-    def look_now(self) -> None:
-        """Poll at once, and look for due pages."""
-        self._wanted.set()
-        if self._pager is not None:
-            self._pager.look_now()
 
     async def loop(self) -> None:
         """Poll when something is due, and every `poll_seconds`."""
         now = asyncio.get_running_loop().time
-        has_said = False
+        is_logged = False
         while True:
             wait = self._poll_seconds * random.uniform(0.8, 1.0)  # noqa: S311 - spreads the load
             asked_at = now()
             try:
                 polled = await self.poll()
-                has_said = False
+                is_logged = False
                 if polled.next_due_seconds is not None:
                     wait = min(wait, due_after(polled.next_due_seconds, now() - asked_at))
                 if polled.busy:
                     # Busy runs were locked or moving, which ends soon.
                     wait = min(wait, 0.02)
-                self._want_claims()
+                self._wanted.claims.set()
                 wait = min(wait, self._poke_waiting())
             except (psycopg.Error, OSError, TimeoutError) as error:
-                # The heart logs how long an outage lasts.
-                level = logging.DEBUG if has_said else logging.WARNING
+                # The heartbeat logs how long an outage lasts.
+                level = logging.DEBUG if is_logged else logging.WARNING
                 log.log(level, "cannot poll: %s", redacted(error))
-                has_said = True
-            self._wanted.clear()
-            try:
-                async with asyncio.timeout(wait):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
+                is_logged = True
+            self._wanted.polls.clear()
+            await wait_for(self._wanted.polls, wait)
 
     def _poke_waiting(self) -> float:
         """Make waiting runs look at the database. Requested polls do not make it more frequent,
@@ -123,7 +102,7 @@ class Poller(Loop):
         """Poll once, and route the result."""
         polled = await self._control.ask(wake_calls.poll())
         self._lanes.polled(polled.newest_lane)
-        self._news.woken(polled.lanes, polled.mail)
+        self._notifications.ready(polled.lanes, polled.mail)
         if polled.ended:
-            self._news.have_told(polled.ended)
+            self._notifications.ended(polled.ended)
         return polled

@@ -9,39 +9,27 @@ from typing import Any
 from pgflow._db.calls import budgets, declare
 from pgflow._db.calls import worker as calls
 from pgflow._flow.workflow import Workflow
-from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.context import WorkerContext
 from pgflow._worker.lanes import Lanes
-from pgflow._worker.life import Life
-from pgflow._worker.options import Definitions, WorkerOptions
-from pgflow._worker.supervision import quietly
+from pgflow._worker.parts import quietly
 from pgflow.schema import own_assets
 
 
 class Registration:
     """Registers a worker. The worker's :class:`Life` keeps the number."""
 
-    def __init__(
-        self,
-        control: WorkerConnection,
-        life: Life,
-        lanes: Lanes,
-        definitions: Definitions,
-        options: WorkerOptions,
-    ) -> None:
-        self._control = control
-        self._life = life
+    def __init__(self, context: WorkerContext, lanes: Lanes) -> None:
+        self._control = context.control
+        self._life = context.life
+        self._definitions = context.definitions
+        self._options = context.options
         self._lanes = lanes
-        self._workflows = definitions.workflows
-        self._is_readable = definitions.envelopes is None
-        self._pools = definitions.pools
-        self._queues = definitions.queues
-        self._options = options
 
     async def register(self, *, is_patient: bool = True) -> None:
         """Register the worker. With `is_patient` False, as at its start, a missing or forbidden
         function raises at once.
         """
-        options = self._options
+        options, definitions = self._options, self._definitions
         worker_id = await self._control.insist(
             calls.register_worker(
                 socket.gethostname(),
@@ -55,21 +43,25 @@ class Registration:
         )
         self._life.registered(worker_id)
         codes = [
-            code_of(name, workflow, is_readable=self._is_readable)
-            for name, workflow in self._workflows.items()
+            code_of(name, workflow, is_readable=definitions.envelopes is None)
+            for name, workflow in self._definitions.workflows.items()
         ]
         await self._control.insist(calls.register_code(worker_id, codes))
-        if self._pools:
-            await self._control.insist(budgets.declare_pools(self._pools), is_patient=is_patient)
-        if self._queues:
-            await self._control.insist(declare.declare_queues(self._queues), is_patient=is_patient)
+        if definitions.pools:
+            await self._control.insist(
+                budgets.declare_pools(definitions.pools), is_patient=is_patient
+            )
+        if definitions.queues:
+            await self._control.insist(
+                declare.declare_queues(definitions.queues), is_patient=is_patient
+            )
         await self._lanes.look(self._control.insist)
 
     async def release_stuck(self) -> None:
         """Release runs that older code could not replay, for this code to try."""
         await self._control.insist(
             calls.release_stuck(
-                {name: workflow.code_hash for name, workflow in self._workflows.items()}
+                {name: workflow.code_hash for name, workflow in self._definitions.workflows.items()}
             )
         )
 

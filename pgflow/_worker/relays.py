@@ -15,11 +15,10 @@ import secrets
 import psycopg
 
 from pgflow._db.calls import outbox as calls
-from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.context import WorkerContext
 from pgflow._worker.couriers import Courier, make_courier
-from pgflow._worker.news import News
-from pgflow._worker.options import Definitions
-from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.notifications import Notifications
+from pgflow._worker.parts import Loop
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
 
@@ -30,37 +29,23 @@ class Relays(Loop):
     """Runs couriers. It keeps the task of each relay that is being delivered.
 
     Args:
-        control: Finds relays with events, and serves the couriers.
-        news: Announces runs that were started.
-        definitions: The app's, with its relays.
-        poll_seconds: Between looks that find nothing.
+        notifications: Announces runs that were started.
     """
 
     name = "the loop of relays"
 
-    def __init__(
-        self,
-        tasks: Tasks,
-        control: WorkerConnection,
-        news: News,
-        definitions: Definitions,
-        poll_seconds: float,
-    ) -> None:
-        super().__init__(tasks)
-        self._control = control
+    def __init__(self, context: WorkerContext, notifications: Notifications) -> None:
+        super().__init__(context.tasks)
+        self._control = context.control
+        relays = context.definitions.relays
         self._token = secrets.randbits(62) + 1
         self._couriers = {
-            relay.name: make_courier(relay, self._token, control, news, definitions)
-            for relay in definitions.relays.values()
+            relay.name: make_courier(context, relay, self._token, notifications)
+            for relay in relays.values()
         }
-        self._undeclared = dict(definitions.relays)
-        self._poll_seconds = poll_seconds
+        self._undeclared = dict(relays)
+        self._poll_seconds = context.options.poll_seconds
         self._working: dict[str, asyncio.Task[None]] = {}
-        self._wanted = asyncio.Event()
-
-    def look_now(self) -> None:
-        """Look for events at once."""
-        self._wanted.set()
 
     async def loop(self) -> None:
         """Look for events every `poll_seconds`, and start couriers."""
@@ -70,12 +55,7 @@ class Relays(Loop):
                 wait = await self._look()
             except (psycopg.Error, OSError, TimeoutError) as error:
                 log.warning("cannot look for events of relays: %s", redacted(error))
-            try:
-                async with asyncio.timeout(wait):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
-            self._wanted.clear()
+            await asyncio.sleep(wait)
 
     async def _look(self) -> float:
         """Start couriers, and return the seconds until the next look."""

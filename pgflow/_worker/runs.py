@@ -2,6 +2,12 @@
 
 An error of the engine affects one run only: it is handed back, and the worker continues. A run on
 which the engine keeps failing is held.
+
+A suspect is a run whose worker died without a new unit since the claim, twice. A worker takes one
+group of them at a time, whose size the database bounds (`sql/ops/worker.sql`), so a run that kills
+its workers is soon alone in its group. The worker takes the next group once it has cleared each run
+of this one: a body has returned, or the run has survived here for long enough. That time doubles
+with each death, to catch a run that kills late.
 """
 
 from __future__ import annotations
@@ -15,14 +21,51 @@ from pgflow._db.calls import claim as claim_calls
 from pgflow._engine.execution import Execution
 from pgflow._flow.scope import log_fields
 from pgflow._model.claims import Claim, Offer
-from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.notifier import Notifier
-from pgflow._worker.parts import Tasks
-from pgflow._worker.supervision import is_the_end, quietly
+from pgflow._worker.context import WorkerContext
+from pgflow._worker.parts import is_the_end, quietly, wait_for
 from pgflow.logs import redacted
-from pgflow.meter import Meter
 
 log = logging.getLogger("pgflow")
+
+# Bounds the time at about a week with the default time-out.
+MOST_DOUBLINGS = 16
+
+
+class Suspects:
+    """Tracks suspects. A claim may bring more of them once there are none.
+
+    Attributes:
+        alarms: By run, the timer that clears a surviving one.
+
+    Args:
+        context: Claims are requested when there is room for the next group.
+    """
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._want_claims = context.wanted.claims.set
+        self._dead_after_seconds = context.options.rhythm.dead_after
+        self.alarms: dict[int, asyncio.TimerHandle] = {}
+
+    def claimed(self, claim: Claim) -> None:
+        """Track a claimed suspect."""
+        run_id = claim.run_id
+        suspected_for = self._dead_after_seconds * 2 ** min(claim.suspect - 2, MOST_DOUBLINGS)
+        alarm = asyncio.get_running_loop().call_later(suspected_for, self._clear, run_id)
+        self.alarms[run_id] = alarm
+
+    def progressed(self, execution: Execution) -> None:
+        """Clear a suspect that has made progress. A licence is not enough, because the licensed
+        body may be what kills.
+        """
+        self._clear(execution.run_id)
+
+    def _clear(self, run_id: int) -> None:
+        alarm = self.alarms.pop(run_id, None)
+        if alarm is not None:
+            alarm.cancel()
+            if not self.alarms:
+                self._want_claims()
+
 
 MAX_ENGINE_FAILURES = 3
 """Failures of the engine in this worker after which a run is held."""
@@ -32,48 +75,41 @@ MAX_REMEMBERED = 1_000
 class Runs:
     """The runs that this worker holds. Other parts register callbacks for runs that leave.
 
-    Args:
-        control: Hands runs back.
-        notifier: Announces the lanes of those.
-        tasks: Run the hand-backs in the background.
-        meter: Counts runs that have left.
-        tells_errors: True if the text of errors may be recorded.
-
     Attributes:
         executions: By run. A run is in here if, and only if, this worker works on it.
+        suspects: Those of them that may kill their worker.
+        engine_failures: Failures of the engine, by run: their number and the last error.
         changed: Set when a run has left or something of it is durable; cleared by the waiter.
         departures: Number of times that a run has left.
     """
 
-    def __init__(
-        self,
-        control: WorkerConnection,
-        notifier: Notifier,
-        tasks: Tasks,
-        meter: Meter | None,
-        *,
-        tells_errors: bool,
-    ) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         self.executions: dict[int, Execution] = {}
+        self.suspects = Suspects(context)
         self.changed = asyncio.Event()
         self.departures = 0
-        self._control = control
-        self._notifier = notifier
-        self._tasks = tasks
-        self._meter = meter
-        self._tells_errors = tells_errors
+        self._control = context.control
+        self._tasks = context.tasks
+        self._meter = context.options.meter
+        # Without a codec, the text of errors may be recorded.
+        self._records_errors = context.definitions.envelopes is None
         self._releases: set[asyncio.Task[Any]] = set()
-        self._engine_failures: dict[int, tuple[int, str]] = {}
-        self._leaving: list[Callable[[Execution], None]] = []
-        self._left: list[Callable[[Execution], None]] = []
+        self.engine_failures: dict[int, tuple[int, str]] = {}
+        self._when_leaving: list[Callable[[Execution], None]] = []
+        self._when_left: list[Callable[[Execution], None]] = []
+        self._when_released: list[Callable[[list[int]], None]] = []
 
-    def when_leaving(self, tell: Callable[[Execution], None]) -> None:
+    def when_leaving(self, callback: Callable[[Execution], None]) -> None:
         """Call this with each run that leaves, before it is taken apart."""
-        self._leaving.append(tell)
+        self._when_leaving.append(callback)
 
-    def when_left(self, tell: Callable[[Execution], None]) -> None:
+    def when_left(self, callback: Callable[[Execution], None]) -> None:
         """Call this with each run that has left."""
-        self._left.append(tell)
+        self._when_left.append(callback)
+
+    def when_released(self, callback: Callable[[list[int]], None]) -> None:
+        """Call this with the lanes of runs that were handed back."""
+        self._when_released.append(callback)
 
     def add(self, execution: Execution) -> None:
         """Hold a run."""
@@ -111,7 +147,7 @@ class Runs:
             if execution is not None and not execution.over:
                 self.guard(execution, execution.poke)
 
-    def hear(self, chains: Iterable[int], offers: Mapping[int, Offer]) -> list[int]:
+    def deliver(self, chains: Iterable[int], offers: Mapping[int, Offer]) -> list[int]:
         """Deliver committed mail to those of these chains whose runs are here: each takes its
         offer, or asks the database.
 
@@ -137,31 +173,27 @@ class Runs:
         while it sleeps.
         """
         for execution in list(self.executions.values()):
-            if execution.waits_for_database and not execution.over:
+            if execution.agenda.waits_for_database and not execution.over:
                 self.guard(execution, execution.poke)
 
     # ------------------------------------------------------------ failures of the engine
 
     def engine_failed(self, claim: Claim, error: BaseException) -> None:
         """Count a failure of the engine on a run, so that repeated failures hold it."""
-        while len(self._engine_failures) >= MAX_REMEMBERED:
-            del self._engine_failures[next(iter(self._engine_failures))]
-        tries = self._engine_failures.pop(claim.run_id, (0, ""))[0] + 1
-        told = (
-            f"{type(error).__name__}: {redacted(error)}"
-            if self._tells_errors
-            else type(error).__name__
-        )
-        self._engine_failures[claim.run_id] = tries, told
+        while len(self.engine_failures) >= MAX_REMEMBERED:
+            del self.engine_failures[next(iter(self.engine_failures))]
+        tries = self.engine_failures.pop(claim.run_id, (0, ""))[0] + 1
+        text = f": {redacted(error)}" if self._records_errors else ""
+        self.engine_failures[claim.run_id] = tries, f"{type(error).__name__}{text}"
 
-    def hopeless(self, claim: Claim) -> tuple[int, str] | None:
+    def repeated_failures(self, claim: Claim) -> tuple[int, str] | None:
         """Return the number of failures and the last error if the engine has failed on this run too
         often, and reset the count. Else return None.
         """
-        tries, why = self._engine_failures.get(claim.run_id, (0, ""))
+        tries, why = self.engine_failures.get(claim.run_id, (0, ""))
         if tries < MAX_ENGINE_FAILURES:
             return None
-        del self._engine_failures[claim.run_id]
+        del self.engine_failures[claim.run_id]
         return tries, why
 
     # ------------------------------------------------------------ leaving
@@ -170,12 +202,12 @@ class Runs:
         """Take apart a run that leaves this worker."""
         self.departures += 1
         self.executions.pop(execution.run_id, None)
-        for tell in self._leaving:
-            tell(execution)
+        for callback in self._when_leaving:
+            callback(execution)
         # Closing cuts the references that `when_leaving` callbacks may still read.
         execution.close()
-        for tell in self._left:
-            tell(execution)
+        for callback in self._when_left:
+            callback(execution)
         self.changed.set()
 
     def remove_all(self) -> None:
@@ -214,7 +246,8 @@ class Runs:
     async def _release(self, claims: list[Claim]) -> None:
         if claims:
             await quietly(self._control.ask(claim_calls.release_runs(claims)))
-            self._notifier.tell(lanes=[c.lane_id for c in claims])
+            for callback in self._when_released:
+                callback([claim.lane_id for claim in claims])
 
     async def _hand_back(self, executions: list[Execution]) -> None:
         for execution in executions:
@@ -241,11 +274,7 @@ class Runs:
             if remaining <= 0:
                 return
             self.changed.clear()
-            try:
-                async with asyncio.timeout(min(remaining, 0.1)):
-                    await self.changed.wait()
-            except TimeoutError:
-                pass
+            await wait_for(self.changed, min(remaining, 0.1))
 
     async def hand_back_all(self) -> None:
         """Hand back all runs, and wait for the hand-backs under way."""

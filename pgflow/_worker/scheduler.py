@@ -22,12 +22,9 @@ from pgflow._db.calls import schedules as calls
 from pgflow._db.calls.schedules import Kept, ToRefill
 from pgflow._flow.schedules import declarations_of
 from pgflow._model.schedules import Refill, read_spec, refill
-from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.life import Life
-from pgflow._worker.news import News
-from pgflow._worker.options import Definitions
-from pgflow._worker.parts import Loop, Tasks
-from pgflow._worker.poller import Poller
+from pgflow._worker.context import WorkerContext
+from pgflow._worker.notifications import Notifications
+from pgflow._worker.parts import Loop, wait_for
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
 from pgflow.texts import without_secrets
@@ -58,28 +55,18 @@ class Scheduler(Loop):
     declared, and the request to look at once.
 
     Args:
-        life: The worker's number, and whether it stops.
-        news: Announces the lanes in which runs were started.
-        poller: Polls when runs were cancelled.
+        notifications: Announces the lanes in which runs were started.
     """
 
     name = "the loop of schedules"
 
-    def __init__(
-        self,
-        tasks: Tasks,
-        control: WorkerConnection,
-        life: Life,
-        definitions: Definitions,
-        news: News,
-        poller: Poller,
-    ) -> None:
-        super().__init__(tasks)
-        self._control = control
-        self._life = life
-        self._declared = declarations_of(definitions.workflows.values())
-        self._news = news
-        self._poller = poller
+    def __init__(self, context: WorkerContext, notifications: Notifications) -> None:
+        super().__init__(context.tasks)
+        self._control = context.control
+        self._life = context.life
+        self._poll = context.wanted.poll
+        self._declared = declarations_of(context.definitions.workflows.values())
+        self._notifications = notifications
         self._declared_as: int | None = None
         self._declaring = asyncio.Lock()
         self._wanted = asyncio.Event()
@@ -92,11 +79,7 @@ class Scheduler(Loop):
         """Look when a slot is due, if it is this worker's turn."""
         wait = 0.0 if self._declared else FIRST_SECONDS
         while True:
-            try:
-                async with asyncio.timeout(wait):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
+            await wait_for(self._wanted, wait)
             self._wanted.clear()
             if self._life.is_stopping:
                 wait = TROUBLE_SECONDS
@@ -137,9 +120,9 @@ class Scheduler(Loop):
         for trouble in kept.troubles:
             log.error("%s", trouble)
         if kept.lanes:
-            self._news.woken(kept.lanes, [])
+            self._notifications.ready(kept.lanes, [])
         if kept.cancelled:
-            self._poller.look_now()
+            self._poll()
         if kept.refills:
             answers = await asyncio.to_thread(compute, kept.refills)
             for one, answer in answers:

@@ -29,14 +29,14 @@ class Job:
 
     Args:
         work: Called in the thread; must not raise.
-        tell: Called with its result, once the thread counts as free.
+        report: Called with its result, once the thread counts as free.
     """
 
-    __slots__ = ("_outcome", "_tell", "_work", "state")
+    __slots__ = ("_outcome", "_report", "_work", "state")
 
-    def __init__(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> None:
+    def __init__(self, work: Callable[[], Any], report: Callable[[Any], None]) -> None:
         self._work = work
-        self._tell = tell
+        self._report = report
         self._outcome: Any = None
         self.state: Literal["waiting", "running", "done", "given up", "lost"] = "waiting"
 
@@ -52,9 +52,9 @@ class Job:
         """Do the work."""
         self._outcome = self._work()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report the result."""
-        self._tell(self._outcome)
+        self._report(self._outcome)
 
 
 class _Promise(Future[Any]):
@@ -87,7 +87,7 @@ class _Promised(Job):
         except BaseException as error:  # noqa: BLE001 - whatever it raises is its outcome
             self._error = error
 
-    def tell(self) -> None:
+    def report(self) -> None:
         if self._error is not None:
             self._future.set_exception(self._error)
         else:
@@ -124,11 +124,11 @@ class DaemonThreads(Executor):
         self._begin(future.job)
         return future
 
-    def start(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> Job:
+    def start(self, work: Callable[[], Any], report: Callable[[Any], None]) -> Job:
         """Run a job without a future, which is a good part of the cost of a short job. See
         :class:`Job`.
         """
-        job = Job(work, tell)
+        job = Job(work, report)
         self._begin(job)
         return job
 
@@ -187,7 +187,7 @@ class DaemonThreads(Executor):
                     else:
                         self._unfinished -= 1
                 # Outside the lock, with the thread already free: it may start the next job.
-                job.tell()
+                job.report()
                 if is_lost:
                     return
             del job
@@ -264,7 +264,7 @@ class Posts:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._is_told = False
+        self._is_scheduled = False
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
         """Schedule a call on the loop; the call must not raise.
@@ -272,21 +272,21 @@ class Posts:
         Does nothing once the loop is closed.
         """
         self._calls.append((call, args))
-        if not self._is_told:
+        if not self._is_scheduled:
             # `_make` unsets it before counting: calls posted while it is set are counted.
-            self._is_told = True
+            self._is_scheduled = True
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._make)
 
     def _make(self) -> None:
-        self._is_told = False
+        self._is_scheduled = False
         try:
             for _ in range(len(self._calls)):
                 call, args = self._calls.popleft()
                 call(*args)
         finally:
-            if self._calls and not self._is_told:
-                self._is_told = True
+            if self._calls and not self._is_scheduled:
+                self._is_scheduled = True
                 self._loop.call_soon(self._make)
 
     def ask(self, call: Callable[..., object], *args: Any) -> Any:

@@ -2,21 +2,27 @@
 the step's.
 
 Only the connection passed to the body is pgflow's. Trouble with it, or with opening it, is not an
-outcome of the step.
+outcome of the step. One step of a run fences and commits at a time, in whichever thread its body
+runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import CancelledError as FutureCancelled
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.connect import server_of
 from pgflow._db.drivers import is_raised_on
 from pgflow._db.failures import database_error
+from pgflow._db.query import Query
 from pgflow._engine.calls import StepCall
 from pgflow._engine.execution import Execution
+from pgflow._engine.flush import Flush
 from pgflow._engine.values import seal_result
 from pgflow._flow.scope import StepScope
 from pgflow._flow.step import Step
@@ -24,12 +30,189 @@ from pgflow._model.durations import duration
 from pgflow._transactions import protocol as transactions
 from pgflow._transactions.provider import provider_for
 from pgflow._worker.body_calls import BodyCalls
-from pgflow._worker.fencing import FenceQueue, FenceQueueFromThread, Turns
-from pgflow._worker.open_transactions import OpenTransactions
-from pgflow._worker.options import Definitions, WorkerOptions
-from pgflow._worker.threads import Posts
-from pgflow._worker.wakes import Wakes
+from pgflow._worker.context import WorkerContext
+from pgflow._worker.notifications import Notifications
+from pgflow._worker.runs import Runs
+from pgflow._worker.threads import Answer, Posts
 from pgflow.errors import NotStorable
+
+
+class Turns:
+    """The turns of all runs. Waiters check again whenever something of their run has changed.
+
+    Attributes:
+        runs: The runs.
+        waiting: The waiters of each run.
+
+    Args:
+        runs: The runs of this worker.
+    """
+
+    def __init__(self, context: WorkerContext, runs: Runs) -> None:
+        self.runs = runs
+        self._acknowledged = context.acknowledged
+        # Runs queries outside of the step's transaction.
+        self._control = context.control
+        self._loop = asyncio.get_running_loop()
+        self.waiting: dict[Execution, list[asyncio.Future[None]]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        """Tasks that threads wait for; a loop keeps no reference to its tasks."""
+        runs.when_left(self.changed)
+
+    @staticmethod
+    def is_free(execution: Execution) -> bool:
+        """Return True if a step of the run may fence at once, or the run is over."""
+        return execution.over or execution.flushing.may_fence
+
+    async def wait_for(self, execution: Execution) -> None:
+        """Wait until a step of the run may fence."""
+        while not self.is_free(execution):
+            turn = self._loop.create_future()
+            self.waiting.setdefault(execution, []).append(turn)
+            await turn
+
+    def changed(self, execution: Execution) -> None:
+        """Wake the waiters of a run, so that they check again."""
+        for turn in self.waiting.pop(execution, ()):
+            if not turn.done():
+                turn.set_result(None)
+
+    def fenced(self, execution: Execution, seq: int) -> None:
+        """Note that a transaction of the run is committed: its units up to this seq are durable."""
+        self.runs.suspects.progressed(execution)
+        execution.flushing.acknowledged_at(time.monotonic())
+        self._acknowledged.note(
+            execution.run_id, execution.claim.token, seq, execution.claim.key, has_ended=False
+        )
+
+    def go_on(self, execution: Execution) -> None:
+        """Release the outcome of a finished transaction and give the next one its turn."""
+        if not execution.over:
+            self.runs.guard(execution, execution.advance)
+        self.changed(execution)
+
+    async def ask_elsewhere(self, query: Query[Any]) -> Any:
+        """Run a query on the worker's connection until there is an answer."""
+        return await self._control.insist(query)
+
+    def answer(self, coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
+        """Run a coroutine and pass its result to a waiting thread."""
+        task = self._loop.create_task(_answered(coroutine, answer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+
+async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None:
+    try:
+        value = await coroutine
+    except asyncio.CancelledError as error:
+        # The thread itself is not cancelled: to it this is an error like others.
+        answer.fail(FutureCancelled(*error.args))
+        raise
+    except Exception as error:  # noqa: BLE001 - raised in the thread
+        answer.fail(error)
+    else:
+        answer.give(value)
+
+
+class FenceQueue:
+    """Turns of a transactional attempt (`pgflow._transactions.protocol.Fencing`), for a body on the
+    worker's loop.
+    """
+
+    def __init__(self, turns: Turns, execution: Execution) -> None:
+        self._turns = turns
+        self._execution = execution
+        self._limit: asyncio.Timeout | None = None
+        self._over = False
+
+    @asynccontextmanager
+    async def limited(self) -> AsyncIterator[None]:
+        """Wrap a body in a thread. Once the block ends, by a time-out or otherwise, the thread may
+        no longer fence.
+        """
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                yield
+        finally:
+            self._over = True
+
+    def start_clock(self, seconds: float) -> None:
+        """Start the time-out of the body in the thread. It ends when the body takes its turn."""
+        if self._limit is not None and not self._over:
+            self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    async def take_turn(self, call: StepCall, text: str) -> Flush | None:
+        if self._over:
+            return None
+        if self._limit is not None:
+            self._limit.reschedule(None)
+        await self._turns.wait_for(self._execution)
+        return self._execution.begin_fence(call, text)
+
+    def take_turn_for(self, call: StepCall, text: str, answer: Answer) -> None:
+        """Take a turn for a thread, without a task of the loop if the turn is free."""
+        if not self._over and not self._turns.is_free(self._execution):
+            self._turns.answer(self.take_turn(call, text), answer)
+            return
+        if self._limit is not None and not self._over:
+            self._limit.reschedule(None)
+        try:
+            answer.give(None if self._over else self._execution.begin_fence(call, text))
+        except BaseException as error:
+            answer.fail(error)
+            raise
+
+    async def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
+        self.turn_ended(call, flush, committed, at_us)
+
+    def turn_ended(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
+        """End the turn and schedule what follows it."""
+        self._execution.flushing.end_fence(call, flush, committed=committed, at_us=at_us)
+        if committed:
+            self._turns.fenced(self._execution, flush.last_seq)
+        # In the next turn of the loop, once the connection is back at its provider.
+        asyncio.get_running_loop().call_soon(self._turns.go_on, self._execution)
+
+    async def ask_elsewhere(self, query: Query[Any]) -> Any:
+        return await self._turns.ask_elsewhere(query)
+
+    async def pause(self, tries: int) -> None:
+        await asyncio.sleep(min(0.01 * 2**tries, 0.5))
+
+
+class FenceQueueFromThread:
+    """Turns for a body in a thread: each move runs on the worker's loop."""
+
+    def __init__(self, turns: Turns, queue: FenceQueue, posts: Posts) -> None:
+        self._turns = turns
+        self._queue = queue
+        self._posts = posts
+        self._committed: tuple[StepCall, Flush, bool, int] | None = None
+
+    def take_turn(self, call: StepCall, text: str) -> Flush | None:
+        flush: Flush | None = self._posts.ask(self._queue.take_turn_for, call, text)
+        return flush
+
+    def end_turn(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
+        if committed:  # reported at the end of the body, once the connection is back
+            self._committed = call, flush, committed, at_us
+        else:
+            self._posts.post(self._queue.turn_ended, call, flush, committed, at_us)
+
+    def report_end(self) -> None:
+        """Report a turn that ended with a commit to the loop, after the connection was returned."""
+        if self._committed is not None:
+            self._posts.post(self._queue.turn_ended, *self._committed)
+
+    def ask_elsewhere(self, query: Query[Any]) -> Any:
+        return self._posts.ask(
+            lambda answer: self._turns.answer(self._turns.ask_elsewhere(query), answer)
+        )
+
+    def pause(self, tries: int) -> None:
+        self._posts.ask(lambda answer: self._turns.answer(self._queue.pause(tries), answer))
+
 
 LONGEST_TIMEOUT_MS = 2**31 - 1
 """The longest time-out that the server accepts, 24 days."""
@@ -39,36 +222,32 @@ class TransactionBodies:
     """Makes attempts at transactional steps. It remembers the provider of each step's connection.
 
     Args:
-        calls: Calls the body.
-        open_transactions: Tracks the open transactions, and can cut them.
         turns: Turns of the runs, to fence.
-        wakes: Wakes the runs that a transaction has sent messages to.
-        busy_poll: Polls for answers as the rest of the worker does.
+        notifications: Wakes the runs that a transaction has sent messages to.
+
+    Attributes:
+        calls: Calls the body.
     """
 
     def __init__(
         self,
+        context: WorkerContext,
         calls: BodyCalls,
-        open_transactions: OpenTransactions,
         turns: Turns,
-        posts: Posts,
-        wakes: Wakes,
-        busy_poll: BusyPoll,
-        definitions: Definitions,
-        options: WorkerOptions,
+        notifications: Notifications,
     ) -> None:
+        options, definitions = context.options, context.definitions
         idle = duration(
             options.transaction_idle_seconds,
             "transaction_idle_seconds of a worker",
             least_seconds=0.001,
         )
+        self.calls = calls
         self._idle_ms = min(round(idle.total_seconds() * 1000), LONGEST_TIMEOUT_MS)
-        self._calls = calls
-        self._open = open_transactions
+        self._open = calls.lost_threads.transactions
         self._turns = turns
-        self._posts = posts
-        self._wakes = wakes
-        self._busy_poll = busy_poll
+        self._posts = context.posts
+        self._notifications = notifications
         self._known_providers = definitions.providers
         self._replacements = definitions.replacements
         self._meter = options.meter
@@ -105,8 +284,8 @@ class TransactionBodies:
 
         def body(connection: Any) -> Any:
             scope.connection = connection
-            execution.flushing.heard_from(server_of(connection))
-            return self._calls.call(call, fn, (connection,) if takes_connection else ())
+            execution.flushing.acknowledged_from(server_of(connection))
+            return self.calls.call(call, fn, (connection,) if takes_connection else ())
 
         if step.is_async:
             is_open = False
@@ -114,8 +293,6 @@ class TransactionBodies:
                 async with provider.begin_async(step.isolation) as transaction:
                     is_open = True
                     scope.transaction, scope.transaction_is_sync = transaction, False
-                    if hasattr(transaction, "busy_poll"):
-                        transaction.busy_poll = self._busy_poll
                     protocol = self._protocol(execution, call, encode, transaction)
                     self._open.begun(call, transaction)
                     try:
@@ -127,14 +304,14 @@ class TransactionBodies:
                 raise
         else:
             async with queue.limited():
-                wanted = await self._calls.in_thread(
+                wanted = await self.calls.in_thread(
                     call, self._in_thread, provider, step, execution, call, scope, fn, encode, queue
                 )
         if wanted:
             if self._meter is not None:
                 self._meter.attempt_ended(step.effect)
             # After the commit: a wake must see the messages.
-            self._wakes.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
+            self._notifications.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
 
     def _in_thread(
         self,
@@ -155,8 +332,8 @@ class TransactionBodies:
             scope.connection = connection
             if call.spec.timeout_seconds is not None:
                 self._posts.post(queue.start_clock, call.spec.timeout_seconds)
-            execution.flushing.heard_from(server_of(connection))
-            return self._calls.call_sync(call, fn, (connection,) if takes_connection else ())
+            execution.flushing.acknowledged_from(server_of(connection))
+            return self.calls.call_sync(call, fn, (connection,) if takes_connection else ())
 
         try:
             with (
@@ -171,7 +348,7 @@ class TransactionBodies:
             _raise_unless_open(error, is_open)
             raise
         finally:
-            thread_queue.tell_end()
+            thread_queue.report_end()
 
     def _protocol(
         self, execution: Execution, call: StepCall, encode: Callable[[Any], str], transaction: Any

@@ -15,8 +15,8 @@ import json
 from typing import Any
 
 from pgflow._engine.drivers import CoroutineDriver, Driver
-from pgflow._engine.effects import EffectCall, Stage
-from pgflow._engine.execution import Execution
+from pgflow._engine.effects import EffectCall, EffectStage
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.undo import Undoing
 from pgflow._flow.ledgers.effect import EffectOptions, EffectStep, SyncEffect
 from pgflow._flow.ledgers.handover import find_effect, read_result
@@ -47,7 +47,7 @@ def make_undoing(
         context.run(current.set, scope)
         return CoroutineDriver(execution, lambda: _undo(scope, workflow), context)
 
-    return Undoing(claim, host, driver, workflow.code_hash)
+    return Undoing(claim, host, Program(driver, code_hash=workflow.code_hash))
 
 
 async def _undo(scope: WorkflowScope, workflow: Workflow[..., Any]) -> None:
@@ -94,7 +94,7 @@ class EffectToUndo:
                 kwargs=kwargs,
                 request=dropped.request,
                 key=dropped.key,
-                stage=Stage.CONFIRMED,
+                stage=EffectStage.CONFIRMED,
                 value=_result(effect, scope, dropped),
             )
         if execution.has_begun(dropped.key):

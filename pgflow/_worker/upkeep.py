@@ -8,25 +8,63 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
 
 import psycopg
 
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import outbox as outbox_calls
+from pgflow._db.calls import seals as seal_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._worker.claims import Claims
 from pgflow._worker.committer import Committer
-from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.heartbeat import Heart
-from pgflow._worker.life import Life
-from pgflow._worker.parts import Loop, Tasks
-from pgflow._worker.runs import Runs
+from pgflow._worker.context import WorkerContext
+from pgflow._worker.heartbeat import Heartbeat
+from pgflow._worker.parts import Loop
 from pgflow.errors import WorkerFailed
 from pgflow.logs import redacted
 from pgflow.schema import Standing, compare_stamp, own_assets
 
 log = logging.getLogger("pgflow")
+
+# Bounds one transaction, and so the time that claims wait for the shared connection.
+RUNS_A_SEAL = 100
+SEAL_REST = 4.0
+FIRST_SEAL_SECONDS = 1.0
+"""Delay of the first round of a worker, whose start has more urgent work."""
+SEALING_OFF_SECONDS = 60.0
+"""Interval between checks whether sealing was turned on."""
+
+
+class Sealer(Loop):
+    """Seals round after round."""
+
+    name = "the loop of seals"
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context.tasks)
+        self._control = context.control
+
+    async def loop(self) -> None:
+        """Seal round after round."""
+        wait = FIRST_SEAL_SECONDS
+        while True:
+            await asyncio.sleep(wait)
+            try:
+                wait = await self._seal()
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                wait = SEALING_OFF_SECONDS
+                log.warning("cannot seal the journal: %s", redacted(error))
+
+    async def _seal(self) -> float:
+        """Seal one round, and return the seconds until the next."""
+        began = time.monotonic()
+        sealed = await self._control.ask(seal_calls.seal_units(RUNS_A_SEAL))
+        if sealed.has_more:
+            return SEAL_REST * (time.monotonic() - began)
+        return (
+            SEALING_OFF_SECONDS if sealed.wait_seconds is None else max(sealed.wait_seconds, 0.05)
+        )
+
 
 STRAYS_EVERY_SECONDS = 5.0
 # Three partitions are ahead of the newest run, so a minute is soon enough.
@@ -37,34 +75,27 @@ class Upkeep(Loop):
     """Does periodic maintenance. It keeps the stamp of the schema that it has seen last.
 
     Args:
-        heart: Checked, because others would take the worker for dead without it.
+        heartbeat: Checked, because others would take the worker for dead without it.
         committer: Closes idle connections.
         claims: Stops claiming if the schema has outgrown this code.
-        want_claims: Called when there may be work.
-        runs: The runs that the worker knows of.
     """
 
     name = "the loop of upkeep"
 
     def __init__(
         self,
-        tasks: Tasks,
-        control: WorkerConnection,
-        life: Life,
-        heart: Heart,
+        context: WorkerContext,
+        heartbeat: Heartbeat,
         committer: Committer,
         claims: Claims,
-        want_claims: Callable[[], None],
-        runs: Runs,
     ) -> None:
-        super().__init__(tasks)
-        self._control = control
-        self._life = life
-        self._heart = heart
+        super().__init__(context.tasks)
+        self._control = context.control
+        self._life = context.life
+        self._want_claims = context.wanted.claims.set
+        self._heartbeat = heartbeat
         self._committer = committer
         self._claims = claims
-        self._want_claims = want_claims
-        self._runs = runs
         self._seen_stamp: str | None = str(own_assets().stamp)
 
     async def loop(self) -> None:
@@ -72,8 +103,8 @@ class Upkeep(Loop):
         partitioned = 0.0
         while True:
             try:
-                if not self._heart.is_beating:
-                    self._life.fail("its heart has stopped")
+                if not self._heartbeat.is_beating:
+                    self._life.fail("its heartbeat has stopped")
                 await self._committer.close_idle()
                 self._compare_schema(await self._control.ask(worker_calls.read_stamp()))
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
@@ -90,7 +121,7 @@ class Upkeep(Loop):
                 if await self._control.ask(worker_calls.release_outdated(self._life.worker_id)):
                     self._want_claims()
                 strays = await self._control.ask(
-                    claim_calls.release_strays(self._life.worker_id, list(self._runs.executions))
+                    claim_calls.release_strays(self._life.worker_id, self._claims.run_ids())
                 )
                 if strays:
                     log.warning(

@@ -214,17 +214,21 @@ class AsyncApp(AsyncPoolClient):
 
     async def _wake(self, chains: list[int], lanes: set[int]) -> None:
         pool = await self._open()
+        if not chains and self._here.workers:  # nothing to ask the database for
+            for worker in self._here.workers:
+                worker.notifications.ready(list(lanes), [])
+            return
         async with lent_async(pool) as connection:
             here = list(self._here.workers)
             for delay in WAKE_AGAIN_SECONDS if chains else ():
                 await asyncio.sleep(delay)
                 woken = await run_async(connection, wake.wake(chains, tell=not here))
                 for worker in here:
-                    worker.woken(woken.lanes, woken.mail)
+                    worker.notifications.ready(woken.lanes, woken.mail)
                 if not woken.busy:
                     break
             for worker in here:
-                worker.woken(list(lanes), [])
+                worker.notifications.ready(list(lanes), [])
             for text in payloads(lanes, set()) if not here else ():
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 

@@ -29,10 +29,8 @@ from pgflow._model.envelopes import PayloadCodec, envelopes_of, open_value
 from pgflow._model.failures import FailedRun
 from pgflow._model.pages import Page
 from pgflow._model.queues import Queue
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import Definitions, WorkerOptions
-from pgflow._worker.pager import make_hook
-from pgflow._worker.ref_checks import make_checker
+from pgflow._worker.hooks import make_checker, make_pager_hook
+from pgflow._worker.options import Definitions, Rhythm, WorkerOptions
 from pgflow.errors import DefinitionError, WrongState
 from pgflow.schema import migrate_dsn, require_schema
 
@@ -249,7 +247,7 @@ class AppBase:
         def declare(fn: H) -> H:
             if self.definitions.pager is not None:
                 raise DefinitionError("the app has a pager: there is one function to call")
-            self.definitions.pager = make_hook(fn, again_after, timeout)
+            self.definitions.pager = make_pager_hook(fn, again_after, timeout)
             return fn
 
         return declare if fn is None else declare(fn)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pgflow._db.calls.replay import RecordedRun
 from pgflow._engine.calls import StepCall
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.history import Parting
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.main import make_driver
@@ -23,7 +23,7 @@ from pgflow._model import tags
 from pgflow._model.codecs import encode_loosely
 from pgflow._model.envelopes import Envelopes, open_text
 from pgflow._model.opening import open_claim
-from pgflow._worker.ref_checks import refs_in
+from pgflow._worker.hooks import refs_in
 from pgflow._worker.threads import start_daemon
 from pgflow.errors import NonDeterminismError, NotStorable, Redacted
 
@@ -142,15 +142,19 @@ def find_divergence(
     execution = Execution(
         recorded.claim,
         _NoHost(),
-        lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set, is_check=True),
-        workflow.result_codec,
+        Program(
+            lambda e: make_driver(
+                e, workflow, errors, interceptors, spawn, moved.set, is_check=True
+            ),
+            workflow.result_codec,
+        ),
     )
     try:
         execution.start()
-        while execution.is_busy:
+        while execution.code.driver.busy:
             moved.wait()
             moved.clear()
-            execution.thread_stands()
+            execution.thread_waits()
         return _describe(execution, recorded, workflow)
     finally:
         execution.close()
@@ -160,7 +164,7 @@ def _describe(
     execution: Execution, recorded: RecordedRun, workflow: Workflow[..., Any]
 ) -> Divergence | None:
     """Return the divergence of a stopped replay, or None."""
-    found = execution.divergence or _judge(recorded, execution)
+    found = execution.history.divergence or _judge(recorded, execution)
     if found is None or _differs_in_form_only(recorded, execution, workflow):
         return None
     parting = execution.history.parting or Parting("", "", None, execution.code.driver.where())
@@ -178,10 +182,10 @@ def _differs_in_form_only(
 ) -> bool:
     """Return True if the recorded result equals the code's once it is read with today's class."""
     if (
-        execution.divergence is not None
-        or execution.ending is None
+        execution.history.divergence is not None
+        or execution.end.ending is None
         or recorded.output is None
-        or execution.ending.output is None
+        or execution.end.ending.output is None
     ):
         return False
     try:
@@ -203,7 +207,7 @@ def _without_tags(output: str | None, workflow: Workflow[..., Any]) -> str | Non
 
 def _output_of(execution: Execution) -> str | None:
     """Return the value that the code returned, decoded; None if there is none."""
-    output = None if execution.ending is None else execution.ending.output
+    output = None if execution.end.ending is None else execution.end.ending.output
     return output if output is None else open_text(execution.claim.envelopes, output, "the result")
 
 
@@ -211,7 +215,7 @@ def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError |
     """Return an error if a replay ended otherwise than the record, or None."""
     key, workflow = recorded.claim.key, recorded.claim.workflow
     if recorded.status == "completed":
-        if execution.ending is None:
+        if execution.end.ending is None:
             return NonDeterminismError(f"run {key!r} ({workflow}) completed, the code continues")
         output = _output_of(execution)
         if output != recorded.output:
@@ -219,7 +223,7 @@ def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError |
                 f"run {key!r} ({workflow}) returned {recorded.output}, the code returns {output}"
             )
     elif recorded.status == "failed" and (
-        execution.ending is None or execution.ending.status != "failed"
+        execution.end.ending is None or execution.end.ending.status != "failed"
     ):
         return NonDeterminismError(f"run {key!r} ({workflow}) failed, the code does not")
     return None

@@ -17,8 +17,8 @@ from pgflow._client.handles import STREAM_PAGE
 from pgflow._db.calls import result
 from pgflow._model.codecs import ANYTHING
 from pgflow._model.envelopes import open_text
-from pgflow._worker.listener import STREAM_CHANNEL, Listener, parse_done
-from pgflow._worker.supervision import cancel
+from pgflow._worker.listener import STREAM_CHANNEL, Listener, ListenerCallbacks, parse_done
+from pgflow._worker.parts import cancel
 from pgflow.app import App, AsyncApp
 from pgflow.errors import InvalidArgument, PgflowError, RunNotFound, RunStuck
 from pgflow.logs import redacted
@@ -140,9 +140,8 @@ class Tails:
         await self._app._open()
         connect = self._app._connect
         if self._listener is None and self._app.listens and connect is not None:
-            self._listener = Listener(
-                connect, STREAM_CHANNEL, self._heard, self._look_now, self._not_listening
-            )
+            callbacks = ListenerCallbacks(self._heard, self._look_now, self._not_listening)
+            self._listener = Listener(connect, [STREAM_CHANNEL], callbacks)
             self._listener.start()
         tail = self._tails.get((run, stream))
         if tail is None or tail.has_ended or tail.error is not None:

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pgflow._asgi import Asgi, Receive, Scope, Send, live
-from pgflow._worker.supervision import cancel
+from pgflow._worker.parts import cancel
 from pgflow.app import App, AsyncApp
 from pgflow.errors import InvalidArgument, RunNotFound, RunStuck
 from pgflow.streams.tails import Event, Tails

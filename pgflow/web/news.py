@@ -16,7 +16,7 @@ import psycopg
 
 from pgflow._db.connect import ConnectOptions
 from pgflow._desk.desk import Desk, Unreachable
-from pgflow._worker.listener import DONE_CHANNEL, WORK_CHANNEL, Listener
+from pgflow._worker.listener import DONE_CHANNEL, WORK_CHANNEL, Listener, ListenerCallbacks
 from pgflow.errors import PgflowError
 from pgflow.inspect import read_pulse
 
@@ -91,11 +91,8 @@ class News:
             return None
         return Listener(
             ConnectOptions(dsn, None),
-            WORK_CHANNEL,
-            lambda _: self._tell(),
-            self._tell,
-            lambda _, __: None,
-            also=[DONE_CHANNEL],
+            [WORK_CHANNEL, DONE_CHANNEL],
+            ListenerCallbacks(lambda _: self._tell(), self._tell, lambda _, __: None),
         )
 
     async def _poll(self) -> None:

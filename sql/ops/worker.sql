@@ -12,7 +12,7 @@
 -- which a worker dies none has more than half as many with it next time (`company`). So a run that kills is alone
 -- after a logarithm of deaths, while other groups go on. Only a run that was alone among its like is ever stuck:
 -- `max_deaths` counts deaths, and the last of them must be its own. A worker takes the next group once the bodies of
--- one have returned, or have lived on for long (`pgflow/_worker/suspects.py`).
+-- one have returned, or have lived on for long (`pgflow/_worker/runs.py`).
 
 create or replace function pgflow.register_worker(
   host text, pid int, queues text[], concurrency int, version text, stamp text default null

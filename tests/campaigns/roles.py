@@ -15,8 +15,7 @@ from typing import Any
 import pgflow_cli.commands
 
 from pgflow import App
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.options import Rhythm, WorkerOptions
 from tests.campaigns import jobs
 
 TINY = Rhythm(beat=0.1, look=0.05, dead_after=0.6)

@@ -96,7 +96,7 @@ async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.1)
     monkeypatch.setattr("pgflow._db.connect.POOL_IDLE_SECONDS", 0.1)
     app = AsyncApp(dsn, include=[noting, holding])
-    rests = {"pgflow worker": 1, "pgflow committer": 1, "pgflow listener": 1, "pgflow heart": 1}
+    rests = {"pgflow worker": 1, "pgflow committer": 1, "pgflow listener": 1, "pgflow heartbeat": 1}
     async with app, app.worker():
         await app.start_many(holding, [(n,) for n in range(4)])
         await until(

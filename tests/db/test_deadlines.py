@@ -29,7 +29,7 @@ from pgflow._db._sync_pool import lent, make_pool
 from pgflow._db.connect import ConnectOptions, connect
 from pgflow._transactions import protocol as transactions
 from pgflow._worker import listener as listener_module
-from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.options import Rhythm
 from pgflow.sqlalchemy import SessionProvider
 from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
 
@@ -189,7 +189,7 @@ def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(
 def test_a_heart_that_hears_nothing_asks_on_another_connection(
     dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pid = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow heart'"
+    pid = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow heartbeat'"
     with (
         App(dsn, include=[waiting]) as app,
         app.worker(rhythm=Rhythm(beat=0.1, look=0.1, dead_after=1.0)),

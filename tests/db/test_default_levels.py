@@ -79,7 +79,7 @@ async def job() -> list[str]:
     return [await book(told), await book_in_thread.aio(received + born)]
 
 
-ENGINE = ("pgflow worker", "pgflow committer", "pgflow heart", "pgflow app", "pgflow results")
+ENGINE = ("pgflow worker", "pgflow committer", "pgflow heartbeat", "pgflow app", "pgflow results")
 
 
 @pytest.mark.full
@@ -104,7 +104,7 @@ def test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_datab
     assert {role for role, _ in levels} >= {
         "pgflow worker",
         "pgflow committer",
-        "pgflow heart",
+        "pgflow heartbeat",
         "pgflow app",
     }
 

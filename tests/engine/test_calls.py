@@ -19,7 +19,14 @@ from pgflow._engine.calls import (
     Waits,
     Want,
 )
-from pgflow._engine.effects import _MOVES, CLOSED, EffectCall, Event, ImpossibleMove, Stage
+from pgflow._engine.effects import (
+    _MOVES,
+    CLOSED,
+    EffectCall,
+    EffectEvent,
+    EffectStage,
+    ImpossibleMove,
+)
 from pgflow._engine.events import EventCall, message_name
 from pgflow._engine.gates import GateCall, GateTerms
 from pgflow._engine.locks import HoldCall, LockCall
@@ -202,7 +209,7 @@ def test_a_gate_is_asked_once_and_then_only_waited_for():
     }
     assert not call.read(unit(Kind.GATE_ASKED, {"request": 2}))
     assert call.read(unit(Kind.GATE_ASKED, {"request": 1}, due_us=5))
-    assert call.looked_at_us == 5
+    assert call.due_us == 5
     waits = Waits([])
     call.wait(waits)
     assert waits.in_question([]) == {"gates": [[7, "ship"]]}
@@ -288,7 +295,7 @@ def test_an_effect_wants_what_its_stage_allows():
         5,
     )
     call.doubt(Unknown.RAISED)
-    assert (call.ask(), call.stage, call.ground) == (Want.LEAVE, Stage.REPEATABLE, "w")
+    assert (call.ask(), call.stage, call.ground) == (Want.LEAVE, EffectStage.REPEATABLE, "w")
     call.read(unit(Kind.EFFECT_ATTEMPTED, {"ground": "w"}))
     assert (call.is_acting, call.may_have_acted, call.attempts, call.asks) == (True, True, 2, 1)
     call.doubt(Unknown.KEY_EXPIRED)
@@ -297,19 +304,19 @@ def test_an_effect_wants_what_its_stage_allows():
     call.read(unit(Kind.EFFECT_UNKNOWN, {"reason": Unknown.ABSENT_WITHOUT_KEY}))
     assert call.ask() == Want.PERSON
     call.grant_fresh_budget()
-    assert call.stage == Stage.UNKNOWN
+    assert call.stage == EffectStage.UNKNOWN
 
 
 def test_what_takes_an_accepted_effect_back_follows_it():
-    accepted = effect(stage=Stage.ACCEPTED)
+    accepted = effect(stage=EffectStage.ACCEPTED)
     follower = effect(takes_back=accepted)
     assert follower.ask() == Want.FOLLOW
     accepted.settle("failed")
     assert follower.ask() == Want.NEEDLESS
-    assert effect(takes_back=effect(stage=Stage.KEPT)).ask() == Want.LEAVE
+    assert effect(takes_back=effect(stage=EffectStage.KEPT)).ask() == Want.LEAVE
 
 
-@pytest.mark.parametrize("stage", sorted(CLOSED - {Stage.ACCEPTED, Stage.SILENT}))
+@pytest.mark.parametrize("stage", sorted(CLOSED - {EffectStage.ACCEPTED, EffectStage.SILENT}))
 def test_what_is_closed_stays_as_it_is(stage):
     for event in _MOVES:
         call = effect(stage=stage)
@@ -321,9 +328,11 @@ def test_what_is_closed_stays_as_it_is(stage):
 
 
 def test_every_stage_but_the_first_can_be_reached_and_every_event_comes_somewhere():
-    stages = {value for name, value in vars(Stage).items() if name.isupper()}
-    assert {to for moves in _MOVES.values() for to in moves.values()} == stages - {Stage.ASKED}
-    assert set(_MOVES) == {value for name, value in vars(Event).items() if name.isupper()}
+    stages = {value for name, value in vars(EffectStage).items() if name.isupper()}
+    assert {to for moves in _MOVES.values() for to in moves.values()} == stages - {
+        EffectStage.ASKED
+    }
+    assert set(_MOVES) == {value for name, value in vars(EffectEvent).items() if name.isupper()}
     assert {stage for moves in _MOVES.values() for stage in moves} <= stages
 
 
@@ -370,7 +379,7 @@ def test_a_word_that_cannot_be_read_says_that_it_was_done():
     call.doubt(Unknown.RAISED)
     call.read(unit(Kind.EFFECT_SETTLED, {"verdict": "confirmed", "by": "ann", "word": True}))
     call.close("seven", NotStorable("no number"))
-    assert (call.stage, call.is_in_place) == (Stage.CONFIRMED, True)
+    assert (call.stage, call.is_in_place) == (EffectStage.CONFIRMED, True)
 
 
 def test_a_mark_of_another_name_is_of_another_call():

@@ -149,13 +149,13 @@ def judge(at: Point, example: Example, change: Change) -> str:
         unit for unit in run.units[len(before[1]) :] if unit.kind != Kind.OPERATOR
     ]  # people go on asking
     attempt = next(a for a in successor.attempts if a.run_id == 1)
-    if attempt.divergence is None:
+    if attempt.history.divergence is None:
         assert mismatch(before[1], attempt) is None, str(change)
         return "accepted"
     assert run.place == "held"
     assert run.held[1] == "nondeterminism"  # type: ignore[index]
     assert added == [], f"{change}: a run that diverges has nothing written"
-    where = f"{change} is reported to a run that has come to lines {sorted(lines)} only: {attempt.divergence}"
+    where = f"{change} is reported to a run that has come to lines {sorted(lines)} only: {attempt.history.divergence}"
     assert changedcode.is_reached(change, lines), where
     return "reported"
 

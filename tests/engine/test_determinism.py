@@ -85,7 +85,7 @@ def course(seed: int) -> tuple[Any, ...]:
     for _ in worker.play_at_random():
         pass
     assert run.status == "completed", run
-    assert replay(run).divergence is None
+    assert replay(run).history.divergence is None
     return (
         worker.attempts[0].events() if run.attempt == 1 else None,
         run.shape(),

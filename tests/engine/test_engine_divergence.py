@@ -36,6 +36,7 @@ from exampleflows import (
 import pgflow
 from pgflow import read, step, workflow
 from pgflow._engine.calls import ChildCall, SignalCall, StepCall
+from pgflow._engine.execution import Program
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
 
@@ -150,9 +151,8 @@ def replay_changed(
 ) -> ChangedCode:
     claim = run.claim(0, run.created_us)
     claim.units, claim.last_seq = list(units), len(units)
-    execution = execution_class(
-        claim, NoHost(), lambda e: make_driver(e, run.workflow), run.workflow.result_codec
-    )
+    program = Program(lambda e: make_driver(e, run.workflow), run.workflow.result_codec)
+    execution = execution_class(claim, NoHost(), program)
     execution.start()
     execution.close()
     return execution
@@ -277,7 +277,7 @@ def test_the_code_as_it_was_diverges_from_no_part_of_its_history(example, seeds)
         _, run = recorded(example, seed)
         for length in range(len(run.units) + 1):
             execution = replay_changed(run, run.units[:length], ChangedCode)
-            assert execution.divergence is None
+            assert execution.history.divergence is None
             assert mismatch(run.units[:length], execution, licences=True) is None
 
 
@@ -311,9 +311,9 @@ def test_a_change_is_reported_or_does_not_contradict_the_history(example, one_of
             for execution in replays_of_changed_code(
                 run, units, CHANGES if run.workflow.is_async else ("rename", "insert", "effect")
             ):
-                if execution.divergence is not None:
+                if execution.history.divergence is not None:
                     reported += 1
-                    assert re.search("the journal|the code", str(execution.divergence))
+                    assert re.search("the journal|the code", str(execution.history.divergence))
                 else:
                     compatible += 1
                     what = f"{type(execution).change} {type(execution).nth} against {[str(u) for u in units]}"
@@ -333,7 +333,7 @@ def test_no_change_makes_the_code_forget_a_step_that_may_have_acted(one_of):
                 for execution in replays_of_changed_code(
                     run, run.units[:length], ("rename", "insert", "delete", "kind")
                 ):
-                    if execution.divergence is None:
+                    if execution.history.divergence is None:
                         assert mismatch(run.units[:length], execution, licences=True) is None, (
                             example.name
                         )
@@ -347,7 +347,7 @@ def test_a_change_that_is_reported_writes_no_unit_and_holds_the_run(example):
         run.place, run.status, run.units, run.held = "ready", None, list(journal), None
         worker = Worker(store, execution=changed(change, nth))
         worker.settle()
-        if worker.attempts[0].divergence is None:
+        if worker.attempts[0].history.divergence is None:
             continue
         assert run.units == journal
         assert run.place == "held"
@@ -676,7 +676,7 @@ def test_words_of_operators_are_read_over():
     assert run.kinds()[:3] == "coo"
     assert run.status == "completed"
     execution = replay_changed(run, run.units, ChangedCode)
-    assert execution.divergence is None
+    assert execution.history.divergence is None
 
 
 # ---------------------------------------------------------------- after it was found

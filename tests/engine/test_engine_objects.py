@@ -17,7 +17,7 @@ from exampleflows import add
 from pgflow import workflow
 from pgflow._engine.calls import StepCall, TimerCall, spec_of_another
 from pgflow._engine.effects import EffectCall
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.journal import Journal
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
@@ -86,11 +86,11 @@ def test_an_execution_that_holds_itself_is_collected():
     before = _executions()
     for _ in range(20):
         execution = Execution(
-            claim, NoHost(), lambda e: make_driver(e, napping), napping.result_codec
+            claim, NoHost(), Program(lambda e: make_driver(e, napping), napping.result_codec)
         )
         execution.start()
         execution.close()
-        execution.flushing.heard_from({"by": execution})
+        execution.flushing.acknowledged_from({"by": execution})
     del execution
     gc.collect()
     assert _executions() == before
@@ -119,7 +119,8 @@ def test_a_run_arranges_no_look_while_its_question_is_on_its_way():
     """A look that came meanwhile would have the next sleep asked for before it is due."""
     host = Looks()
     claim = Store(dozing).start(dozing).claim(0, 0)
-    execution = Execution(claim, host, lambda e: make_driver(e, dozing), dozing.result_codec)
+    program = Program(lambda e: make_driver(e, dozing), dozing.result_codec)
+    execution = Execution(claim, host, program)
     execution.start()
     assert len(host.delays) == 1
     assert 0.5 <= host.delays[0] < 0.6

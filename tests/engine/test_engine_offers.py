@@ -157,7 +157,7 @@ def test_a_replay_of_what_was_taken_so_is_none_else():
     worker, run = parked(hearing_and_adding)
     worker.store.send(run, "paid", 7)
     worker.finish()
-    assert replay(run).divergence is None
+    assert replay(run).history.divergence is None
 
 
 # ---------------------------------------------------------------- results of children

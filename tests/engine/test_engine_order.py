@@ -30,7 +30,7 @@ from servers import HANG_SECONDS
 import pgflow
 from pgflow import read, step, workflow
 from pgflow._engine.drivers import ThreadDriver
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_UNITS
 from pgflow._flow.scope import WorkflowScope, current
 from pgflow._model.kinds import Kind
@@ -465,7 +465,7 @@ def test_the_late_result_of_an_abandoned_step_is_ignored():
     worker.store.now_us += 5 * SECOND
     worker.executions[1].poke()
     worker.settle()
-    assert not worker.executions[1].wants(late.call)
+    assert not worker.executions[1].agenda.is_open(late.call)
     late.execution.step_returned(worker._run(late))
     worker.finish()
     assert run.kinds() == "tTXvc"
@@ -495,7 +495,7 @@ def test_an_outcome_that_comes_after_its_call_was_given_up_changes_nothing_then_
     assert run.kinds() == "ttTTc"
     assert divergence(run) is None
     again = replay(run)
-    assert again.ending.output == run.output
+    assert again.end.ending.output == run.output
 
 
 @workflow
@@ -739,7 +739,7 @@ def test_a_commit_that_the_server_refuses_holds_the_run_and_keeps_what_was_durab
     held = execution.flushing.hold_instead_of(flush, {"message": "no room"})
     assert execution.flushing.inflight is flush, "nothing has changed before the hold is durable"
     execution.flushing.refused(held)
-    worker.on_the_way.append((execution, held, document_of(held, execution.estimate_us)))
+    worker.on_the_way.append((execution, held, document_of(held, execution.clock.estimate_us)))
     worker.settle()
     assert run.kinds() == "s"
     assert run.held[:2] == ["stuck", "refused"]
@@ -954,7 +954,7 @@ def start_loose(worker: Worker, run: Any) -> tuple[Execution, threading.Event]:
 
     journal = run.claim(0)
     journal.units = journal.units[:-1]
-    return Execution(journal, worker, make, run.workflow.result_codec), still
+    return Execution(journal, worker, Program(make, run.workflow.result_codec)), still
 
 
 @workflow
@@ -969,12 +969,12 @@ def test_a_thread_that_comes_to_a_standstill_behind_our_back_is_not_taken_for_st
     execution, still = start_loose(Worker(store), run)
     execution.start()
     try:
-        while execution.replaying:
+        while execution.history.replaying:
             assert still.wait(HANG_SECONDS)
             still.clear()
             assert execution.take_flush() is None, "it has replayed nothing yet"
-            execution.thread_stands()
-        assert execution.bodies, "nothing but the last body is left to do"
+            execution.thread_waits()
+        assert execution.agenda.running, "nothing but the last body is left to do"
     finally:
         execution.close()
 
@@ -1017,7 +1017,7 @@ def test_nothing_fences_while_code_runs_in_its_thread(monkeypatch):
     assert still.wait(HANG_SECONDS)
     still.clear()
     execution = worker.executions[1]
-    execution.thread_stands()
+    execution.thread_waits()
     worker.play("fence write_row 1", "commit-fence write_row 1", "end write_row 1", "advance")
     assert counting.wait(HANG_SECONDS)
     try:
@@ -1025,7 +1025,7 @@ def test_nothing_fences_while_code_runs_in_its_thread(monkeypatch):
     finally:
         go_on.set()
     assert still.wait(HANG_SECONDS)
-    execution.thread_stands()
+    execution.thread_waits()
     worker.finish()
     assert run.result() == 1001
     assert divergence(run) is None

@@ -99,7 +99,7 @@ def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example, seeds
                 -1:
             ]
             again = replay(run)
-            assert again.divergence is None
+            assert again.history.divergence is None
             assert [again.events()] == [execution.events() for execution in last]
             if run.status == "failed":
-                assert json.loads(again.ending.error)["args"] == json.loads(run.error)["args"]
+                assert json.loads(again.end.ending.error)["args"] == json.loads(run.error)["args"]

@@ -42,7 +42,7 @@ def test_the_code_goes_on_when_the_timer_is_due_and_one_commit_records_it_with_t
     assert [start[2] for start in run.licensed().values()] == ["add"]
     worker.finish()
     assert run.result() == 3
-    assert replay(run).ending.output == run.output
+    assert replay(run).end.ending.output == run.output
 
 
 @workflow
@@ -167,7 +167,7 @@ def test_of_two_that_are_due_the_earlier_goes_first():
     worker.store.now_us += SECOND
     worker.finish()
     assert run.result() == ["soon", "late"]
-    assert replay(run).ending.output == run.output
+    assert replay(run).end.ending.output == run.output
 
 
 def test_the_database_says_when_a_timer_is_due_whose_start_it_has_stamped_since_the_claim():

@@ -17,7 +17,7 @@ from records import SOON, count, eventually, run_row, steps, wait_until
 from servers import HANG_SECONDS
 
 import pgflow
-import pgflow._worker.ref_checks
+import pgflow._worker.hooks
 from pgflow import Signal, read, step, transaction, workflow
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Ref, effect
@@ -498,11 +498,11 @@ async def test_a_run_whose_check_breaks_off_is_handed_back(
         begun.append(1)
         if len(begun) == 1:
             raise asyncio.CancelledError
-        return await pgflow._worker.ref_checks.find_lost(*args)
+        return await pgflow._worker.hooks.find_lost(*args)
 
     aflow.app.ref_checker("store")(store.has)
     run = await parked(aflow)
-    monkeypatch.setattr("pgflow._worker.beginnings.find_lost", breaks_off_once)
+    monkeypatch.setattr("pgflow._worker.executor.find_lost", breaks_off_once)
     await run.send(go, 1)
     assert await run.result(SOON) == "a, b"
     assert len(begun) == 2

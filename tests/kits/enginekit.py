@@ -25,10 +25,10 @@ from servers import HANG_SECONDS
 from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.children import Children
 from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
-from pgflow._engine.execution import Execution
+from pgflow._engine.execution import Execution, Program
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._engine.host import StepResult
-from pgflow._engine.locking import Locks
+from pgflow._engine.locking import Holds, Locks
 from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._engine.notes import Notes
 from pgflow._engine.signals import Signals
@@ -40,8 +40,8 @@ from pgflow._flow.workflow import Workflow
 from pgflow._model.claims import Offer
 from pgflow._model.protocol import Answer
 from pgflow._transactions.protocol import Unstorable
-from pgflow._worker.bodies import _judge as judge_error
-from pgflow._worker.fencing import FenceQueue, Turns
+from pgflow._worker.bodies import _failed_result as judge_error
+from pgflow._worker.transaction_bodies import FenceQueue, Turns
 from pgflow.errors import NonDeterminismError, NotStorable
 from pgflow.replay.check import _judge as judge_replay
 
@@ -111,7 +111,13 @@ class WatchedLocks(Locks):
     def issue(self, *args: Any, **kwargs: Any) -> LockCall:
         return self.watcher.issue_lock(*args, **kwargs)
 
-    def hold(self, *args: Any) -> HoldCall:
+
+class WatchedHolds(Holds):
+    """Likewise."""
+
+    watcher: Any = None
+
+    def issue(self, *args: Any) -> HoldCall:
         return self.watcher.hold_lock(*args)
 
 
@@ -127,6 +133,17 @@ class WatchedNotes(Notes):
         self.watcher.emit(stream, text)
 
 
+WATCHED: dict[type[Any], type[Any]] = {
+    Steps: WatchedSteps,
+    Signals: WatchedSignals,
+    Children: WatchedChildren,
+    Timers: WatchedTimers,
+    Locks: WatchedLocks,
+    Holds: WatchedHolds,
+    Notes: WatchedNotes,
+}
+
+
 class WatchedExecution(Execution):
     """An execution that remembers what its code asked for and saw, each with the seq that it rested
     on.
@@ -136,21 +153,13 @@ class WatchedExecution(Execution):
         self.trace: list[tuple[int, Any]] = []
         super().__init__(*args, **kwargs)
 
-        parts = self.agenda, self.code, self.history
-        self._steps = WatchedSteps(
-            self.claim, self.clock, *parts, self.values, self.keys, is_undoing=False
-        )
-        self._signals = WatchedSignals(*parts, self.timers)
-        self._children = WatchedChildren(self.claim, *parts, self.values)
-        self._timers = WatchedTimers(self.buffer, *parts)
-        self._locks = WatchedLocks(*parts, self.timers)
-        self._notes = WatchedNotes(self.claim, self.clock, self.buffer, self.history, self.values)
+        for kind, watched in WATCHED.items():
+            self.parts[kind] = watched(self.parts)
         self._let_watch(self)
 
     def _let_watch(self, watcher: WatchedExecution | None) -> None:
-        parts = self.steps, self.signals, self.children, self.timers, self.locks, self.notes
-        for part in parts:
-            part.watcher = watcher  # type: ignore[attr-defined]
+        for kind in WATCHED:
+            self.parts[kind].watcher = watcher
 
     def _watch(self, call: Any) -> Any:
         effect = call.spec.effect if isinstance(call, StepCall) else None
@@ -158,28 +167,28 @@ class WatchedExecution(Execution):
         return call
 
     def issue_step(self, *args: Any) -> StepCall:
-        return self._watch(Steps.issue(self.steps, *args))
+        return self._watch(Steps.issue(self.parts[Steps], *args))
 
     def issue_signal(self, *args: Any) -> SignalCall:
-        return self._watch(Signals.issue(self.signals, *args))
+        return self._watch(Signals.issue(self.parts[Signals], *args))
 
     def issue_child(self, *args: Any) -> ChildCall:
-        return self._watch(Children.issue(self.children, *args))
+        return self._watch(Children.issue(self.parts[Children], *args))
 
     def issue_sleep(self, *args: Any) -> TimerCall:
-        return self._watch(Timers.issue(self.timers, *args))
+        return self._watch(Timers.issue(self.parts[Timers], *args))
 
     def issue_lock(self, *args: Any, **kwargs: Any) -> LockCall:
-        return self._watch(Locks.issue(self.locks, *args, **kwargs))
+        return self._watch(Locks.issue(self.parts[Locks], *args, **kwargs))
 
     def hold_lock(self, *args: Any) -> HoldCall:
-        return self._watch(Locks.hold(self.locks, *args))
+        return self._watch(Holds.issue(self.parts[Holds], *args))
 
     def set_state(self, text: str) -> None:
-        Notes.set_state(self.notes, text)
+        Notes.set_state(self.parts[Notes], text)
 
     def emit(self, stream: str, text: str) -> None:
-        Notes.emit(self.notes, stream, text)
+        Notes.emit(self.parts[Notes], stream, text)
 
     def start_timer(self, *args: Any) -> Callable[[], None]:
         withdraw = super().start_timer(*args)
@@ -446,9 +455,11 @@ class Worker:
         execution = self.make_execution(
             self.store.claim(run),
             self,
-            lambda e: self.make_driver(e, run.workflow, self.errors),
-            run.workflow.result_codec,
-            "code",
+            Program(
+                lambda e: self.make_driver(e, run.workflow, self.errors),
+                run.workflow.result_codec,
+                "code",
+            ),
         )
         self.executions[run.run_id] = execution
         self.attempts.append(execution)
@@ -464,7 +475,9 @@ class Worker:
         flush = execution.take_flush()
         if flush is not None:
             assert execution.take_flush() is None, "two flushes of a run are on their way"
-            self.on_the_way.append((execution, flush, document_of(flush, execution.estimate_us)))
+            self.on_the_way.append(
+                (execution, flush, document_of(flush, execution.clock.estimate_us))
+            )
 
     def _commit(self, item: tuple[WatchedExecution, Flush, str]) -> None:
         self.on_the_way.remove(item)
@@ -487,7 +500,7 @@ class Worker:
         for run_id, offer in self.told.pop(flush, {}).items():
             parent = self.executions.get(run_id)
             if not (parent is None or parent.over or parent.flushing.locked):
-                parent.hear(offer)
+                parent.offer(offer)
 
     def _remove(self, execution: WatchedExecution) -> None:
         if self.executions.get(execution.run_id) is execution:
@@ -785,8 +798,7 @@ def replay(
     execution = WatchedExecution(
         run.claim(0, run.created_us),
         NoHost(),
-        lambda e: make_driver(e, workflow, errors),
-        workflow.result_codec,
+        Program(lambda e: make_driver(e, workflow, errors), workflow.result_codec),
     )
     execution.start()
     execution.close()
@@ -800,7 +812,7 @@ def divergence(
     end.
     """
     execution = replay(run, workflow)
-    return execution.divergence or judge_replay(run.recorded(), execution)
+    return execution.history.divergence or judge_replay(run.recorded(), execution)
 
 
 def run_to_end(

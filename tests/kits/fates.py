@@ -22,9 +22,8 @@ import pgflow
 from pgflow import AsyncApp
 from pgflow._db.calls import commit as commit_calls
 from pgflow._engine.flush import Flush
-from pgflow._worker.committer import Committer
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.executor import Executor
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow.authority import Pool
 
 RHYTHM = Rhythm(beat=1.0, look=0.3, dead_after=5.0)
@@ -114,9 +113,9 @@ def labels(flush: Flush) -> Iterator[str]:
 
 def _watch() -> None:
     """Have this process die before or after commits, if it is to."""
-    original = Committer._commit
+    original = Executor.execute
 
-    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         found = [label for _, flush in items for label in labels(flush)]
         for label in found:
             arrive(f"before the commit of {label}")
@@ -125,6 +124,6 @@ def _watch() -> None:
             document = self._document(items, apart)
             await wire.ask(commit_calls.commit_units(document, apart, careful=careful))
             die()
-        await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, careful=careful)
 
-    Committer._commit = _commit  # type: ignore[method-assign]
+    Executor.execute = execute  # type: ignore[method-assign]

@@ -27,9 +27,8 @@ import sop_agents  # noqa: F401
 from pgflow import AsyncApp
 from pgflow._db.calls import commit as commit_calls
 from pgflow._engine.flush import Flush
-from pgflow._worker.committer import Committer
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.executor import Executor
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow.declare.durable import declared
 
 RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=1.0)
@@ -69,10 +68,10 @@ def labels(flush: Flush) -> Iterator[str]:
 
 def _watch(path: Path, at: list[str]) -> None:
     """Write down each commit, and die at the one that was named."""
-    original = Committer._commit
+    original = Executor.execute
     when, wanted = at
 
-    async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
+    async def execute(self: Executor, wire: Any, items: list[Any], *, careful: bool) -> Any:
         found = [label for _, flush in items for label in labels(flush)]
         with path.open("a") as file:
             file.writelines(f"{label}\n" for label in found)
@@ -83,6 +82,6 @@ def _watch(path: Path, at: list[str]) -> None:
             document = self._document(items, apart)
             await wire.ask(commit_calls.commit_units(document, apart, careful=careful))
             os.kill(os.getpid(), signal.SIGKILL)
-        await original(self, wire, items, careful=careful)
+        return await original(self, wire, items, careful=careful)
 
-    Committer._commit = _commit  # type: ignore[method-assign]
+    Executor.execute = execute  # type: ignore[method-assign]

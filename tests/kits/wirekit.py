@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 from servers import HANG_SECONDS
 
-from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.connect import ConnectOptions
 from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire, Wire, open_wire
@@ -24,15 +23,12 @@ def on_wire(
     use: Callable[[OwnWire], Awaitable[Any]],
     prepare_threshold: int | None = 3,
     *,
-    busy_poll: BusyPoll | None = None,
     timeout_seconds: float = HANG_SECONDS,
 ) -> Any:
     """On a connection of its own."""
 
     async def main() -> Any:
-        wire = await open_wire(
-            ConnectOptions(dsn, prepare_threshold), "test", timeout_seconds, busy_poll
-        )
+        wire = await open_wire(ConnectOptions(dsn, prepare_threshold), "test", timeout_seconds)
         try:
             return await use(wire)
         finally:

@@ -33,8 +33,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import pgflow
 from pgflow import App, AsyncApp, RunCancelled, Signal, read, step, transaction, workflow
 from pgflow._db.failures import is_infrastructure
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow._worker.threads import DaemonThreads
 from pgflow.app._sync import Portal
 from pgflow.sqlalchemy import EngineProvider, SessionProvider
@@ -493,7 +492,7 @@ class Path:
 PATHS: dict[str, Path] = {}
 ALL: tuple[str, ...] = ()
 APP, STEP, WORKER, COMMITTER, HEART, LISTENER, RESULTS = (
-    "pgflow app", "pgflow step", "pgflow worker", "pgflow committer", "pgflow heart", "pgflow listener", "pgflow results",
+    "pgflow app", "pgflow step", "pgflow worker", "pgflow committer", "pgflow heartbeat", "pgflow listener", "pgflow results",
 )  # fmt: skip
 START, SAME = ("G1", "G4", "G10", "G39"), ("G5", "G10", "G39")
 STEPS, REST = ("G1", "G2", "G3", "G10", "G39"), ("G1", "G10", "G39")

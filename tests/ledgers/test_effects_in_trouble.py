@@ -30,7 +30,7 @@ from test_effects import (
 import pgflow
 from pgflow import Signal, workflow
 from pgflow._model.reasons import WORDS
-from pgflow._worker.effect_bodies import Acts
+from pgflow._worker.effect_bodies import EffectAttempts
 from pgflow.effects import Absent, Confirmed, StillUnknown, effect
 from pgflow.errors import DefinitionError, NotStorable, Stale
 from pgflow.testing import set_clock
@@ -432,15 +432,15 @@ async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed
     late_seconds: float,
     units: str,
 ) -> None:
-    begin = Acts.act
+    begin = EffectAttempts.act
     delays = iter([late_seconds])
 
-    async def begin_late(self: Acts, execution: Any, call: Any) -> Any:
+    async def begin_late(self: EffectAttempts, execution: Any, call: Any) -> Any:
         # As if the worker had stood still since the intent was committed, and for no longer.
-        call.attempted_us = execution.estimate_us() - int(next(delays, 0) * 1e6)
+        call.attempted_us = execution.clock.estimate_us() - int(next(delays, 0) * 1e6)
         return await begin(self, execution, call)
 
-    monkeypatch.setattr(Acts, "act", begin_late)
+    monkeypatch.setattr(EffectAttempts, "act", begin_late)
 
     @effect(
         risk="irreversible",

@@ -24,8 +24,7 @@ from pgflow import App, AsyncApp, InvalidArgument, Retries, Signal, read, step, 
 from pgflow._client._async.handles import AsyncRun
 from pgflow._client._sync.handles import Run
 from pgflow._model.durations import duration, in_short
-from pgflow._worker.heartbeat import Rhythm
-from pgflow._worker.options import WorkerOptions
+from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow.app import AppBase
 from pgflow.decisions import decision
 from pgflow.effects import effect
@@ -84,7 +83,7 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
 
 IN_SECONDS: dict[str, Callable[[Any], Any]] = {
     **{f"a worker's {name}": lambda value, name=name: App()._worker_options(1, None, {name: value}) for name in (
-        "poll_seconds", "grace_seconds", "busy_poll_seconds", "transaction_idle_seconds",
+        "poll_seconds", "grace_seconds", "transaction_idle_seconds",
     )},
     **{f"a rhythm's {field.name}": lambda value, name=field.name: Rhythm(**{name: value}) for field in fields(Rhythm)},
 }  # fmt: skip

@@ -9,4 +9,4 @@ import pytest
 def no_sealer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps workers from sealing, but where that is what is tested."""
     if "worker" not in request.node.name:
-        monkeypatch.setattr("pgflow._worker.sealer.FIRST_SECONDS", 3600.0)
+        monkeypatch.setattr("pgflow._worker.upkeep.FIRST_SEAL_SECONDS", 3600.0)

@@ -155,7 +155,7 @@ async def test_a_parent_that_may_be_leaving_is_woken_in_the_database(
 ) -> None:
     """Its question may have been answered before there was mail, so that it parks with mail."""
     heard: list[list[int]] = []
-    hear = Runs.hear
+    deliver = Runs.deliver
 
     def locked(self: Runs, chains: Iterable[int], offers: Mapping[int, Offer]) -> list[int]:
         """Each of them has a question on its way."""
@@ -165,10 +165,10 @@ async def test_a_parent_that_may_be_leaving_is_woken_in_the_database(
                 stack.enter_context(pytest.MonkeyPatch.context()).setattr(
                     execution.flushing, "locked", True
                 )
-            heard.append(hear(self, chains, offers))
+            heard.append(deliver(self, chains, offers))
         return heard[-1]
 
-    monkeypatch.setattr(Runs, "hear", locked)
+    monkeypatch.setattr(Runs, "deliver", locked)
     aflow.include(waits_for_child, one_up)
     run = await aflow.start(waits_for_child)
     assert await run.result(SOON) == 2

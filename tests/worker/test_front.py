@@ -12,8 +12,8 @@ from records import SOON, wait_until
 from pgflow import App, Signal, workflow
 from pgflow._db.calls.claim import ClaimRequest, Position
 from pgflow._model.claims import Claim
-from pgflow._worker import claim_cursor as front
-from pgflow._worker.claim_cursor import MOST_SECONDS, ClaimCursor
+from pgflow._worker import claims as front
+from pgflow._worker.claims import MOST_SECONDS, ClaimCursor
 
 if TYPE_CHECKING:
     import psycopg

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,27 +18,26 @@ from pgflow import App, read, step, workflow
 from pgflow._db.connect import ConnectOptions
 from pgflow._worker import heartbeat as heart_module
 from pgflow._worker.acknowledged import Acknowledged
-from pgflow._worker.heartbeat import Heart, Rhythm, Tidings
-from pgflow._worker.life import Life
-from pgflow._worker.watchdog import Watchdog
+from pgflow._worker.heartbeat import Heartbeat, HeartbeatCallbacks, Watchdog
+from pgflow._worker.options import Rhythm, WorkerOptions
+from pgflow._worker.parts import Life
 
 FAST = Rhythm(beat=0.02, look=0.02, dead_after=0.4)
 
 
-def heart_of(dsn: str, worker: int, rhythm: Rhythm) -> Heart:
+def heart_of(dsn: str, worker: int, rhythm: Rhythm) -> Heartbeat:
     """The heart of a worker whose loop does not move."""
     life = Life(rhythm.dead_after / 2)
     life.registered(worker)
-    tidings = Tidings(*[lambda *_: None] * len(Tidings._fields))
-    return Heart(
-        ConnectOptions(dsn),
-        life,
-        rhythm,
-        tidings,
-        lambda *_: None,
-        Acknowledged(),
-        Watchdog(lambda: 0, 0, rhythm.blocked_after),
+    context: Any = SimpleNamespace(
+        connect=ConnectOptions(dsn),
+        options=WorkerOptions(rhythm=rhythm),
+        life=life,
+        tasks=SimpleNamespace(loop=SimpleNamespace(call_soon_threadsafe=lambda *_: None)),
+        acknowledged=Acknowledged(),
     )
+    callbacks = HeartbeatCallbacks(*[lambda *_: None] * len(HeartbeatCallbacks._fields))
+    return Heartbeat(context, callbacks, Watchdog(lambda: 0, 0, rhythm.blocked_after))
 
 
 def test_a_loop_that_stands_still_does_not_stop_the_heart(
@@ -59,7 +59,7 @@ def test_an_outage_is_said_once_and_so_is_its_end(
     caplog.set_level("INFO", "pgflow")
     name, heart = conn.info.dbname, heart_of(dsn, register(conn), FAST)
     allow = sql.SQL("alter database {} with allow_connections {}")
-    session = "from pg_stat_activity where datname = %s and application_name = 'pgflow heart'"
+    session = "from pg_stat_activity where datname = %s and application_name = 'pgflow heartbeat'"
     with psycopg.connect(dsn, dbname="postgres", autocommit=True) as admin:
 
         def beats() -> bool:
@@ -72,12 +72,14 @@ def test_an_outage_is_said_once_and_so_is_its_end(
             admin.execute(f"select pg_terminate_backend(pid) {session}", (name,))
             wait_until(lambda: heart._missed >= 5, "beats are missed")
             admin.execute(allow.format(sql.Identifier(name), sql.SQL("true")))
-            wait_until(lambda: "beats again" in caplog.text, "the heart beats again")
+            wait_until(lambda: "sends heartbeats again" in caplog.text, "the heart beats again")
         finally:
             admin.execute(allow.format(sql.Identifier(name), sql.SQL("true")))
             heart.join()
-    assert caplog.text.count("missed a beat") == 1
-    again = re.search(r"beats again, [0-9.]+ s after it missed the first of ([0-9]+)", caplog.text)
+    assert caplog.text.count("missed a heartbeat") == 1
+    again = re.search(
+        r"sends heartbeats again, [0-9.]+ s after it missed the first of ([0-9]+)", caplog.text
+    )
     assert again is not None
     assert int(again[1]) >= 5
 

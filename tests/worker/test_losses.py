@@ -159,7 +159,7 @@ def test_a_server_put_back_to_an_earlier_state_is_noticed_and_one_that_goes_on_i
 
 def beat_of(told: Acknowledged, *, timeline: int, flushed: int, waits: bool = False) -> None:
     told.cut()
-    told.beaten(Beat(True, [], timeline, flushed, None, waits))
+    told.beat_acknowledged(Beat(True, [], timeline, flushed, None, waits))
 
 
 def test_the_end_of_a_run_is_told_too(conn: psycopg.Connection) -> None:
@@ -178,7 +178,7 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
         run.result(SOON)
         (here,) = app._background._on_loops.values()  # type: ignore[union-attr]
         (worker,) = here.workers
-        told = worker._acknowledged
+        told = worker._context.acknowledged
         wait_until(
             lambda: any(
                 key == run.key and has_ended

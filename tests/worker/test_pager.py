@@ -330,7 +330,7 @@ async def test_a_worker_whose_pager_is_gone_has_failed(
     assert worker is not None
     (loop,) = [
         task
-        for task in worker._tasks._tasks
+        for task in worker._context.tasks._tasks
         if "Pager.loop" in repr(task.get_coro().cr_frame.f_locals.get("loop"))
     ]  # type: ignore[union-attr]
     loop.cancel()

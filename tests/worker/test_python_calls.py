@@ -105,13 +105,13 @@ class Size:
 
 # A slow machine sends what it has in more flushes, so the bounds are a third above what is seen.
 MOST = [
-    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 115),
-    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 125),
-    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 900),
-    ("empty run", empty, Size(200, 1), Size(600, 1), 200),
-    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 260),
-    ("park", parks, Size(200, 1), Size(600, 1), 260),
-    ("child of a map", maps, Size(1, 200), Size(1, 600), 380),
+    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 113),
+    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 117),
+    ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 800),
+    ("empty run", empty, Size(200, 1), Size(600, 1), 157),
+    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 180),
+    ("park", parks, Size(200, 1), Size(600, 1), 214),
+    ("child of a map", maps, Size(1, 200), Size(1, 600), 267),
 ]
 
 
@@ -133,7 +133,9 @@ async def test_a_unit_of_work_takes_few_python_calls(
     large: Size,
     most: int,
 ) -> None:
-    monkeypatch.setattr("pgflow._worker.flusher.SWEEP_SECONDS", 3600)  # goes by time, not by units
+    monkeypatch.setattr(
+        "pgflow._worker.committer.SWEEP_SECONDS", 3600
+    )  # goes by time, not by units
     async with AsyncApp(dsn, include=[work, empty]) as app:
         await play(app, dsn, work, Size(2, 2))  # what is made once: codecs, plans, connections
         before = await play(app, dsn, work, small)

@@ -17,7 +17,7 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import App, Signal, read, step, transaction, workflow
-from pgflow._worker.heartbeat import Rhythm
+from pgflow._worker.options import Rhythm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -36,26 +36,20 @@ from pgflow import (
 from pgflow._client.results import ResultWaiter
 from pgflow._db.connect import ConnectOptions
 from pgflow._transactions.psycopg import PsycopgProvider
-from pgflow._worker.beginnings import Beginnings
-from pgflow._worker.claims import Claims
-from pgflow._worker.committer import Committer
-from pgflow._worker.entities import EntityMail
-from pgflow._worker.flusher import Flusher
-from pgflow._worker.heartbeat import Heart, Rhythm
-from pgflow._worker.lanes import Lanes
-from pgflow._worker.lines import Lines
-from pgflow._worker.listener import Listener
-from pgflow._worker.options import WorkerOptions
-from pgflow._worker.pager import Pager
+from pgflow._worker.committer import Flusher
+from pgflow._worker.executor import Executor, RunStarter
+from pgflow._worker.heartbeat import Heartbeat, Watchdog
+from pgflow._worker.hooks import Pager
+from pgflow._worker.lanes import Lanes, QueueRates
+from pgflow._worker.listener import Listener, ListenerCallbacks
+from pgflow._worker.options import Rhythm, WorkerOptions
+from pgflow._worker.parts import MAX_FAILURES, cancel, keep_going
 from pgflow._worker.poller import Poller
 from pgflow._worker.relays import Relays
 from pgflow._worker.scheduler import Scheduler
-from pgflow._worker.sealer import Sealer
-from pgflow._worker.sqlflows import SqlFlows
-from pgflow._worker.supervision import MAX_FAILURES, cancel, keep_going
+from pgflow._worker.sql_work import EntityMail, SqlFlows
 from pgflow._worker.threads import DaemonThreads
-from pgflow._worker.upkeep import Upkeep
-from pgflow._worker.watchdog import Watchdog
+from pgflow._worker.upkeep import Sealer, Upkeep
 from pgflow._worker.worker import Worker
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
@@ -267,7 +261,7 @@ def test_what_cannot_be_judged_holds_its_run(
     def broken(*_: Any) -> Any:
         raise Odd("the judge")
 
-    monkeypatch.setattr("pgflow._worker.bodies._judge", broken)
+    monkeypatch.setattr("pgflow._worker.bodies._failed_result", broken)
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(
@@ -391,15 +385,15 @@ def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(
 def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, tries = Beginnings._start, []
+    begin, tries = RunStarter._start, []
 
-    def broken(self: Beginnings, execution: Any) -> None:
+    def broken(self: RunStarter, execution: Any) -> None:
         if execution.claim.workflow == "calling":
             tries.append(1)
             raise LookupError("a part of the engine")
         begin(self, execution)
 
-    monkeypatch.setattr(Beginnings, "_start", broken)
+    monkeypatch.setattr(RunStarter, "_start", broken)
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
         with pytest.raises(
@@ -417,7 +411,7 @@ def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
 async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pgflow._worker.supervision.back_off_seconds", lambda _: 0.0)
+    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda _: 0.0)
     tries: list[int] = []
     given_up: list[tuple[str, str]] = []
 
@@ -448,11 +442,11 @@ def worker_of(app: App) -> Worker:
 
 
 LOOPS: dict[str, tuple[Any, str]] = {
-    "claims": (Claims, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
-    "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
-    "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
+    "claims": (Executor, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
+    "commits": (Executor, "execute"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
+    "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "beats": (Heartbeat, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_execute"),
     "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"),
-    "relays": (Relays, "_look"), "lines": (Lines, "_look"), "workflows in SQL": (SqlFlows, "_look"),
+    "relays": (Relays, "_look"), "lines": (QueueRates, "_look"), "workflows in SQL": (SqlFlows, "_look"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
 
@@ -472,7 +466,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     fails: str,
 ) -> None:
     owner, method = LOOPS[loop]
-    if fails != "an error" and owner is Committer:
+    if fails != "an error" and loop == "commits":
         pytest.skip("this ends the worker: below")
     sound, failed = getattr(owner, method), threading.Event()
 
@@ -486,10 +480,10 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     monkeypatch.setattr(owner, method, once)
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.lanes.LANES_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow._worker.lines.LOOK_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow._worker.pager.LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.lanes.RATES_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.hooks.PAGES_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow._worker.sealer.OFF_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.upkeep.SEALING_OFF_SECONDS", 0.05)
     app = App(dsn, include=[quick, pgflow.events.Relay("r", ["t"], to=repr)])
     app.pager()(print)
     with app, app.worker(grace_seconds=1, poll_seconds=0.1):
@@ -627,7 +621,7 @@ def test_a_heart_goes_on_whatever_holds_up_the_loop(
     app = App(dsn, include=[held_up])
     with app, app.worker(grace_seconds=1, rhythm=Rhythm(blocked_after=0.05, look=0.05)):
         assert app.start(held_up).result(HANG_SECONDS) == 1
-        assert worker_of(app)._heart.is_beating
+        assert worker_of(app)._heartbeat.is_beating
 
 
 @pytest.mark.full
@@ -644,7 +638,7 @@ def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(
         return sound(self, *args, **options)
 
     monkeypatch.setattr(owner, method, broken)
-    monkeypatch.setattr("pgflow._worker.supervision.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda _: 0.01)
     monkeypatch.setattr("pgflow._worker.committer.back_off_seconds", lambda _: 0.01)
     monkeypatch.setattr("pgflow._worker.runs.MAX_ENGINE_FAILURES", 1000)
     app = App(dsn, include=[calling, quick])
@@ -678,7 +672,7 @@ async def test_a_worker_that_fails_ends_the_context_of_an_async_app(
         return await sound(self)
 
     monkeypatch.setattr(Poller, "poll", broken)
-    monkeypatch.setattr("pgflow._worker.supervision.back_off_seconds", lambda _: 0.01)
+    monkeypatch.setattr("pgflow._worker.parts.back_off_seconds", lambda _: 0.01)
     app = AsyncApp(dsn, include=[quick])
     async with app:
         with pytest.raises(WorkerFailed, match="the loop of polls: LookupError: in polls"):
@@ -696,11 +690,13 @@ def test_a_heart_whose_thread_is_gone_ends_the_worker(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("pgflow._worker.heartbeat.Heart.is_beating", property(lambda self: False))
+    monkeypatch.setattr(
+        "pgflow._worker.heartbeat.Heartbeat.is_beating", property(lambda self: False)
+    )
     app = App(dsn, include=[quick])
     with (
         app,
-        pytest.raises(WorkerFailed, match="its heart has stopped"),
+        pytest.raises(WorkerFailed, match="its heartbeat has stopped"),
         app.worker(grace_seconds=1),
     ):
         wait_until(lambda: worker_of(app).failed.is_set(), "what was to come")
@@ -900,9 +896,8 @@ def test_a_listener_ends_though_its_cancel_meets_a_notification(dsn, ticks):
     async def play() -> None:
         loop = asyncio.get_running_loop()
         news, heard, closing = asyncio.Event(), [], []
-        listener = Listener(
-            ConnectOptions(dsn), "met", heard.append, news.set, lambda *failed: None
-        )
+        callbacks = ListenerCallbacks(heard.append, news.set, lambda *failed: None)
+        listener = Listener(ConnectOptions(dsn), ["met"], callbacks)
         listener.start()
         await news.wait()
         assert listener._connection is not None

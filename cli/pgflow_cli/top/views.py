@@ -59,7 +59,7 @@ class View:
         empty: Words for no rows.
         place: Function that says what a row is about; None for nothing that has a page.
         every: Number of ticks after which it is read again: those that ask much, seldom.
-        names: What JSON has of a row; empty for all.
+        names: Attributes of a row that JSON has; empty for all.
     """
 
     name: str

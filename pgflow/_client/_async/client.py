@@ -223,7 +223,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
             ),
             once=update.idempotency_key is None,
         )
-        return update.verdict_codec.decode(verdict, f"the verdict of update {update.name}")
+        return update.result_codec.decode(verdict, f"the verdict of update {update.name}")
 
     async def query(self, entity: type[T], key: str) -> Snapshot[T]:
         """Read an entity, without a lock.

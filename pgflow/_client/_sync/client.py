@@ -220,7 +220,7 @@ class Client(Obligations, Gates, Schedules, Batches):
             ),
             once=update.idempotency_key is None,
         )
-        return update.verdict_codec.decode(verdict, f"the verdict of update {update.name}")
+        return update.result_codec.decode(verdict, f"the verdict of update {update.name}")
 
     def query(self, entity: type[T], key: str) -> Snapshot[T]:
         """Read an entity, without a lock.

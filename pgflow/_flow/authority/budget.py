@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from pgflow._engine.budgets import Budgets
 from pgflow._flow.scope import StepScope, WorkflowScope, current, workflow_scope
 from pgflow._model.budgets import Amount, Spent, amounts_of
 from pgflow.errors import InvalidArgument
@@ -65,4 +66,4 @@ def charge(
     if isinstance(scope, StepScope):
         scope.charge(spent)
     else:
-        scope.execution.budgets.charge(spent)
+        scope.execution.parts[Budgets].charge(spent)

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
-from pgflow._engine.gates import GateCall, GateTerms
+from pgflow._engine.gates import GateCall, Gates, GateTerms
 from pgflow._flow.scope import WorkflowScope, async_scope, resting, sync_scope
 from pgflow._flow.step import Step
 from pgflow._model.codecs import ANYTHING, Codec, codec_for
@@ -169,7 +169,7 @@ def issue(scope: WorkflowScope, asked: Asked) -> GateCall:
     rests_on = resting.get()
     if rests_on is not None and asked.terms.decision is None:
         asked.terms.decision = rests_on[0]
-    return scope.execution.gates.issue(
+    return scope.execution.parts[Gates].issue(
         asked.name, asked.text, asked.value, asked.codec, asked.terms
     )
 

@@ -58,18 +58,18 @@ def gate_name(step: str) -> str:
     return f"{POLICY}{step}".encode()[:MAX_NAME_BYTES].decode(errors="ignore")
 
 
-def terms_of(said: dict[str, Any] | None, decision: str | None) -> GateTerms:
+def terms_of(required: dict[str, Any] | None, decision: str | None) -> GateTerms:
     """Return the terms of a gate that a rule of the policy asks; without any, anybody may answer,
     and it never expires.
     """
-    if not said:
+    if not required:
         return GateTerms(decision=decision)
     return GateTerms(
-        approvers=tuple(said["approvers"]),
-        quorum=said["quorum"],
-        timeout_seconds=said["timeout"],
-        on_timeout=said["on_timeout"],
-        escalate=tuple(said["escalate"]),
+        approvers=tuple(required["approvers"]),
+        quorum=required["quorum"],
+        timeout_seconds=required["timeout"],
+        on_timeout=required["on_timeout"],
+        escalate=tuple(required["escalate"]),
         decision=decision,
     )
 
@@ -108,14 +108,14 @@ def leave_given(name: str, verdict: Any) -> bool:
     reason: str = ""
     by: tuple[str, ...] = ()
     if isinstance(verdict, Rejected):
-        said, reason, by = Said.REJECT, verdict.reason, verdict.by
+        verdict_code, reason, by = Said.REJECT, verdict.reason, verdict.by
         who = ", ".join(by)
         why = f"{who} rejected it" if who else "no answer in time"
         why += f": {reason}" if reason and who else ""
     elif isinstance(verdict, Escalated):
-        said, why = Said.ESCALATE, f"{verdict.to} must decide"
+        verdict_code, why = Said.ESCALATE, f"{verdict.to} must decide"
     else:
-        said, why = Said.EXPIRE, "no answer in time"
+        verdict_code, why = Said.EXPIRE, "no answer in time"
     refusal = GateRejected(f"effect {name} was not approved: {why}; it did not run")
-    refusal.verdict, refusal.reason, refusal.by = said, reason, by
+    refusal.verdict, refusal.reason, refusal.by = verdict_code, reason, by
     raise refusal

@@ -10,6 +10,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from pgflow._engine.obligations import Obligations
 from pgflow._engine.owed import Closing
 from pgflow._flow.scope import workflow_scope
 from pgflow._flow.signals import Signal
@@ -87,7 +88,7 @@ def owe(
             f"the detail of owe({what!r}) is {len(text.encode())} bytes long; the limit is 64 KiB"
         )
     plain = None if text is None else json.loads(text)
-    key = scope.execution.obligations.open(
+    key = scope.execution.parts[Obligations].open(
         what,
         to,
         delay_seconds=delay_seconds,
@@ -114,7 +115,7 @@ def discharge(obligation: Obligation | str, evidence: Any = None) -> None:
     """
     scope = workflow_scope("pgflow.authority.discharge()")
     text = None if evidence is None else encode_plain(evidence, "the evidence of a discharge")
-    scope.execution.obligations.close(key_of(obligation), Closing.DISCHARGED, {}, text)
+    scope.execution.parts[Obligations].close(key_of(obligation), Closing.DISCHARGED, {}, text)
 
 
 def transfer(obligation: Obligation | str, to: str, *, why: str = "") -> None:
@@ -134,8 +135,8 @@ def transfer(obligation: Obligation | str, to: str, *, why: str = "") -> None:
         raise InvalidArgument(
             f"to of transfer() must be a text of 1 to 255 bytes without NUL, not {to!r}"
         )
-    said = {"to": to, "why": clean(why, MAX_WHY_CHARS)} if why else {"to": to}
-    scope.execution.obligations.close(key_of(obligation), Closing.TRANSFERRED, said)
+    details = {"to": to, "why": clean(why, MAX_WHY_CHARS)} if why else {"to": to}
+    scope.execution.parts[Obligations].close(key_of(obligation), Closing.TRANSFERRED, details)
 
 
 def waive(obligation: Obligation | str, *, by: str, why: str) -> None:
@@ -152,7 +153,7 @@ def waive(obligation: Obligation | str, *, by: str, why: str) -> None:
     scope = workflow_scope("pgflow.authority.waive()")
     if not by or not why:
         raise InvalidArgument("waive() needs a name and a reason: pass by= and why=")
-    scope.execution.obligations.close(
+    scope.execution.parts[Obligations].close(
         key_of(obligation),
         Closing.WAIVED,
         {"by": clean(by, 255), "why": clean(why, MAX_WHY_CHARS)},
@@ -182,7 +183,7 @@ def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]
         return {"signal": json.dumps(on_breach.name), "payload": text}
     if isinstance(on_breach, Workflow):
         options = on_breach.start_options
-        said = {
+        details = {
             "workflow": on_breach.name,
             "queue": options.queue,
             "priority": options.priority,
@@ -191,7 +192,7 @@ def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]
         }
         own = {} if options.budget is None else {"budget": numbers(options.budget)}
         return {
-            **{name: json.dumps(value) for name, value in said.items() if value},
+            **{name: json.dumps(value) for name, value in details.items() if value},
             **own,
             "input": on_breach.encode_input((obligation,), {}),
         }

@@ -18,21 +18,20 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Concatenate, NotRequired, ParamSpec, Self, TypeVar, cast
 
-import pydantic
-from typing_extensions import TypedDict
-
 from pgflow._engine.calls import EffectTerms, StepSpec
 from pgflow._engine.effects import EffectCall, Leave
 from pgflow._engine.keys import MAX_KEY_NAME_CHARS, Resting
+from pgflow._engine.ledger import EffectRequest, Ledger
 from pgflow._flow.authority.gate import give_up, notice_of
 from pgflow._flow.authority.gate import issue as issue_gate
 from pgflow._flow.authority.leave import can_ask, gate_of, granted
 from pgflow._flow.ledgers.saga import enlist
+from pgflow._flow.parameters import parameters_codec
 from pgflow._flow.scope import WorkflowScope, variables
 from pgflow._flow.step import AsyncStep, Calls, Step, SyncStep, follow, follow_sync
 from pgflow._model.budgets import Admit
 from pgflow._model.claims import SagaEntry
-from pgflow._model.codecs import Codec, codec_for, encode_loosely, encode_plain
+from pgflow._model.codecs import Codec, encode_loosely, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
 from pgflow._model.fingerprints import is_fingerprint
@@ -186,19 +185,19 @@ class EffectStep(Step[P, R_co]):
         """Return the engine's declaration of this effect, for an app that knows these errors."""
         found = super().spec(app_errors)
         if found.terms is None:
-            said = self.terms
-            settle_after = said.settle_after or self.timeout_ + DEAD_AFTER
+            terms = self.terms
+            settle_after = terms.settle_after or self.timeout_ + DEAD_AFTER
             found.terms = EffectTerms(
-                risk=said.risk,
-                is_keyed=said.keyed,
+                risk=terms.risk,
+                is_keyed=terms.keyed,
                 dedup_seconds=self._dedup_seconds(settle_after),
                 settle_after_seconds=settle_after.total_seconds(),
-                settling=said.settle_retries,
+                settling=terms.settle_retries,
                 can_ask=self.declared.settler is not None,
                 code=self.code,
-                has_body=said.has_body,
-                must_be_done=said.is_compensation,
-                readable=said.readable,
+                has_body=terms.has_body,
+                is_mandatory=terms.is_compensation,
+                readable=terms.readable,
                 notify=None if self.declared.notify is None else self.declared.notify.name,
             )
         return found
@@ -285,7 +284,7 @@ class EffectStep(Step[P, R_co]):
                 f"effect {self.name} is called with expect=, and it has no observer: declare "
                 f"@{self.name}.observe"
             )
-        call = scope.execution.issue_effect(
+        asked = EffectRequest(
             self.spec(scope.app_errors),
             args,
             kwargs,
@@ -294,6 +293,7 @@ class EffectStep(Step[P, R_co]):
             expected=self.expected,
             leave=leave,
         )
+        call = scope.execution.parts[Ledger].issue(asked)
         call.variables = variables()
         enlist(scope, self, call)
         return call
@@ -322,15 +322,15 @@ class EffectStep(Step[P, R_co]):
         if compensation is not None:
             try:
                 request = compensation._request(args, effect.kwargs)
-                return scope.execution.issue_effect(
+                asked = EffectRequest(
                     compensation.spec(scope.app_errors),
                     args,
                     effect.kwargs,
                     request,
-                    None,
-                    effect.key,
+                    compensates=effect.key,
                     takes_back=_awaited(effect),
                 )
+                return scope.execution.parts[Ledger].issue(asked)
             except (TypeError, InvalidArgument):
                 # Its arguments cannot be recorded, so only a person can do it.
                 pass
@@ -343,16 +343,16 @@ class EffectStep(Step[P, R_co]):
         be confirmed first.
         """
         spec = self._by_hand().spec(scope.app_errors)
-        return scope.execution.issue_effect(
+        asked = EffectRequest(
             spec,
             (),
             {},
             effect.request,
-            None,
-            effect.key,
+            compensates=effect.key,
             takes_back=_awaited(effect),
             notice=notice,
         )
+        return scope.execution.parts[Ledger].issue(asked)
 
     def read_request(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, by position and by name, from its request.
@@ -401,9 +401,7 @@ class EffectStep(Step[P, R_co]):
             is_needed = is_whole and parameter.default is parameter.empty
             is_many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             fields[name] = hint if is_needed and not is_many else NotRequired[hint]
-        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
-        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-        return codec_for(shape, f"a parameter of effect {self.name}")
+        return parameters_codec("effect", self.name, fields)
 
     def check_request(self, effect: EffectCall) -> None:
         """Refuse an effect whose arguments could not be read back from its request.
@@ -443,9 +441,9 @@ class EffectStep(Step[P, R_co]):
     ) -> EffectCall:
         """Issue it as a step of a plan. It is not compensated in turn."""
         request = self.request_of(arguments) if leave is None else leave.request
-        return scope.execution.issue_effect(
-            self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True, leave=leave
-        )
+        spec = self.spec(scope.app_errors)
+        asked = EffectRequest(spec, (), arguments, request, rests_on, is_undo=True, leave=leave)
+        return scope.execution.parts[Ledger].issue(asked)
 
     def request_of(self, arguments: dict[str, Any]) -> str:
         """Return the request of a call with these arguments, as JSON."""
@@ -466,9 +464,9 @@ class EffectStep(Step[P, R_co]):
             taken_back, terms, _compensation_name(self.name), None, (), aliases
         )
         request = encode_plain({"plan": plan, "steps": steps}, f"the plan for effect {self.name}")
-        return scope.execution.issue_effect(
-            closing.spec(scope.app_errors), (), {}, request, (plan, "taken back"), effect.key
-        )
+        spec, rests_on = closing.spec(scope.app_errors), (plan, "taken back")
+        asked = EffectRequest(spec, (), {}, request, rests_on, compensates=effect.key)
+        return scope.execution.parts[Ledger].issue(asked)
 
     def _by_hand(self) -> EffectStep[..., Any]:
         def by_hand(result: Any, *args: Any, **kwargs: Any) -> None:

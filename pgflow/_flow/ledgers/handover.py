@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from pgflow._engine.calls import spec_of_another
-from pgflow._engine.effects import EffectCall, Stage
+from pgflow._engine.effects import EffectCall, EffectStage
 from pgflow._flow.ledgers.effect import EffectStep
 from pgflow._flow.ledgers.saga import Enlisted, enlister
 from pgflow._flow.scope import WorkflowScope
@@ -89,7 +89,7 @@ class InheritedEffect:
         entry = self._entry
         step = find_effect(entry.name, entry.code)
         if step is None:
-            scope.execution.lacks_code(
+            scope.execution.hold_for_missing_code(
                 f"effect {entry.name} of an earlier generation or a child is to be taken back, "
                 "and this worker has no effect of that name, or several: "
                 f"import {entry.code.partition(':')[0] or 'its module'} where the worker is set up"
@@ -146,7 +146,7 @@ def _call_of(entry: SagaEntry) -> EffectCall:
         spec=spec_of_another(entry.name),
         key=entry.key,
         request=entry.request,
-        stage=Stage.CONFIRMED,
+        stage=EffectStage.CONFIRMED,
         is_foreign=not entry.is_own,
     )
 

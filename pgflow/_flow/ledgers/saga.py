@@ -28,8 +28,10 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall, Waiter
-from pgflow._engine.effects import EffectCall, Stage
+from pgflow._engine.children import Children
+from pgflow._engine.effects import EffectCall, EffectStage
 from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.ledger import Ledger
 from pgflow._engine.loop import Unwind
 from pgflow._flow.ledgers.undo_plan.propose import Planning, planning_of
 from pgflow._flow.ledgers.undo_plan.run import Planned, Reversible, Undoable
@@ -114,7 +116,7 @@ async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
     """The code waits no longer for a child. In a saga block it is waited for all the same, until it
     has taken back what it did.
     """
-    waiter: Any = scope.execution.children.unwant(call) if _is_in_block() else None
+    waiter: Any = scope.execution.parts[Children].unwant(call) if _is_in_block() else None
     if waiter is None:
         scope.execution.cancel_call(call)
     while waiter is not None and not waiter.done():
@@ -127,7 +129,7 @@ async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
 
 def give_up_child_sync(scope: WorkflowScope, call: ChildCall) -> None:
     """The same in a thread."""
-    waiter = scope.execution.children.unwant(call) if _is_in_block() else None
+    waiter = scope.execution.parts[Children].unwant(call) if _is_in_block() else None
     if waiter is None:
         scope.execution.cancel_call(call)
     assert scope.thread is not None
@@ -330,7 +332,7 @@ def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
     own = [
         (effect, call)
         for effect, call in scope.effects
-        if not scope.execution.ledger.is_foreign(call)
+        if not scope.execution.parts[Ledger].is_foreign(call)
     ]
     left = [(effect, call) for effect, call in own if call.is_bound or effect.has_compensation]
     end.saga = [(call, effect.code) for effect, call in left if call.number]
@@ -366,8 +368,8 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
 
 def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[Call]:
     """Yield the calls that compensate an effect. Each is over before the next is issued."""
-    plan = effect if isinstance(effect, Planned) and call.stage == Stage.CONFIRMED else None
-    if not scope.execution.ledger.may_take_back(
+    plan = effect if isinstance(effect, Planned) and call.stage == EffectStage.CONFIRMED else None
+    if not scope.execution.parts[Ledger].may_take_back(
         call, planner=None if plan is None else plan.planner
     ):
         return
@@ -381,7 +383,9 @@ def _watch(scope: WorkflowScope, call: Call) -> Any:
     """Return a waiter for the end of a call. An effect ends when it is closed, even if its waiter
     is cancelled.
     """
-    return scope.execution.ledger.watch(call) if isinstance(call, EffectCall) else call.waiter
+    return (
+        scope.execution.parts[Ledger].watch(call) if isinstance(call, EffectCall) else call.waiter
+    )
 
 
 async def _closed(scope: WorkflowScope, call: Call) -> asyncio.CancelledError | None:
@@ -462,10 +466,10 @@ def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
     return entry._replace(request=scope.execution.values.sealed(entry.request, what), result=result)
 
 
-async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
+async def guarded(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> Any:
     """Run a workflow's function. If it raises, compensate its effects."""
     try:
-        return _checked(scope, await main())
+        return _checked(scope, await main(*args))
     except ContinueAsNew as end:
         hand_on(scope, end)
         raise
@@ -477,10 +481,10 @@ async def guarded(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
         raise
 
 
-def guarded_sync(scope: WorkflowScope, main: Callable[[], Any]) -> Any:
+def guarded_sync(scope: WorkflowScope, main: Callable[..., Any], *args: Any) -> Any:
     """The same in a thread."""
     try:
-        return _checked(scope, main())
+        return _checked(scope, main(*args))
     except ContinueAsNew as end:
         hand_on(scope, end)
         raise

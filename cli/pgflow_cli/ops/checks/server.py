@@ -250,7 +250,7 @@ select
   count(*) filter (
     where datname = current_database()
       and application_name in (
-        'pgflow worker', 'pgflow committer', 'pgflow listener', 'pgflow heart', 'pgflow step'
+        'pgflow worker', 'pgflow committer', 'pgflow listener', 'pgflow heartbeat', 'pgflow step'
       )
   ) as of_workers,
   to_regclass('pgflow.workers') is not null as has_workers

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.drivers import ThreadWaiter
-from pgflow._engine.effects import EffectCall, Leave, Stage
+from pgflow._engine.effects import EffectCall, EffectStage, Leave
 from pgflow._engine.keys import Resting
+from pgflow._engine.steps import Steps
 from pgflow._flow.authority.gate import Asked
 from pgflow._flow.authority.gate import issue as issue_gate
 from pgflow._flow.authority.leave import gate_name, leave_given, terms_of
@@ -123,7 +124,7 @@ class Planned:
             notice = {
                 "why": why,
                 "plan": attempt.decision and attempt.decision.id,
-                "steps": attempt.told(),
+                "steps": attempt.recorded_steps(),
             }
             closing = self._effect.issue_by_hand(scope, done, notice=notice)
         yield closing
@@ -159,7 +160,7 @@ class Attempt:
         """Leave that was given for steps, by their numbers from 1."""
         self._confirmed = 0
 
-    def told(self) -> list[dict[str, Any]]:
+    def recorded_steps(self) -> list[dict[str, Any]]:
         """The steps as a person reads them: what was proposed, what was refused, what is done."""
         return [
             {
@@ -174,7 +175,7 @@ class Attempt:
         """Ask the planner, and have its plan judged."""
         execution, planning = self._scope.execution, self._planning
         try:
-            proposal = execution.steps.issue(
+            proposal = execution.parts[Steps].issue(
                 planning.planner.spec(self._scope.app_errors), (self._request(),), {}
             )
         except Exception as error:  # noqa: BLE001 - such as an annotation that cannot be read
@@ -190,7 +191,7 @@ class Attempt:
         yield from self._review(self.decision.value)
 
     def _review(self, plan: Any) -> Iterator[Call]:
-        verdict = self._scope.execution.steps.issue(
+        verdict = self._scope.execution.parts[Steps].issue(
             REVIEW.spec(()), (plan, self._planning.steps), {}
         )
         yield verdict
@@ -278,7 +279,7 @@ class Attempt:
                 outcome_of(call)
             except Exception as error:  # noqa: BLE001 - a step that failed took nothing back
                 raise _Failed(f"{what} failed", error) from None
-            if isinstance(call, EffectCall) and call.stage != Stage.CONFIRMED:
+            if isinstance(call, EffectCall) and call.stage != EffectStage.CONFIRMED:
                 raise _Failed(f"{what} was accepted, which is not yet done")
             self._confirmed = number
 
@@ -287,7 +288,7 @@ class Attempt:
         assert self.decision is not None
         try:
             return self._effect.issue_taken_back(
-                self._scope, self._done, self.decision.id, self.told()
+                self._scope, self._done, self.decision.id, self.recorded_steps()
             )
         except PgflowError as error:
             raise _Failed("every step is done, which could not be recorded", error) from None
@@ -306,7 +307,7 @@ class Attempt:
         )
         if known.effect == StepKind.EFFECT:
             return known.issue_in_plan(self._scope, arguments, rests_on, leave)  # type: ignore[no-any-return]
-        return execution.steps.issue(
+        return execution.parts[Steps].issue(
             known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True
         )
 
