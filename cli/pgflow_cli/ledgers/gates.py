@@ -17,7 +17,7 @@ from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import ENDED, find_run, see
 
 if TYPE_CHECKING:
-    import pgflow
+    from pgflow import authority
     from pgflow.inspect import GateRow
 
 Gate = Annotated[
@@ -201,7 +201,7 @@ class AskedGate:
 
 def make_answer(
     verdict: str, words: tuple[str, ...], value: Any, asked: GateRow | None, why: str
-) -> tuple[pgflow.authority.Answer, str]:
+) -> tuple[authority.Answer, str]:
     """Return an answer as this gate takes it, and its verdict. Words and decisions are an edit of a
     request that has a place for them; else words are the reason.
 
