@@ -206,9 +206,10 @@ class SqlFlows(Loop):
         to go on with; None once all is done.
         """
         cursor = await connection.execute(flow_calls.WORK, (json.dumps(step), self._queues))
-        (timed,) = await cursor.fetchone() or (None,)
-        if timed is None:
+        row = await cursor.fetchone()
+        if row is None or row[0] is None:
             return None
+        timed: dict[str, Any] = row[0]
         await run_async(connection, flow_calls.limit_statements(timed["timeout"]))
         try:
             timed = await run_async(connection, flow_calls.run_timed(timed))

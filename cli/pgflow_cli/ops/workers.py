@@ -37,14 +37,6 @@ def _settings(
             "--poll", "Time between sweeps where nothing is notified.", shown="1s", least=0.01
         ),
     ] = 1.0,
-    busy_poll: Annotated[
-        float,
-        seconds_option(
-            "--busy-poll",
-            "How long to wait awake for an answer while at most one run is worked on; 0 for never.",
-            shown="0.5ms",
-        ),
-    ] = 0.0005,
     transaction_idle: Annotated[
         float,
         seconds_option(
@@ -70,7 +62,6 @@ def _settings(
         "queues": queue or None,
         "grace_seconds": grace,
         "poll_seconds": poll,
-        "busy_poll_seconds": busy_poll,
         "transaction_idle_seconds": transaction_idle,
         "transaction_connections": transactions,
         "dead_after": dead_after,
