@@ -206,13 +206,14 @@ class SqlFlows(Loop):
         to go on with; None once all is done.
         """
         cursor = await connection.execute(flow_calls.WORK, (json.dumps(step), self._queues))
-        row: tuple[dict[str, Any] | None] | None = await cursor.fetchone()
-        if row is None or (timed := row[0]) is None:
+        row = await cursor.fetchone()
+        if row is None or row[0] is None:
             return None
+        timed: dict[str, Any] = row[0]
         await run_async(connection, flow_calls.limit_statements(timed["timeout"]))
         try:
             timed = await run_async(connection, flow_calls.run_timed(timed))
         except psycopg.errors.QueryCanceled:
             log.debug("the timeout of a step was over when it was done: it is tried again")
         await run_async(connection, flow_calls.limit_statements(0))
-        return timed
+        return dict(timed)
