@@ -1,4 +1,4 @@
-"""What the parts for kinds of calls have in common.
+"""Base of the parts for kinds of calls: the verbs as most waits have them.
 
 The part for a kind takes the requests of the code, and does what its calls do to the other parts:
 it continues them after a replay, records results, applies marks of an answer, and gives them up.
