@@ -503,17 +503,6 @@ table pgflow.flow_node, owner pgflow_owner
   opts jsonb not null -- retry, every and undo of a step; into, most and go_on of a wait or child; var and rows of a loop
   constraint flow_node_pkey PRIMARY KEY (flow_id, pc)
 
-table pgflow.flow_right, owner pgflow_owner
-  -- Rights to workflows in SQL, by role: see sql/flows/rights.sql
-  role oid not null -- Role that has the right; 0 = public
-  granted_at timestamp with time zone not null -- Time of the grant
-  workflow text not null -- Name of the workflow
-  privilege text not null -- start, see or replace
-  granted_by text not null -- Role that granted it
-  constraint flow_right_pkey PRIMARY KEY (workflow, privilege, role)
-  constraint flow_right_privilege_check CHECK ((privilege = ANY (ARRAY['start'::text, 'see'::text, 'replace'::text])))
-  constraint flow_right_workflow_check CHECK (((octet_length(workflow) >= 1) AND (octet_length(workflow) <= 50)))
-
 table pgflow.flow_test, owner pgflow_owner
   -- Tests whose rows their transaction keeps: a row here keeps that from being committed
   queue text not null -- The queue of the test
@@ -2366,13 +2355,12 @@ view pgflow.workflows, owner pgflow_owner
   definer name -- Role with whose rights its steps run
   signature text -- Name and parameters, as they were written
   parameters jsonb -- The parameters: [{name, type, value if it has a default}, ...]
-  body text -- The text; null if you have neither the rights of its definer nor the right to see it
+  body text -- The text; null if you do not have the rights of its definer
   function text -- The function that has the SQL of its steps
   hash text -- Hash of text, definer and search path: the same again is the same version
   created_at timestamp with time zone -- Time at which it was made
   created_by text -- Name of the session that made it
   dropped_at timestamp with time zone -- Time at which the workflow was dropped; null = it was not
-  rights jsonb -- Roles by the right that they were granted; null = the default, which is all may start it
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2385,12 +2373,6 @@ function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp wi
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 0f2e7270f6a5e4b893f391b3de633d5e
-
-function pgflow.acting_() returns oid[], owner pgflow_owner
-  -- Definers of the steps that this transaction runs; empty outside of steps
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 cfdb21afaac50b05f163b60dcb4a60ee
 
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
@@ -2457,12 +2439,12 @@ function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, toke
   set enable_seqscan=off
   md5 d18b4e0a06bcb13aa3d5b74c0d08d314
 
-function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id bigint, steps_per_commit integer DEFAULT 1, timed text DEFAULT 'run'::text) returns jsonb, owner pgflow_owner
-  -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(). timed: leave = stops before a step that has a timeout and answers its seconds, armed = statement_timeout is set to them. Commit before anything else
+function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id bigint, steps_per_commit integer DEFAULT 1) returns jsonb, owner pgflow_owner
+  -- One transaction's worth of a run in SQL that a worker holds: up to so many steps, and what lies between them; answers its place (leased, parked, held, ended, lost) and chains for wake(). Commit before anything else
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 431c2c0fc294d5a40f3cb29dcf4413f5
+  md5 827938b9ed8626f2bfef982e5ee39f93
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -2756,7 +2738,7 @@ function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) 
   -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 eebe5777c99ad35f49009fe7f450ba0b
+  md5 19ae98e8a79d11103624c3065b79cdf1
 
 function pgflow.call_rows_(list jsonb) returns TABLE(call integer), owner pgflow_owner
   -- Rows of the protocol as columns: calls
@@ -2764,10 +2746,10 @@ function pgflow.call_rows_(list jsonb) returns TABLE(call integer), owner pgflow
   md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.caller_() returns name, owner pgflow_owner
-  -- Role whose rights the caller of a function has that runs with its owner's: in a step the definer of its workflow, else the one it has set, else that of the session
+  -- Role whose rights the caller of a function has that runs with its owner's: the one it has set, else that of the session
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 ecd2f0fd49fdeb3f0907f07ec07caee7
+  md5 66ced63cc46924c86047248f2dfb64f6
 
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
@@ -2875,11 +2857,11 @@ function pgflow.check_amounts_(amounts jsonb, what text) returns void, owner pgf
   set search_path=pg_catalog, pg_temp
   md5 cdd8f5f6b7d2d01592c3d0bafb1eea8d
 
-function pgflow.check_asked_(node pgflow.flow_node, value jsonb, definer oid) returns void, owner pgflow_owner
-  -- Refuses (PF003, PF021) what a run in SQL cannot say, ask for or start
+function pgflow.check_asked_(node pgflow.flow_node, value jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) what a run in SQL cannot say or ask for
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 d098e04f1c4be4f85a4028cae94208d5
+  md5 08c1be0d26e0162dabb7433b5dd04bc1
 
 function pgflow.check_balance_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- All that was opened in each ledger is closed or open, for each run and in total
@@ -3195,14 +3177,6 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   set search_path=pg_catalog, pg_temp
   md5 d986e42c95e716a8d03006f947bbdc5b
 
-function pgflow.check_workflow(workflow text, version integer DEFAULT NULL::integer) returns TABLE(line integer, sqlstate text, message text, hint text), owner pgflow_owner
-  -- Errors that plpgsql_check finds in the steps of a workflow in SQL: unknown tables, columns and functions, and wrong types, each with its line; PF006 where that extension is not installed
-  plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 3a8d2ec991ceb95f7bcca296a6eda4d5
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
-
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
   sql stable
@@ -3368,7 +3342,7 @@ function pgflow.compile_workflow(signature text, body text, schemas name[] DEFAU
   plpgsql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e7d6b8f97efba253d1a58b3965082dc1
+  md5 b4d5f792c2c60d0a392e01a70124b0e0
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3439,7 +3413,7 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5190e1cdf6af8db836ee1fd53771f0fb
+  md5 d90bbf31dfa3d0de7419178caa2b1186
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3634,18 +3608,6 @@ function pgflow.draw_rows_(list jsonb) returns TABLE(run_id bigint, call integer
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
-function pgflow.draw_workflow(workflow text, version integer DEFAULT NULL::integer) returns text, owner pgflow_owner
-  -- A version of a workflow in SQL, the current one if none is named, as a picture in the language of Mermaid. PF001 if there is none, PF021 if you may not see it
-  plpgsql stable security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 dbfc5806c7334328ea633cab53f810d4
-  grant execute to pgflow_approver
-  grant execute to pgflow_auditor
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
-  grant execute to pgflow_speaker
-
 function pgflow.drop_children_(me bigint, cut integer, children text, are_reused boolean, t timestamp with time zone) returns void, owner pgflow_owner
   -- Settles the children that the dropped part started, unless they are reused: open ones are cancelled or refused (PF006), keys of ended ones freed
   plpgsql volatile
@@ -3808,12 +3770,6 @@ function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
 
-function pgflow.error_of_(node pgflow.flow_node, began timestamp with time zone, sqlstate text, message text, detail text, context text) returns jsonb, owner pgflow_owner
-  -- The error of a node, as its journal has it
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 a0970b9fd5c5e7b2c24753b6e02e8df6
-
 function pgflow.event_rows_(list jsonb) returns TABLE(call integer, name text, topic text, match jsonb, key text, after bigint), owner pgflow_owner
   -- Rows of the protocol as columns: waits for events, which come as signals of a name of their own
   sql stable
@@ -3889,7 +3845,7 @@ function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id
   -- Records that a node has failed: it is tried again later, or the run takes back what it did
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 29896ff2918d6a75c85ab6d93f71889b
+  md5 e962deb7ab07d950f01fc84e85f23fc5
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
@@ -4007,12 +3963,6 @@ function pgflow.flow_add_(c jsonb, list text, item jsonb) returns jsonb, owner p
   set search_path=pg_catalog, pg_temp
   md5 a097e8e915572bf174ee69efafebfe0c
 
-function pgflow.flow_allows_(workflow text, privilege text, role oid) returns boolean, owner pgflow_owner
-  -- True if a role owns a workflow in SQL, or was granted this right to it
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 12f68c2a42d4e437fd306e5238a49453
-
 function pgflow.flow_arguments_(body text, low text[], places integer[], i integer, stop integer) returns text, owner pgflow_owner
   -- The expression that makes the input of a child of its arguments, which stand between two tokens
   plpgsql immutable
@@ -4025,29 +3975,17 @@ function pgflow.flow_ask_(c jsonb, body text, low text[], places integer[], i in
   set search_path=pg_catalog, pg_temp
   md5 75822117f84c57632865d35f0ddc2830
 
-function pgflow.flow_begin_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
-  -- begin: a block, which may have a handler of its own
-  plpgsql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 5da357fd16f411d1c805b8d3e8aacb11
-
 function pgflow.flow_branch_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- elsif, else, and when of a case or a handler: the next branch
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 b576b3a75d0e30bb13b3102e106ae0e7
+  md5 f8fc3094ea46f5cc611c198285dc26e6
 
 function pgflow.flow_case_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- case: begins a block
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 39af2a467a9f6482a818abcd05d563f5
-
-function pgflow.flow_close_(what text) returns text, owner pgflow_owner
-  -- Words that close a block
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 7d301c54c8acde56695651764fede360
 
 function pgflow.flow_count_(c jsonb) returns integer, owner pgflow_owner
   -- Number of nodes so far
@@ -4060,12 +3998,6 @@ function pgflow.flow_cut_(body text, places integer[], i integer, stop integer) 
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 d7335bd67959a381541d7cdb11018199
-
-function pgflow.flow_declare_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
-  -- declare: variables of a block, which are kept with all others and set each time that it begins
-  plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4ca96daf40f279c9fe7da0a9e020df83
 
 function pgflow.flow_declared_(body text, low text[], places integer[], workflow text, parameters jsonb, schemas name[], OUT variables jsonb, OUT nodes jsonb, OUT begins integer) returns record, owner pgflow_owner
   -- Variables of a workflow, the node that sets them, and the token at which its text begins
@@ -4089,7 +4021,7 @@ function pgflow.flow_end_(c jsonb, body text, low text[], places integer[], i in
   -- end: closes a block, or the text
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 40722dccf00fe28abd4fd259582a63a2
+  md5 6279c58dfe4f8cd9783fa77fb6f17233
 
 function pgflow.flow_end_branch_(c jsonb) returns jsonb, owner pgflow_owner
   -- Ends a branch of an if, a case or a handler
@@ -4104,10 +4036,10 @@ function pgflow.flow_event_(c jsonb, body text, low text[], places integer[], i 
   md5 435048a484aac0f51e5611331a1ea02a
 
 function pgflow.flow_exception_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
-  -- exception: begins the handler of a block, or of the workflow
+  -- exception: begins the handler of the workflow
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 68d51bbaad293df963d96c2b3d2d90e1
+  md5 a1d72060cd4d1aaa891474faa1a49396
 
 function pgflow.flow_fail_(body text, at integer, message text, hint text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Refuses (PF003) the text of a workflow, with line and column
@@ -4119,7 +4051,7 @@ function pgflow.flow_finish_(c jsonb, body text) returns jsonb, owner pgflow_own
   -- The nodes of a workflow with its compensations, each with its line, its code and the node after it
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 819d829819763910556212f0eaa95732
+  md5 cf88ce7cc838ae1d62f4712ce79b3310
 
 function pgflow.flow_for_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- for: begins a loop over rows or numbers
@@ -4131,7 +4063,7 @@ function pgflow.flow_gather_(step jsonb, body text, low text[], places integer[]
   -- The step at hand with one more statement of SQL
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 9d9cf0ac7e43a01a4cf39a54714d60dc
+  md5 463451a99fb845a642da88a3c837f309
 
 function pgflow.flow_has_(variables jsonb, name text) returns boolean, owner pgflow_owner
   -- True if a variable of this name is declared
@@ -4155,7 +4087,7 @@ function pgflow.flow_is_label_(low text[], i integer) returns boolean, owner pgf
   -- True if the statement at a token begins a step
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 a7df5d0037627fbc91c2a388d23762a1
+  md5 891368f74f3e609e96277320551adfe6
 
 function pgflow.flow_is_row_(type text, schemas name[]) returns boolean, owner pgflow_owner
   -- True if a variable of this type takes a whole row
@@ -4179,13 +4111,13 @@ function pgflow.flow_label_(body text, low text[], places integer[], i integer, 
   -- Options of the step that the label at a token begins, and the token of its colon
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 b388a7cfcf732e23d85a03a452a2e123
+  md5 ee3f9266e817e473341a391a41438884
 
 function pgflow.flow_leave_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- exit and continue: leave a loop, or a round of it, and give back the locks in between
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 e41f27f383c021706f1f149f276755f5
+  md5 30bb37dc513a9f68198ce2405c434983
 
 function pgflow.flow_line_(body text, place integer) returns integer, owner pgflow_owner
   -- The line of a position in a text
@@ -4211,12 +4143,6 @@ function pgflow.flow_name_(token text) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 5db29755c3244ab79483b747ecdf3676
 
-function pgflow.flow_owner_(workflow text) returns oid, owner pgflow_owner
-  -- Role that made the first version of a workflow in SQL
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 37b353d94df71fb97f17c76a7c640f92
-
 function pgflow.flow_parts_(body text, low text[], places integer[], i integer, stop integer, words text[]) returns jsonb, owner pgflow_owner
   -- The expressions behind words such as timeout, up to into or the end, and the token at which they end
   plpgsql immutable
@@ -4233,7 +4159,7 @@ function pgflow.flow_place_word_(c jsonb, body text, low text[], places integer[
   -- Compiles one statement that is no SQL, or the head of its block, by the word that it begins with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b75a3bfa7cfa40009bca9629adf029f9
+  md5 d02e9fa5aec19e357f0a942f475ebec2
 
 function pgflow.flow_publish_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- publish: an event, in a step of its own
@@ -4245,13 +4171,13 @@ function pgflow.flow_raise_(c jsonb, body text, low text[], places integer[], i 
   -- raise: the error that a handler has
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 255a53d6d6ff9b4ecd2bbcfc0adef724
+  md5 07ffd4be6f0c871e8a0b10a92c8778ba
 
 function pgflow.flow_refuse_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- Refuses (PF003) what cannot stand between steps
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 218cb797092930fa3960312fb8854a2d
+  md5 78d79aa56d9bc093adb187e1532857bf
 
 function pgflow.flow_return_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- return: the result of the run
@@ -4300,7 +4226,7 @@ function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::int
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 dfd120fd796ff8a87bb9e265ba278b01
+  md5 10b2a9e1c0ca18669f4c812f407b0418
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4308,7 +4234,7 @@ function pgflow.flow_span_(low text[], i integer, OUT stop integer, OUT is_durab
   -- The last token of the statement at a token, null if it has no end; and whether something durable is in it
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 f1104b1ed9834abfe52fcb6992498b65
+  md5 ee436cbec44c8d933f155e6f171524e1
 
 function pgflow.flow_spend_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- spend: out of the budget of the run
@@ -4338,7 +4264,7 @@ function pgflow.flow_stop_(low text[], i integer) returns integer, owner pgflow_
   -- The last token of the statement at a token, or of the head of its block; null if it has none
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 5cc4bc9a33c8d8e1c39e7747e44ff6b9
+  md5 8502ed63be24ee68941994729a6cffe3
 
 function pgflow.flow_tokens_(body text, OUT tokens text[], OUT low text[], OUT places integer[]) returns record, owner pgflow_owner
   -- Tokens of SQL as they are and in lower case, save what is quoted, with their positions; no blanks, no comments
@@ -4404,7 +4330,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 bf608db73a0d992ea0d2ed5923ae72fd
+  md5 966db73d9e13b16db924a4735908777a
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -4439,7 +4365,7 @@ function pgflow.forget_flow(workflow text) returns void, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b23f855195caee21d9e13f625ca579f7
+  md5 19d84b2f32091c9fd8ab5667eada954d
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4541,15 +4467,6 @@ function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigi
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 12abe49c25c8cfad87533a77a435793f
-
-function pgflow.grant_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
-  -- Grants a role, or public, the right to start, see or replace a workflow in SQL. PF021 if you do not own it; an operator grants rights to a name that is not taken
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 c764ea39c4d4aeaad8ccf2f456e05153
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
 
 function pgflow.guard_table_(name text) returns void, owner pgflow_owner
   -- Makes a table append only, unless it is
@@ -4894,7 +4811,7 @@ function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner 
   set search_path=pg_catalog, pg_temp
   md5 0b1ee2703354f55b59b0a67391ae2d0f
 
-function pgflow.is_transient_(error jsonb) returns boolean, owner pgflow_owner
+function pgflow.is_transient_(sqlstate text) returns boolean, owner pgflow_owner
   -- True if an error says nothing about the statement: it is tried again, and not counted
   sql immutable
   md5 d41d8cd98f00b204e9800998ecf8427e
@@ -5028,12 +4945,6 @@ function pgflow.leave_all_(questions jsonb, positions integer[], seqs integer[],
   set search_path=pg_catalog, pg_temp
   md5 2a3386d1631553600814ceca3da0dd6d
 
-function pgflow.leave_block_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, chain bigint, try integer, OUT wake jsonb) returns record, owner pgflow_owner
-  -- Goes on with the handler of a block that has failed, once what was done in it is taken back
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 a1f0cce45daafde4b040ea105c28fb8e
-
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
   plpgsql volatile
@@ -5131,7 +5042,7 @@ function pgflow.let_go_(INOUT f pgflow.flow_frame, worker_id integer, token bigi
   -- Gives back and up, before the handler of a workflow, what it has held and waited for
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 268e99e2e8f50080cad030b38d2669ac
+  md5 a71efd0c4194e3d0d35f91521aab98bb
 
 function pgflow.licensed_hash_(starts json) returns bigint, owner pgflow_owner
   -- Hash of the arguments in the first licence of a unit
@@ -5404,7 +5315,7 @@ function pgflow.new_gate_(f pgflow.flow_frame, node pgflow.flow_node, call integ
   -- A gate that is to be asked, as a question names it
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 01f77333b8e1c8155f31c1b9ab5493a1
+  md5 e34f0c2487d08ba02c97fa90df8134c4
 
 function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns TABLE(name text, worker_id integer, declared jsonb), owner pgflow_owner
   -- The valid declaration of each schedule, or of these: the youngest of those by living workers
@@ -5598,12 +5509,6 @@ function pgflow.only_messages_(chains bigint[], runs bigint[]) returns TABLE(cha
   set plan_cache_mode=force_generic_plan
   md5 c92f9f16dbf731135b2d52b0f25a1e70
 
-function pgflow.open_block_(f pgflow.flow_frame) returns integer, owner pgflow_owner
-  -- The inmost block with a handler that a run is in
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 28ece1a6ba72acfb1bae0b4a2a387c86
-
 function pgflow.open_children_(me bigint) returns jsonb, owner pgflow_owner
   -- Chains of children of a run that have not ended and were not cancelled
   sql stable
@@ -5678,7 +5583,7 @@ function pgflow.own_roles_(gate text, by text, claimed text[]) returns text[], o
   -- Roles as which the session may act at a gate: those claimed, or all that are asked there; PF021 if a name or role is not its own
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 4154a2b93d9bd70b5beb1acccb3efb94
+  md5 755b5d21ae845135a0f776f14bdbf514
 
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- Beginning of the idempotency keys of a generation
@@ -5816,12 +5721,6 @@ function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, afte
   set enable_seqscan=off
   set enable_bitmapscan=off
   md5 88c4730022934ed3986c578db0d09146
-
-function pgflow.picture_of_(node pgflow.flow_node) returns text, owner pgflow_owner
-  -- A node in the language of Mermaid
-  sql immutable
-  set search_path=pg_catalog, pg_temp
-  md5 811a2ba4156288fe7722a3b0fe509c79
 
 function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq integer, lane_id integer), owner pgflow_owner
   -- The place of every open run
@@ -6103,7 +6002,7 @@ function pgflow.record_flow(program jsonb, function text) returns integer, owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 316b67f67cae01afbf7e6129365773d4
+  md5 b861a7789a1ec391e6bbfae3a7f42430
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -6214,12 +6113,6 @@ function pgflow.refuse_rules_(rules jsonb) returns void, owner pgflow_owner
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 b92144cb71804386a71de42d925654aa
-
-function pgflow.refuse_start_(workflow text, definer oid DEFAULT NULL::oid) returns void, owner pgflow_owner
-  -- Refuses (PF021) a start of a workflow that the caller, or the definer of its parent, was not granted
-  plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 4d05526efb7594ca11d44e408662fac2
 
 function pgflow.refuse_test_() returns trigger, owner pgflow_owner
   -- Refuses (PF006) the COMMIT of a test
@@ -6418,12 +6311,6 @@ function pgflow.require_known(queue text, required boolean DEFAULT true) returns
   md5 d8c994eff081d34f5d256813d8ff0c4b
   grant execute to pgflow_operator
 
-function pgflow.require_owner_(workflow text, privilege text) returns name, owner pgflow_owner
-  -- Refuses (PF021) a caller who does not own a workflow in SQL, and writes down what holds by default; answers the caller
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 97cf9384d97e55c7c538bd37e3a134c2
-
 function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'restarted'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer) returns record, owner pgflow_owner
   -- Begins a run anew as its next generation, with the same input or another; PF006 while it runs, PF020 if it has acted
   plpgsql volatile security definer
@@ -6518,15 +6405,6 @@ function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text
   md5 9b90fa3b6500a6b9738df6bd81d88c41
   grant execute to pgflow_operator
 
-function pgflow.revoke_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
-  -- Takes a right to a workflow in SQL back. Revoke start from public to keep a workflow to the roles that were granted it. Its owner always has all rights. PF021 if you do not own it
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 b261555a00607224186963db22eee7e7
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
-
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Takes a run back to a unit of its journal, or before a step, and lets it go on from there as its next generation; PF006 while it runs, PF020 if what is dropped has acted
   plpgsql volatile security definer
@@ -6534,12 +6412,6 @@ function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_
   set jit=off
   md5 014d4744c8946ad050ca4554bdfb0839
   grant execute to pgflow_operator
-
-function pgflow.role_number_(role text) returns oid, owner pgflow_owner
-  -- Number of a role, 0 = public; PF001 if there is none
-  plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 67019c51afca3ff98f9a3c50e00adc08
 
 function pgflow.round_hash_(r pgflow.seal_round) returns bytea, owner pgflow_owner
   -- Hash of a round: behind 04, its number, its time and its root
@@ -6585,14 +6457,6 @@ function pgflow.run_text_(r pgflow.run) returns text, owner pgflow_owner
   -- Start of a run as one text, with the hashes of its values: its chain begins with it
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
-
-function pgflow.run_timed(step jsonb) returns jsonb, owner pgflow_owner
-  -- Runs a step that has a timeout, of which statement_timeout was set to the seconds that work_until() has answered
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 f4a14d0237158aabe9923d79bf4404ee
-  grant execute to pgflow_worker
 
 function pgflow.saga_rows_(list jsonb) returns TABLE(n integer, entry jsonb, name text, key text, code text, request json, result json, ref text, is_own boolean), owner pgflow_owner
   -- Rows of the protocol as columns: effects of earlier generations and of children, to be taken back if the run fails
@@ -6958,7 +6822,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fc2fb6b6426d33a08a197f4cc6f6c67e
+  md5 0f8bbb535cf0a407354ba1b9a01d9199
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6969,7 +6833,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 bf92ab47d6f85aec68b58faed67987d7
+  md5 27a849a580a60b21515a0b610c4b994f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -7213,12 +7077,6 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 aa509deaff7b87b996bb9c0f52e44563
-
-function pgflow.time_step_(flow pgflow.flow, node pgflow.flow_node, f pgflow.flow_frame) returns jsonb, owner pgflow_owner
-  -- Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 6bb88a2acb61020054ae80d1b8aaaab2
 
 function pgflow.timer_rows_(list jsonb) returns TABLE(call integer, seq integer, kind "char"), owner pgflow_owner
   -- Rows of the protocol as columns: sleeps, and time-outs of waits; of reasons to wake, only the first two slots
@@ -7562,12 +7420,6 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   set search_path=pg_catalog, pg_temp
   md5 de45e4d2fec1868a0f1293cab272986b
 
-function pgflow.withdraw_(f pgflow.flow_frame, worker_id integer, token bigint) returns pgflow.flow_frame, owner pgflow_owner
-  -- Withdraws the gate or the wait that is open
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 6e13bd1c43786a4181a6fb3ddc7df6e2
-
 function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
   -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects
   plpgsql volatile
@@ -7583,13 +7435,7 @@ function pgflow.without_runs_(batch jsonb, bad jsonb) returns jsonb, owner pgflo
 function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
   -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 939dffe5e5a5288d6b53d9f0f40628d4
-  grant execute to pgflow_worker
-
-function pgflow.work_until(INOUT step jsonb, IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
-  -- Does what work() does, for a driver that can set statement_timeout: with {} it ends before each step that has a timeout, and answers what run_timed() takes; null = all is done. CALL it again with what that answers
-  plpgsql volatile
-  md5 b8b239b6c6286ec0b828de4552d75a2a
+  md5 4a8a8b157de0642652e014b370f77688
   grant execute to pgflow_worker
 
 type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB

@@ -118,6 +118,11 @@ def counts(root: Path) -> dict[str, int]:
         "positional reads of JSON in SQL": sum(
             len(POSITIONAL.findall(path.read_text())) for path in (root / "sql").rglob("*.sql")
         ),
+        "of them outside the generated readers, and not of arrays": sum(
+            len(re.findall(r"->>?\s*\d", path.read_text()))
+            for path in (root / "sql").rglob("*.sql")
+            if path.name != "protocol.sql"
+        ),
     }
 
 

@@ -5,7 +5,7 @@ Each module is a command or a group of them, and `commands` lists them: ``runs``
 those on a database and its workers. ``look`` has what they share: `help` how they explain
 themselves, `output` the forms of an answer, `failures` exit codes and mistakes, `selection` which
 runs are meant, `parsing` what was typed, `targets` what code is meant, `database` which database.
-``treasury`` is the main example, which ``pgflow demo`` runs.
+``shop`` is the example that ``pgflow demo`` runs.
 
 Exit codes, the same for every command, are in `look.failures`. A user's mistake gives one line on
 standard error, never a traceback; ``PGFLOW_TRACEBACK=1`` shows it all the same.

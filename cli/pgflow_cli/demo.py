@@ -1,9 +1,9 @@
-"""``pgflow demo``: treasury days that are closed while their workers are killed, made visible.
+"""``pgflow demo``: a shop whose workers are killed while it sells, made visible.
 
-It runs the main example (`treasury`) and shows it: the days as cells that change colour, the
-workers with what they hold, a worker that dies, its runs that go on elsewhere. In the end the two
-books are compared, one killed run's timeline is drawn, and the questions are named that one may ask
-the database next.
+It runs a day of the shop (`shop`) and shows it: the orders as cells that change colour, the workers
+with their runs, a worker that dies, its runs that continue elsewhere. In the end the shop's book is
+compared with the payment provider's, the timeline of one killed run is drawn, and commands are
+named that look further.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,92 +22,85 @@ from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.output import console
 
 if TYPE_CHECKING:
-    from pgflow_cli.treasury.quarter import Options, Report
+    from pgflow_cli.shop.day import Options, Report
+    from pgflow_cli.shop.proof import Proof
 
-QUICK_DAYS = 15
+FAST_ORDERS = 24
 
 
 def demo(
     *,
     fast: Annotated[
-        bool,
-        typer.Option(
-            "--fast", help="Fifteen days instead of a quarter, and a bank that answers sooner."
-        ),
+        bool, typer.Option("--fast", help="Fewer orders, and a provider that answers sooner.")
     ] = False,
-    days: Annotated[
-        int | None, typer.Option(min=1, max=250, help="So many business days.", show_default=False)
+    orders: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="So many orders.", show_default="60")
     ] = None,
     kills: Annotated[
         int, typer.Option(min=0, max=50, help="Workers to kill while they hold runs.")
     ] = 3,
-    seed: Annotated[
-        int, typer.Option(help="Of the made-up flows, and of the lost answers of the bank.")
-    ] = 2024,
+    seed: Annotated[int, typer.Option(help="Of the orders, and of the answers that get lost.")] = 1,
     prove: Annotated[
         bool,
         typer.Option("--prove", help="Run nothing: compare the books of the last demo once more."),
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where the bank's book and the logs go; else a temporary folder."),
+        typer.Option(help="Folder for the provider's book and the logs; else a temporary one."),
     ] = None,
     dsn: Dsn = None,
 ) -> None:
     """Kills workers, and proves that the books still balance.
 
-    Two workers close a company's treasury days against a bank that loses answers. Workers are
-    killed with SIGKILL while they hold runs; the others go on. Then both books are compared to the
-    cent. It needs nothing but Python: without a database it starts the embedded one, and stops
-    whatever it has started.
+    Two workers fulfil the orders of a shop, against a payment provider and a courier that lose
+    answers. Workers are killed with SIGKILL while they hold runs; the others go on. Then the shop's
+    book is compared with the provider's, to the cent. It needs nothing but Python: without a
+    database it starts the embedded one, and stops whatever it has started.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that whatever was started is stopped
-    _import_treasury()
-    from pgflow_cli.treasury.quarter import Options, TreasuryError, prove_only
+    import sqlite3
+
+    from pgflow_cli.shop.day import Options, ShopError, prove_last
 
     options = Options(
-        dsn=dsn,
-        days=days or (QUICK_DAYS if fast else Options.days),
+        orders=orders or (FAST_ORDERS if fast else Options.orders),
         kills=kills,
         seed=seed,
         folder=folder,
-        latency_ms=20.0 if fast else Options.latency_ms,
+        latency_ms=50.0 if fast else Options.latency_ms,
     )
     try:
-        holds = prove_only(dsn, None, _say_plainly) if prove else _run(options)
-    except (TreasuryError, LookupError) as error:
+        proofs = prove_last(dsn, _say_plainly) if prove else _run(dsn, options)
+    except (ShopError, sqlite3.Error) as error:
         raise Mistake(str(error)) from error
-    if not holds:
+    if prove:
+        _show_proofs(proofs)
+    if not all(proof.holds for proof in proofs):
         raise Ended(FAILED)
 
 
-def _import_treasury() -> None:
-    """Import the treasury, or report that its extra is missing before anything is started."""
-    from pgflow_cli.treasury.rates import RatesMissing, published
-
-    try:
-        published()
-    except RatesMissing as error:
-        raise Mistake(str(error)) from error
-
-
-def _run(options: Options) -> bool:
-    from pgflow_cli.treasury.quarter import close_quarter, database
+def _run(dsn: str | None, options: Options) -> Sequence[Proof]:
+    from pgflow_cli.shop.day import database, run_day
 
     began = time.monotonic()
-    with database(options.dsn, _say_plainly) as dsn:
+    with database(dsn, _say_plainly) as found:
         if sys.stdout.isatty():
-            from pgflow_cli.treasury.stage import Stage
+            from pgflow_cli.shop.stage import Stage
 
-            with Stage(console(), options) as stage:
-                report = close_quarter(dsn, options, stage.say, stage.look)
+            with Stage(console(), options.orders) as stage:
+                report = run_day(found, options, stage.say, stage.look)
         else:
-            report = close_quarter(dsn, options, _say_plainly)
-        _show_proofs(report)
-        _show_killed_run(dsn, report)
-    _show_further(report, time.monotonic() - began)
-    return all(proof.holds for proof in report.proofs)
+            report = run_day(found, options, _say_plainly)
+        _show_proofs(report.proofs)
+        counts = report.counts
+        console().print(
+            f"The provider lost {counts.lost} answers and was asked again {counts.again} times; it "
+            "knew each order by its key."
+        )
+        _show_killed_run(found, report)
+    _show_further(report, options.orders, time.monotonic() - began)
+    return report.proofs
 
 
 def _say_plainly(line: str) -> None:
@@ -116,35 +110,27 @@ def _say_plainly(line: str) -> None:
 # ---------------------------------------------------------------- afterwards
 
 
-def _show_proofs(report: Report) -> None:
+def _show_proofs(proofs: Sequence[Proof]) -> None:
     """Print each proof on a line: that nothing was lost and nothing done twice."""
-    from rich.table import Table
     from rich.text import Text
 
     out = console()
     out.print()
-    out.print(Text("The bank's book against the general ledger, compared in SQL", style="bold"))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for proof in report.proofs:
-        sign = Text("PASS", style="green") if proof.holds else Text("FAIL", style="bold red")
-        table.add_row(sign, Text(proof.name), Text(proof.figure, style="bright_black"))
+    out.print(Text("The shop's book against the provider's", style="bold"))
+    width = max(len(proof.name) for proof in proofs)
+    for proof in proofs:
+        sign = ("PASS", "green") if proof.holds else ("FAIL", "bold red")
+        line = Text.assemble(sign, f" {proof.name:{width}}  ", (proof.figure, "bright_black"))
         for fault in proof.faults[:3]:
-            table.add_row("", Text(f"- {fault}", style="red"), "")
-    out.print(table)
-    failed = sum(not proof.holds for proof in report.proofs)
+            line.append(f"\n     - {fault}", style="red")
+        out.print(line, soft_wrap=True)
+    failed = sum(not proof.holds for proof in proofs)
     verdict = (
-        f"{failed} of {len(report.proofs)} proofs FAILED"
+        f"{failed} of {len(proofs)} proofs FAILED"
         if failed
-        else f"All {len(report.proofs)} proofs hold: every day was closed exactly once."
+        else f"All {len(proofs)} proofs hold: every order was fulfilled exactly once."
     )
     out.print(Text(verdict, style="bold red" if failed else "bold green"))
-    again, lost = report.counts.get("asked again", 0), report.counts.get("acks lost", 0)
-    out.print(
-        Text(
-            f"The bank lost {lost} answers and was asked again {again} times; it knew each "
-            "instruction by its key."
-        )
-    )
 
 
 def _show_killed_run(dsn: str, report: Report) -> None:
@@ -158,11 +144,9 @@ def _show_killed_run(dsn: str, report: Report) -> None:
         return
     out = console()
     with connect(dsn) as connection:
-        histories = (fetch(connection, read_history(key)) for key in held)
-        history = next(
-            (h for h in histories if any(entry.name == "recovered" for entry in h.entries)), None
-        )
-        history = history or fetch(connection, read_history(held[0]))
+        histories = [fetch(connection, read_history(key)) for key in held[:20]]
+    found = (h for h in histories if any(entry.name == "recovered" for entry in h.entries))
+    history = next(found, histories[0])
     out.print()
     out.print(
         "[bold]One of the runs whose worker was killed[/bold]   ([cyan]pgflow timeline "
@@ -172,46 +156,41 @@ def _show_killed_run(dsn: str, report: Report) -> None:
         out.print(part)
 
 
-_QUESTIONS = (
-    ("every run of these books", "pgflow list --label books={name}"),
-    ("one of them, step by step", "pgflow show {name}/{day}"),
+_FURTHER = (
+    ("every run of this day", "pgflow list --label shop={name}"),
+    ("one of them, step by step", "pgflow show {name}/order-1"),
     (
-        "which steps took the most attempts",
-        (
-            "pgflow sql \"select key, step, attempts from steps where key like '{name}/%' order by "
-            'attempts desc limit 10"'
-        ),
+        "how the orders ended",
+        "pgflow sql \"select output#>>'{{}}' as ending, count(*) from runs group by 1\"",
     ),
     (
-        "where leases changed hands",
-        (
-            'pgflow sql "select key, count(distinct token) as leases from timeline where key like '
-            "'{name}/%' group by key order by 2 desc\""
-        ),
+        "steps that took the most attempts",
+        'pgflow sql "select key, step, attempts from steps order by attempts desc limit 10"',
     ),
-    (
-        "what was filed",
-        "pgflow sql \"select key, output from runs where key like '{name}/%' order by key\"",
-    ),
-    ("the books once more, after you have changed a cent", "pgflow demo --prove"),
+    ("the console", "pgflow web"),
+    ("the books once more, after you have changed a cent in shop.payment", "pgflow demo --prove"),
 )
 
 
-def _show_further(report: Report, seconds: float) -> None:
-    """Print questions to ask next: everything is a row."""
+def _show_further(report: Report, orders: int, seconds: float) -> None:
+    """Print commands that look further, and name what is left."""
     from rich.text import Text
 
     out = console()
     out.print()
     out.print(Text("Look further", style="bold"))
-    for what, command in _QUESTIONS:
-        text = command.format(name=report.name, day=report.days[0])
+    for what, command in _FURTHER:
+        text = command.format(name=report.name)
         out.print(
             Text.assemble(("# " + what + "\n", "bright_black"), (text, "cyan")), soft_wrap=True
         )
     out.print()
     out.print(
-        f"{len(report.days)} days, {len(report.kills)} workers killed, {seconds:.1f} s. Everything "
-        "that was started is stopped."
+        f"{orders} orders, {len(report.kills)} workers killed, {seconds:.1f} s. Everything that "
+        "was started is stopped."
     )
-    out.print(f"The bank's book and the logs are in {report.folder}.", soft_wrap=True)
+    out.print(
+        f"Left behind: runs with the label shop={report.name}, which `pgflow prune` removes; the "
+        f"schema shop; the provider's book and the logs in {report.folder}.",
+        soft_wrap=True,
+    )

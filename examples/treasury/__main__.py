@@ -1,8 +1,7 @@
 """Run a quarter of treasury days, kill workers on the way, and prove the books: exit code 1 if a
 proof fails.
 
-The treasury itself is in `pgflow_cli.treasury`, since `pgflow demo` runs it too: start with its
-`workflow.py`.
+Start with `workflow.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgflow_cli.look.failures import FAILED, USAGE, explain
-from pgflow_cli.treasury.quarter import Options, TreasuryError, prove_only, run_quarter
+
+from examples.treasury.quarter import Options, TreasuryError, prove_only, run_quarter
 
 FAST = Options(days=15, latency_ms=20.0)
 

@@ -186,7 +186,7 @@ class Desk:
             return await asyncio.to_thread(ask, self._app, question)
         return await ask_async(self._app, question)
 
-    async def tell(self, verb: str, *given: Any, **options: Any) -> Any:
+    async def call(self, verb: str, *given: Any, **options: Any) -> Any:
         """Call a verb of the client by its name."""
         method = getattr(self._app, verb)
         if isinstance(self._app, App):

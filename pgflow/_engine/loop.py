@@ -207,8 +207,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
 
     def __init__(self, host: TimerHost) -> None:
         self.host = host
-        self.time: Callable[[], float] = host.time_seconds
-        """Returns the seconds from the run's creation to the last outcome."""
+        self._time = host.time_seconds
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: list[WorkflowTask[Any]] = []
         # None instead of an empty list: most runs need none of these, and the garbage collector
@@ -396,7 +395,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         """Start a durable timer for a delay in seconds; none for an endless delay, as in
         ``anyio.sleep_forever()``.
         """
-        handle = DurableTimerHandle(self.time() + delay, callback, list(args), self, context)
+        handle = DurableTimerHandle(self._time() + delay, callback, list(args), self, context)
         if self._closing:
             raise Unwind
         if math.isnan(delay):
@@ -421,6 +420,10 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     ) -> asyncio.TimerHandle:
         """Start a durable timer until a time of :meth:`time`."""
         return self.call_later(when - self.time(), callback, *args, context=context)
+
+    def time(self) -> float:
+        """Return the seconds from the run's creation to the last outcome."""
+        return self._time()
 
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future with an ordinal."""

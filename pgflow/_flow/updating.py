@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NotRequired, ParamSpec, TypeVar
-
-import pydantic
-from typing_extensions import TypedDict
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 from pgflow._flow.defaults import Defaults
+from pgflow._flow.parameters import field_of, parameters_codec
 from pgflow._flow.step import resolve_hints
 from pgflow._model.codecs import Codec, codec_for
 
@@ -39,15 +37,8 @@ class UpdateFunction(Generic[P, R]):
         if self._args is None:
             hints = resolve_hints(self.fn)
             _, *parameters = self._signature.parameters.values()
-            fields = {
-                p.name: hints.get(p.name, Any)
-                if p.default is p.empty
-                else NotRequired[hints.get(p.name, Any)]
-                for p in parameters
-            }
-            shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
-            shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-            self._args = codec_for(shape, f"a parameter of update {self.name}")
+            fields = {p.name: field_of(p, hints) for p in parameters}
+            self._args = parameters_codec("update", self.name, fields)
         return self._args
 
     @property

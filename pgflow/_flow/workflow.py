@@ -16,7 +16,6 @@ from typing import (
     Generic,
     Literal,
     NoReturn,
-    NotRequired,
     ParamSpec,
     Protocol,
     Self,
@@ -25,10 +24,8 @@ from typing import (
     overload,
 )
 
-import pydantic
-from typing_extensions import TypedDict
-
 from pgflow._flow.defaults import Defaults
+from pgflow._flow.parameters import field_of, parameters_codec
 from pgflow._flow.patches import find_patches
 from pgflow._flow.step import (
     check_aliases,
@@ -262,14 +259,11 @@ class Workflow(Generic[P, R_co]):
 
     def _make_input_codec(self) -> Codec[dict[str, Any]]:
         hints = resolve_hints(self.fn)
-        fields = {}
-        for name, parameter in self._signature.parameters.items():
-            hint = hints.get(name, Any)
-            fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
-        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
-        shape.__pgflow_upcasters__ = self.upcasters  # type: ignore[attr-defined]
-        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-        return codec_for(shape, f"a parameter of workflow {self.name}")
+        fields = {
+            name: field_of(parameter, hints)
+            for name, parameter in self._signature.parameters.items()
+        }
+        return parameters_codec("workflow", self.name, fields, self.upcasters)
 
     @property
     def result_codec(self) -> Codec[Any]:

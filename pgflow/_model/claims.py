@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pgflow._model.effects import Ref
 from pgflow._model.envelopes import Envelopes
+from pgflow._model.protocol import SagaEntry
 from pgflow._model.units import Unit
 
 
@@ -95,21 +96,6 @@ def place_of(key: str) -> str:
     where in the program it is asked for.
     """
     return _STEM.sub("", key)
-
-
-class SagaEntry(NamedTuple):
-    """An effect of an earlier generation, which a run takes back if it fails. ``request`` and
-    ``result`` are JSON texts.
-    """
-
-    name: str
-    key: str
-    code: str
-    request: str
-    result: str | None
-    ref: str | None
-    is_own: bool = True
-    """False for what a fork repeats of its origin."""
 
 
 class Offer(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pgflow._model.claims import Claim, Heritage, ReusedStep, SagaEntry
+from pgflow._model.claims import Claim, Heritage, ReusedStep
 from pgflow._model.codecs import ENVELOPE
 from pgflow._model.envelopes import (
     REDACTED,
@@ -22,7 +22,7 @@ from pgflow._model.envelopes import (
 )
 from pgflow._model.events import EVENT_MESSAGE
 from pgflow._model.kinds import Kind
-from pgflow._model.protocol import Answer, AnsweredUnit
+from pgflow._model.protocol import Answer, AnsweredUnit, SagaEntry
 from pgflow._model.units import Unit
 
 _WHOLE = frozenset({

@@ -18,7 +18,7 @@ that it rejects, whatever the kind. A trailing slot that is None may be left out
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 Int = Annotated[int, "int"]
 BigInt = Annotated[int, "bigint"]
@@ -276,7 +276,7 @@ class SegmentRow(NamedTuple):
     stem: Text
 
 
-class SagaRow(NamedTuple):
+class SagaEntry(NamedTuple):
     """Effects of earlier generations and of children, to be taken back if the run fails."""
 
     name: Text
@@ -285,7 +285,7 @@ class SagaRow(NamedTuple):
     request: JsonText
     result: JsonText | None
     ref: Text | None
-    is_own: Bool | None = None
+    is_own: Bool = True
     """False for what a fork repeats of its origin."""
 
 
@@ -397,7 +397,7 @@ class QuestionPart(_Continued, total=False):
     refused: Annotated[list[RefusedRow], "jsonb"]
     """With a hold."""
     cancel: Json
-    """{why, by, reason} of a cancel that came after the code had ended, for the next generation."""
+    """Members why, by and reason of a cancel that came after the end, for the next generation."""
     saga: Annotated[list[HandedRow], "jsonb"]
     """For the next generation."""
     of_children: Annotated[list[str], "jsonb"]
@@ -491,7 +491,30 @@ class BatchAnswer(TypedDict):
     """Results of children whose parents this worker holds: chain, and an ``Offer``."""
 
 
-# ---------------------------------------------------------------- what a process says of itself
+# ---------------------------------------------------------------- rows of other calls
+
+
+class NewRunRow(NamedTuple):
+    """Runs to start in one call."""
+
+    key: Text | None
+    input: Text
+    """JSON, checked before it is read."""
+
+
+class DraftRow(NamedTuple):
+    """Values of streams that a running step emits."""
+
+    stream: Text
+    value: JsonText
+
+
+class ActRow(NamedTuple):
+    """Acts that the policy judges."""
+
+    name: Text
+    risk: Text
+    request: Json
 
 
 class CodeRow(NamedTuple):
@@ -513,8 +536,8 @@ class DeliveryRow(NamedTuple):
     """Outcomes of deliveries by a relay."""
 
     event_id: BigInt
-    outcome: Text
-    """``ok``, ``failed``, ``dead`` or ``behind``."""
+    outcome: Annotated[Literal["ok", "failed", "dead", "behind"], "text"]
+    """``behind``: it was not tried, since another of its key comes first."""
     error: Text | None = None
     delay_seconds: Seconds | None = None
     """Time until the next try."""
@@ -561,12 +584,15 @@ READERS = {
     "reason_rows_": Reader(HoldReason),
     "read_rows_": Reader(ReadRow),
     "handed_rows_": Reader(HandedRow),
-    "saga_rows_": Reader(SagaRow, numbered="n", whole="entry"),
+    "saga_rows_": Reader(SagaEntry, numbered="n", whole="entry"),
     "admission_rows_": Reader(Admission, of_objects=True, numbered="n"),
     "intent_rows_": Reader(Intent, of_objects=True),
     "gate_rows_": Reader(GateRequest, of_objects=True, numbered="n"),
     "start_rows_": Reader(StartRow, wire="json", numbered="n", whole="start"),
     "segment_rows_": Reader(SegmentRow, numbered="n"),
+    "new_run_rows_": Reader(NewRunRow, numbered="n", whole="wanted"),
+    "draft_rows_": Reader(DraftRow, numbered="n"),
+    "act_rows_": Reader(ActRow, numbered="n"),
     "code_rows_": Reader(CodeRow, whole="code"),
     "delivery_rows_": Reader(DeliveryRow, wire="json"),
     "answered_rows_": Reader(AnsweredUnit, numbered="n"),

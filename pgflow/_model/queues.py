@@ -58,7 +58,7 @@ class QueueRule(NamedTuple):
 
     Attributes:
         kind: ``number``, ``text``, ``rate``, ``flag``, ``duration`` or ``weights``.
-        help: What it does, for the field or the option that sets it.
+        help: Its effect, for the field or the option that sets it.
     """
 
     kind: Literal["number", "text", "rate", "flag", "duration", "weights"]

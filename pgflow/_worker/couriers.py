@@ -26,7 +26,7 @@ import psycopg
 
 from pgflow._db.calls import outbox as calls
 from pgflow._db.calls import start
-from pgflow._db.calls.outbox import Result, TakenEvent
+from pgflow._db.calls.outbox import TakenEvent
 from pgflow._db.drivers import is_raised_on
 from pgflow._db.failures import is_infrastructure
 from pgflow._db.query import Query, run_by, run_through
@@ -35,6 +35,7 @@ from pgflow._flow.run_info import EPOCH
 from pgflow._flow.workflow import Workflow
 from pgflow._model.envelopes import open_text, seal_metadata
 from pgflow._model.events import Event
+from pgflow._model.protocol import DeliveryRow
 from pgflow._transactions.provider import (
     AsyncTransaction,
     AsyncTransactionProvider,
@@ -166,7 +167,7 @@ class Courier(ABC):
             EPOCH + timedelta(microseconds=taken.at_us),
         )
 
-    def failed(self, taken: TakenEvent, error: BaseException) -> Result:
+    def failed(self, taken: TakenEvent, error: BaseException) -> DeliveryRow:
         """Return the result of a failed attempt: dead, or failed with a delay."""
         attempts = taken.attempts + 1
         retries = self.relay.retries
@@ -181,10 +182,10 @@ class Courier(ABC):
             why,
         )
         if is_dead:
-            return Result(taken.event_id, "dead", why)
-        return Result(taken.event_id, "failed", why, max(delay, 0.0))
+            return DeliveryRow(taken.event_id, "dead", why)
+        return DeliveryRow(taken.event_id, "failed", why, max(delay, 0.0))
 
-    def settling(self, upto: int | None, results: Sequence[Result]) -> Query[bool]:
+    def settling(self, upto: int | None, results: Sequence[DeliveryRow]) -> Query[bool]:
         """Return the query that settles a batch."""
         relay = self.relay
         return calls.settle_events(
@@ -219,7 +220,7 @@ class OutsideCourier(Courier):
 
     async def deliver(self, events: list[TakenEvent], began: float) -> bool:
         """See :class:`Courier`."""
-        done: dict[int, Result] = {}
+        done: dict[int, DeliveryRow] = {}
         async with self._prolonged(began) as lease:
             await self._hand_over(events, lease, done)
         if lease.is_lost:
@@ -229,7 +230,7 @@ class OutsideCourier(Courier):
         reached = [e.event_id for e in fresh if not is_cut_short or e.event_id in done]
         upto = max(reached, default=None)
         behind = [
-            Result(event.event_id, "behind")
+            DeliveryRow(event.event_id, "behind")
             for event in fresh
             if upto is not None and event.event_id <= upto and event.event_id not in done
         ]
@@ -243,13 +244,13 @@ class OutsideCourier(Courier):
                 async with asyncio.timeout(LAST_WORD_SECONDS):
                     await self.relay.to.close()
 
-    def _is_open(self, done: dict[int, Result]) -> bool:
+    def _is_open(self, done: dict[int, DeliveryRow]) -> bool:
         """Return True once the target has failed so often that delivery should pause."""
         failed = sum(result.outcome != "ok" for result in done.values())
         return failed == len(done) and failed >= self.relay.circuit
 
     async def _hand_over(
-        self, events: list[TakenEvent], lease: _Lease, done: dict[int, Result]
+        self, events: list[TakenEvent], lease: _Lease, done: dict[int, DeliveryRow]
     ) -> None:
         lanes: dict[str | int, list[TakenEvent]] = {}
         for event in events:
@@ -269,7 +270,7 @@ class OutsideCourier(Courier):
             for lane in lanes.values():
                 group.create_task(bring(lane))
 
-    async def _try(self, taken: TakenEvent) -> Result:
+    async def _try(self, taken: TakenEvent) -> DeliveryRow:
         try:
             event = self.event_of(taken)
             with judged():
@@ -279,7 +280,7 @@ class OutsideCourier(Courier):
             return self.failed(taken, failed.error)
         except Exception as error:  # noqa: BLE001 - an event that cannot be read has failed, too
             return self.failed(taken, error)
-        return Result(taken.event_id, "ok")
+        return DeliveryRow(taken.event_id, "ok")
 
     async def _call(self, event: Event) -> None:
         to = self.relay.to
@@ -368,7 +369,7 @@ class InsideCourier(Courier):
 
     async def _settle_together(self, events: list[TakenEvent]) -> None:
         upto = max((event.event_id for event in events if event.is_fresh), default=None)
-        results = [Result(event.event_id, "ok") for event in events]
+        results = [DeliveryRow(event.event_id, "ok") for event in events]
         await self.settle_with(events, upto, results)
 
     async def _one_by_one(self, events: list[TakenEvent]) -> bool:
@@ -378,12 +379,12 @@ class InsideCourier(Courier):
             upto = event.event_id if event.is_fresh else None
             if event.is_behind or event.key in stuck:
                 if event.is_fresh and not await self.control.insist(
-                    self.settling(upto, [Result(event.event_id, "behind")])
+                    self.settling(upto, [DeliveryRow(event.event_id, "behind")])
                 ):
                     return False
                 continue
             try:
-                await self.settle_with([event], upto, [Result(event.event_id, "ok")])
+                await self.settle_with([event], upto, [DeliveryRow(event.event_id, "ok")])
                 failures = 0
             except _Lost:
                 return False
@@ -402,7 +403,7 @@ class InsideCourier(Courier):
         return True
 
     async def settle_with(
-        self, events: list[TakenEvent], upto: int | None, results: list[Result]
+        self, events: list[TakenEvent], upto: int | None, results: list[DeliveryRow]
     ) -> None:
         """Run the events' statements and settle them, in one transaction.
 
@@ -428,7 +429,7 @@ class InsideCourier(Courier):
             raise _Lost
 
     async def end(
-        self, transaction: AsyncTransaction, upto: int | None, results: list[Result]
+        self, transaction: AsyncTransaction, upto: int | None, results: list[DeliveryRow]
     ) -> None:
         """Settle, and commit."""
         if not await run_by(transaction.execute, self.settling(upto, results)):
@@ -472,7 +473,7 @@ class HandlerCourier(InsideCourier):
         return await self._one_by_one(events)
 
     async def settle_with(
-        self, events: list[TakenEvent], upto: int | None, results: list[Result]
+        self, events: list[TakenEvent], upto: int | None, results: list[DeliveryRow]
     ) -> None:
         """See :class:`InsideCourier`."""
         (taken,) = events
@@ -490,7 +491,7 @@ class HandlerCourier(InsideCourier):
             await self.end(transaction, upto, results)
 
     def _in_thread(
-        self, handler: Any, event: Event, upto: int | None, results: list[Result]
+        self, handler: Any, event: Event, upto: int | None, results: list[DeliveryRow]
     ) -> None:
         with self._provider.begin("read committed") as transaction:
             query = calls.hold_relay(self.relay.name, self.token, LEASE_SECONDS)

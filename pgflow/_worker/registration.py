@@ -9,6 +9,7 @@ from typing import Any
 from pgflow._db.calls import budgets, declare
 from pgflow._db.calls import worker as calls
 from pgflow._flow.workflow import Workflow
+from pgflow._model.protocol import CodeRow
 from pgflow._worker.context import WorkerContext
 from pgflow._worker.lanes import Lanes
 from pgflow._worker.parts import quietly
@@ -71,7 +72,7 @@ class Registration:
             await quietly(self._control.ask(calls.leave_worker(self._life.worker_id)))
 
 
-def code_of(name: str, workflow: Workflow[..., Any], *, is_readable: bool = True) -> calls.Code:
+def code_of(name: str, workflow: Workflow[..., Any], *, is_readable: bool = True) -> CodeRow:
     """Return the registration of a workflow that a worker serves under a name, which may be an old
     one.
 
@@ -82,7 +83,7 @@ def code_of(name: str, workflow: Workflow[..., Any], *, is_readable: bool = True
     """
     alias_of = workflow.name if name != workflow.name else None
     shapes = {signal.name: signal.codec.shape for signal in workflow.signals}
-    return calls.Code(
+    return CodeRow(
         name,
         workflow.version,
         workflow.code_hash,

@@ -161,7 +161,7 @@ class Runs:
             if execution is None or execution.over or execution.flushing.locked:
                 elsewhere.append(chain_id)
             elif (offer := offers.get(chain_id)) is not None:
-                self.guard(execution, execution.hear, offer)
+                self.guard(execution, execution.offer, offer)
             else:
                 self.guard(execution, execution.poke)
         return elsewhere

@@ -23,8 +23,9 @@ from pgflow._flow.ledgers.handover import find_effect, read_result
 from pgflow._flow.ledgers.saga import is_done, take_back
 from pgflow._flow.scope import WorkflowScope, current
 from pgflow._flow.workflow import Workflow
-from pgflow._model.claims import Claim, Dropped, SagaEntry
+from pgflow._model.claims import Claim, Dropped
 from pgflow._model.effects import Accepted
+from pgflow._model.protocol import SagaEntry
 from pgflow.errors import DefinitionError, NotStorable
 
 

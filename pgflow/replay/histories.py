@@ -21,8 +21,9 @@ import psycopg
 from pgflow._db.calls import transfer
 from pgflow._db.calls.replay import RecordedRun
 from pgflow._db.query import run
-from pgflow._model.claims import CarriedChild, Claim, Heritage, SagaEntry
+from pgflow._model.claims import CarriedChild, Claim, Heritage
 from pgflow._model.kinds import ClosePolicy
+from pgflow._model.protocol import SagaEntry
 from pgflow._model.units import Unit
 from pgflow._worker.options import Definitions
 from pgflow.errors import InvalidArgument, KeyConflict, Redacted

@@ -194,9 +194,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(jsonb_agg(case when n.needs = 'gate' then jsonb_build_object('version', n.version, 'terms', n.terms)
-    end order by a.ordinal), '[]')
-  from jsonb_array_elements(acts) with ordinality as a (act, ordinal)
-  cross join lateral pgflow.needs_(a.act->>0, a.act->>1, a.act->2, is_planned => true) n
+    end order by a.n), '[]')
+  from pgflow.act_rows_(acts) a cross join lateral pgflow.needs_(a.name, a.risk, a.request, is_planned => true) n
 $$;
 comment on function pgflow.judge_plan(jsonb)
   is 'Judgement of the policy in force on acts [[name, risk, request], ...] that a model has planned: for each the '

@@ -309,7 +309,7 @@ stable
 begin atomic
   select
   r.n::int as n, r.e as entry, r.e->>0 as name, r.e->>1 as key, r.e->>2 as code, (r.e->>3)::json as request,
-  (r.e->>4)::json as result, r.e->>5 as ref, (r.e->>6)::boolean as is_own
+  (r.e->>4)::json as result, r.e->>5 as ref, (r.e->6)::boolean as is_own
   from jsonb_array_elements(list) with ordinality as r (e, n);
 end;
 comment on function pgflow.saga_rows_(jsonb)
@@ -396,6 +396,48 @@ begin atomic
 end;
 comment on function pgflow.segment_rows_(jsonb)
   is 'Rows of the protocol as columns: parts of a journal, each with the beginning of its idempotency keys';
+
+create or replace function pgflow.new_run_rows_(list jsonb)
+returns table (
+  n int, wanted jsonb, key text, input text
+)
+language sql
+stable
+begin atomic
+  select
+  r.n::int as n, r.e as wanted, r.e->>0 as key, r.e->>1 as input
+  from jsonb_array_elements(list) with ordinality as r (e, n);
+end;
+comment on function pgflow.new_run_rows_(jsonb)
+  is 'Rows of the protocol as columns: runs to start in one call';
+
+create or replace function pgflow.draft_rows_(list jsonb)
+returns table (
+  n int, stream text, value json
+)
+language sql
+stable
+begin atomic
+  select
+  r.n::int as n, r.e->>0 as stream, (r.e->>1)::json as value
+  from jsonb_array_elements(list) with ordinality as r (e, n);
+end;
+comment on function pgflow.draft_rows_(jsonb)
+  is 'Rows of the protocol as columns: values of streams that a running step emits';
+
+create or replace function pgflow.act_rows_(list jsonb)
+returns table (
+  n int, name text, risk text, request jsonb
+)
+language sql
+stable
+begin atomic
+  select
+  r.n::int as n, r.e->>0 as name, r.e->>1 as risk, r.e->2 as request
+  from jsonb_array_elements(list) with ordinality as r (e, n);
+end;
+comment on function pgflow.act_rows_(jsonb)
+  is 'Rows of the protocol as columns: acts that the policy judges';
 
 create or replace function pgflow.code_rows_(list jsonb)
 returns table (

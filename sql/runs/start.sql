@@ -606,7 +606,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   suspects jsonb;
-  one jsonb;
+  one record;
 begin
   if jsonb_typeof(runs) is distinct from 'array' then
     raise exception using errcode = 'PF003', message = 'runs must be an array of [key or null, input as text]';
@@ -614,19 +614,19 @@ begin
   -- Nearly all inputs are short and pass one cast: only what does not is looked at one by one.
   begin
     suspects := (
-      select jsonb_agg(e) from jsonb_array_elements(runs) e
-      where e->>1 is null or octet_length(e->>1) > 4299
-        or octet_length(e->>1) > 200 and length(e->>1) - length(translate(e->>1, '[{', '')) > 200
-        or jsonb_typeof((e->>1)::jsonb) <> 'object'
-        or e->>0 is not null and char_length(e->>0) not between 1 and 128
+      select jsonb_agg(r.wanted) from pgflow.new_run_rows_(runs) r
+      where r.input is null or octet_length(r.input) > 4299
+        or octet_length(r.input) > 200 and length(r.input) - length(translate(r.input, '[{', '')) > 200
+        or jsonb_typeof(r.input::jsonb) <> 'object'
+        or r.key is not null and char_length(r.key) not between 1 and 128
     );
   exception when data_exception or program_limit_exceeded then
     suspects := runs;
   end;
-  for one in select e from jsonb_array_elements(suspects) e loop
-    perform pgflow.check_key_(one->>0);
+  for one in select r.key, r.input from pgflow.new_run_rows_(suspects) r loop
+    perform pgflow.check_key_(one.key);
     begin
-      perform pgflow.check_input_((one->>1)::json);
+      perform pgflow.check_input_(one.input::json);
     exception when invalid_text_representation or program_limit_exceeded then
       raise exception using errcode = 'PF003', message = 'the input of a run is not JSON: ' || sqlerrm;
     end;
@@ -644,7 +644,7 @@ as $$
 declare
   uuids uuid[];
 begin
-  uuids := array(select (e->>0)::uuid from jsonb_array_elements(runs) with ordinality as x (e, n) order by n);
+  uuids := array(select r.key::uuid from pgflow.new_run_rows_(runs) r order by r.n);
   if array_position(uuids, null) is not null then
     raise exception using errcode = 'PF003',
       message = 'keys_are_new is for keys that the caller has made up, and one is null';
@@ -779,11 +779,10 @@ begin
   else
     stems := pgflow.uuids7_(jsonb_array_length(runs));
   end if;
-  select array_agg(coalesce(g.e->>0, stems[g.n]::text) order by g.n), keys_are_new or bool_and(g.e->>0 is null),
-    array_agg(case when known is null then g.e->>1 else pgflow.fill_input_((g.e->>1)::json, known)::text end
-      order by g.n)
+  select array_agg(coalesce(g.key, stems[g.n]::text) order by g.n), keys_are_new or bool_and(g.key is null),
+    array_agg(case when known is null then g.input else pgflow.fill_input_(g.input::json, known)::text end order by g.n)
   into keys, are_new, inputs
-  from jsonb_array_elements(runs) with ordinality as g (e, n);
+  from pgflow.new_run_rows_(runs) g;
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 
   if are_new then

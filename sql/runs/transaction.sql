@@ -185,8 +185,7 @@ begin
     on conflict on constraint step_beat_pkey do nothing;
   end if;
   insert into pgflow.draft (run_id, call, n, after_seq, try, stream, value)
-  select run_id, call, first_n + i.n::int - 1, after_seq, try, i.e->>0, (i.e->>1)::json
-  from jsonb_array_elements(emitted) with ordinality as i (e, n);
+  select run_id, call, first_n + e.n - 1, after_seq, try, e.stream, e.value from pgflow.draft_rows_(emitted) e;
   return true;
 end
 $$;

@@ -406,7 +406,7 @@ async def test_the_command_line_lists_and_mends(
     (("k", "--drop", "1", "--requeue", "1"), "pass one of --drop, --replace and --requeue"),
     (("k", "--replace", "1"), "--replace MESSAGE and --with JSON go together"),
     (("--drop", "1"), "name the run that the message is for"),
-    (("k", "--to", "x"), "--to says which run is to have a message that is requeued"),
+    (("k", "--to", "x"), "--to requires --requeue MESSAGE"),
     (("k", "--drop", "1"), "run 'k' has no message 1"),
     (("nobody",), "no run has the key 'nobody'"),
 ])  # fmt: skip

@@ -30,7 +30,7 @@ ASK_INSPECT = (
     PGFLOW / "mcp",
 )
 """Rooms that read the database's views through `inspect` alone."""
-DEMO = {CLI / "treasury" / f"{name}.py" for name in ("stage", "chaos", "proof", "quarter")}
+DEMO = {CLI / "shop" / f"{name}.py" for name in ("stage", "chaos", "proof", "day")}
 """Modules of the demo, which join the views with tables of its own and ask for its own labels."""
 
 PARTS = {

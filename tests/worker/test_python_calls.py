@@ -105,12 +105,12 @@ class Size:
 
 # A slow machine sends what it has in more flushes, so the bounds are a third above what is seen.
 MOST = [
-    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 113),
-    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 117),
+    ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 107),
+    ("step in a thread", steps_in_threads, Size(RUNS, 5), Size(RUNS, 10), 110),
     ("transactional step", transactions, Size(RUNS, 2), Size(RUNS, 4), 800),
-    ("empty run", empty, Size(200, 1), Size(600, 1), 157),
-    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 180),
-    ("park", parks, Size(200, 1), Size(600, 1), 214),
+    ("empty run", empty, Size(200, 1), Size(600, 1), 151),
+    ("sleep", sleeps, Size(RUNS, 5), Size(RUNS, 10), 160),
+    ("park", parks, Size(200, 1), Size(600, 1), 198),
     ("child of a map", maps, Size(1, 200), Size(1, 600), 267),
 ]
 

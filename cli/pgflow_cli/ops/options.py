@@ -64,7 +64,7 @@ class Endpoints(NamedTuple):
 
 
 class Logging(NamedTuple):
-    """How a command logs."""
+    """Level and format of the log of a command."""
 
     level: str
     form: str

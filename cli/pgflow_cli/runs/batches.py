@@ -43,7 +43,7 @@ def batches(
         )
         print_one(form, {"key": key, **as_object(found), "open": found.open}, text)
         return
-    rows = database.ask(list_batches(limit=limit or None)).items
+    rows = database.ask(list_batches(limit=limit or None))
     now = database.now()
     columns = [
         Column("BATCH", "key", takes_rest=True, most=128),

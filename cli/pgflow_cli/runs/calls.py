@@ -18,36 +18,33 @@ _WORDS = {"completed": "done", "confirmed": "done", "started": "running", "inten
 _STYLES = {**dict.fromkeys(GOOD, "green"), **dict.fromkeys(BAD, "red")}
 
 
-def _counts(call: Call) -> dict[str, int]:
-    """Return how many calls of each status a line counts; nothing for a single one."""
-    counts: dict[str, int] = getattr(call, "counts", {})
-    return counts
-
-
 def _name(call: Call) -> str:
+    from pgflow.inspect import CallGroup
+
     name = f"{call.kind}: {call.name}" if call.kind != "step" else call.name
-    counts = _counts(call)
-    return f"{name} x {sum(counts.values()):,}" if counts else name
+    return f"{name} x {sum(call.counts.values()):,}" if isinstance(call, CallGroup) else name
 
 
 def _status(call: Call) -> Text:
     from rich.text import Text
 
-    if not (counts := _counts(call)):
+    from pgflow.inspect import CallRow
+
+    if isinstance(call, CallRow):
         return Text(call.status, style=_STYLES.get(call.status, "yellow"))
     by_word: dict[str, int] = {}
-    for status, calls in counts.items():
+    for status, calls in call.counts.items():
         word = _WORDS.get(status, status)
         by_word[word] = by_word.get(word, 0) + calls
-    is_good, is_bad = counts.keys() <= set(GOOD), counts.keys() & set(BAD)
+    is_good, is_bad = call.counts.keys() <= set(GOOD), call.counts.keys() & set(BAD)
     style = "red" if is_bad else "green" if is_good else "yellow"
     return Text(", ".join(f"{calls:,} {word}" for word, calls in by_word.items()), style=style)
 
 
 def _result(call: Call) -> Any:
-    from pgflow.inspect import describe_error
+    from pgflow.inspect import CallRow, describe_error
 
-    if _counts(call):
+    if not isinstance(call, CallRow):
         return ""
     if call.error:
         return describe_error(call.error)

@@ -97,7 +97,7 @@ def messages(
     if past == "dropped":
         client.drop_message(key, number, why=reason, by=by)
     elif past == "replaced":
-        message = client.replace_message(key, number, value, why=reason, by=by)
+        client.replace_message(key, number, value, why=reason, by=by)
     else:
         message = client.requeue_message(key, number, to=repair.to, why=reason, by=by)
     run = find_run(database, repair.to or key)

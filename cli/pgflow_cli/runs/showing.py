@@ -174,7 +174,7 @@ def read_whole(database: Database, key: str, limit: int | None = None) -> WholeR
         run,
         None if run.parent_run_id is None else ask(find_key(run.parent_run_id)),
         ask(read_state(key)),
-        ask(list_children(run.run_id)),
+        ask(list_children(run.run_id)).items,
         ask(list_orders(key)),
         {row.unit: row.amount for row in ask(sum_charges("run", run_id=run.run_id))},
         ask(read_calls(run.run_id, limit)),

@@ -175,10 +175,10 @@ async def _tell_run(order: told.Order, key: str, person: Person, desk: Desk, sai
         raise WrongState(told.refusal_of(order, key, run.status))
     if order.verb == "signal":
         payload = read_json(said["payload"], "the payload")
-        await desk.tell("send", key, Signal(said["name"].strip(), object), payload, by=person.name)
+        await desk.call("send", key, Signal(said["name"].strip(), object), payload, by=person.name)
         return
     why = said["why"].strip()
-    await desk.tell(order.verb, key, by=person.name, **({"why": why} if why else {}))
+    await desk.call(order.verb, key, by=person.name, **({"why": why} if why else {}))
 
 
 # ---------------------------------------------------------------- gates
@@ -227,7 +227,7 @@ def _answer_order(
     fields: tuple[Field, ...],
 ) -> Order:
     async def give(desk: Desk, said: Said) -> None:
-        await desk.tell(
+        await desk.call(
             "answer",
             gate.gate,
             answer_of(verb, said),
@@ -287,7 +287,7 @@ def _delegate_order(gate: GateRow, person: Person) -> Order:
     async def give(desk: Desk, said: Said) -> None:
         why = said["why"].strip()
         kept = why if place == person.name else f"{person.name}: {why or 'delegated'}"
-        await desk.tell("delegate_gate", gate.gate, said["to"].strip(), by=place, why=kept)
+        await desk.call("delegate_gate", gate.gate, said["to"].strip(), by=place, why=kept)
 
     return Order(
         "g",
@@ -313,13 +313,13 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
     key, by = debt.effect or "", person.name
 
     async def discharge(desk: Desk, said: Said) -> None:
-        await desk.tell("discharge", key, read_json(said["value"] or "null", "the evidence"), by=by)
+        await desk.call("discharge", key, read_json(said["value"] or "null", "the evidence"), by=by)
 
     async def transfer(desk: Desk, said: Said) -> None:
-        await desk.tell("transfer", key, said["to"].strip(), why=said["why"].strip(), by=by)
+        await desk.call("transfer", key, said["to"].strip(), why=said["why"].strip(), by=by)
 
     async def waive(desk: Desk, said: Said) -> None:
-        await desk.tell("waive", key, by=by, why=said["why"].strip())
+        await desk.call("waive", key, by=by, why=said["why"].strip())
 
     return [
         Order(
@@ -372,7 +372,7 @@ def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
     async def give(desk: Desk, said: Said) -> None:
         result = read_json(said["value"], "the result") if has_value else None
         why = said["why"].strip()
-        await desk.tell("settle_effect", key, verdict, result, why=why, by=person.name)
+        await desk.call("settle_effect", key, verdict, result, why=why, by=person.name)
 
     return Order(
         VERDICT_KEYS[verdict],

@@ -14,8 +14,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pgflow import inspect
+from pgflow._desk.alerts import SILENT_SECONDS, Alert, find_alerts
 from pgflow._desk.desk import Desk
-from pgflow._desk.needs import SILENT_SECONDS, Need, find_needs
 from pgflow_cli.look.output import (
     Column,
     age,
@@ -59,7 +59,7 @@ class View:
         empty: Words for no rows.
         place: Function that says what a row is about; None for nothing that has a page.
         every: Number of ticks after which it is read again: those that ask much, seldom.
-        names: What JSON has of a row; empty for all.
+        names: Attributes of a row that JSON has; empty for all.
     """
 
     name: str
@@ -76,7 +76,7 @@ class View:
 
 
 async def _needs(desk: Desk, _: str) -> Rows:
-    return await find_needs(
+    return await find_alerts(
         desk, await desk.ask(inspect.list_queues()), await desk.ask(inspect.database_now())
     )
 
@@ -144,8 +144,8 @@ def _amount(title: str, name: str) -> Column:
     return Column(title, lambda row: amount(getattr(row, name)), right=True)
 
 
-def _need_place(row: Need) -> Place | None:
-    key = row.said.get("gate") if row.page == "gate" else row.said.get("key")
+def _need_place(row: Alert) -> Place | None:
+    key = row.query.get("gate") if row.page == "gate" else row.query.get("key")
     return (row.page, key) if row.page in ("run", "debt", "gate") and key else None
 
 

@@ -16,9 +16,9 @@ from pgflow._model.claims import (
     Heritage,
     Offer,
     ReusedStep,
-    SagaEntry,
     place_of,
 )
+from pgflow._model.protocol import SagaEntry
 from pgflow._model.units import Unit, parse_units
 
 

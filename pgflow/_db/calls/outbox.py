@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pgflow._db.query import Query
-
-Outcome = Literal["ok", "failed", "dead", "behind"]
-"""Outcome of a delivery; ``behind``: it was not tried, since another of its key comes first."""
+from pgflow._model.protocol import DeliveryRow
 
 
 class TakenEvent(NamedTuple):
@@ -36,15 +34,6 @@ class Taken(NamedTuple):
     state: str
     wait_seconds: float | None
     events: list[TakenEvent]
-
-
-class Result(NamedTuple):
-    """Result of one delivery."""
-
-    event_id: int
-    outcome: Outcome
-    error: str | None = None
-    delay_seconds: float | None = None
 
 
 class RelayNews(NamedTuple):
@@ -126,7 +115,7 @@ def settle_events(
     name: str,
     token: int,
     upto: int | None,
-    results: Sequence[Result],
+    results: Sequence[DeliveryRow],
     lease_seconds: float,
     threshold: int,
     cooldown_seconds: float,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pgflow._db.query import Query, Row
+from pgflow._model.protocol import CodeRow
 
 
 class Beat(NamedTuple):
@@ -104,20 +105,7 @@ def release_outdated(worker_id: int) -> Query[int]:
     )
 
 
-class Code(NamedTuple):
-    """Code of a workflow, as a worker registers it."""
-
-    workflow: str
-    version: str
-    code_hash: str
-    is_pinned: bool
-    alias_of: str | None
-    patches: dict[str, bool]
-    signals: dict[str, Any]
-    defaults: str | None
-
-
-def register_code(worker_id: int, codes: Sequence[Code]) -> Query[None]:
+def register_code(worker_id: int, codes: Sequence[CodeRow]) -> Query[None]:
     """A worker says what code it has."""
     return Query(
         "select pgflow.register_code(%s::int, %s::jsonb)", (worker_id, json.dumps(codes)), _nothing

@@ -18,9 +18,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Concatenate, NotRequired, ParamSpec, Self, TypeVar, cast
 
-import pydantic
-from typing_extensions import TypedDict
-
 from pgflow._engine.calls import EffectTerms, StepSpec
 from pgflow._engine.effects import EffectCall, Leave
 from pgflow._engine.keys import MAX_KEY_NAME_CHARS, Resting
@@ -29,17 +26,18 @@ from pgflow._flow.authority.gate import give_up, notice_of
 from pgflow._flow.authority.gate import issue as issue_gate
 from pgflow._flow.authority.leave import can_ask, gate_of, granted
 from pgflow._flow.ledgers.saga import enlist
+from pgflow._flow.parameters import parameters_codec
 from pgflow._flow.scope import WorkflowScope, variables
 from pgflow._flow.step import AsyncStep, Calls, Step, SyncStep, follow, follow_sync
 from pgflow._model.budgets import Admit
-from pgflow._model.claims import SagaEntry
-from pgflow._model.codecs import Codec, codec_for, encode_loosely, encode_plain
+from pgflow._model.codecs import Codec, encode_loosely, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
 from pgflow._model.fingerprints import is_fingerprint
 from pgflow._model.gates import GateRequest
 from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
+from pgflow._model.protocol import SagaEntry
 from pgflow.errors import DefinitionError, InvalidArgument, NeedsGate, NotStorable
 
 P = ParamSpec("P")
@@ -403,9 +401,7 @@ class EffectStep(Step[P, R_co]):
             is_needed = is_whole and parameter.default is parameter.empty
             is_many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             fields[name] = hint if is_needed and not is_many else NotRequired[hint]
-        shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
-        shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-        return codec_for(shape, f"a parameter of effect {self.name}")
+        return parameters_codec("effect", self.name, fields)
 
     def check_request(self, effect: EffectCall) -> None:
         """Refuse an effect whose arguments could not be read back from its request.

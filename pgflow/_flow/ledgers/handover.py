@@ -20,8 +20,8 @@ from pgflow._engine.effects import EffectCall, EffectStage
 from pgflow._flow.ledgers.effect import EffectStep
 from pgflow._flow.ledgers.saga import Enlisted, enlister
 from pgflow._flow.scope import WorkflowScope
-from pgflow._model.claims import SagaEntry
 from pgflow._model.effects import Accepted
+from pgflow._model.protocol import SagaEntry
 from pgflow.errors import DefinitionError, NotStorable
 
 _declared: WeakValueDictionary[tuple[str, str], EffectStep[..., Any]] = WeakValueDictionary()

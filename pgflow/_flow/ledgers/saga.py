@@ -37,9 +37,9 @@ from pgflow._flow.ledgers.undo_plan.propose import Planning, planning_of
 from pgflow._flow.ledgers.undo_plan.run import Planned, Reversible, Undoable
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.step import Step
-from pgflow._model.claims import SagaEntry
 from pgflow._model.codecs import MAX_BYTES
 from pgflow._model.decisions import Decision
+from pgflow._model.protocol import SagaEntry
 from pgflow.errors import DefinitionError, NotStorable, WrongState
 
 Enlisted = tuple[Reversible, EffectCall]

@@ -50,7 +50,7 @@ def in_thread(
     """Return the async method that calls a sync one in a thread."""
 
     @wraps(method)
-    async def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.to_thread(method, self, *args, **kwargs)
 
     return call

@@ -63,7 +63,7 @@ async def do_again(desk: Desk, request: Request) -> Response:
     if why := form.get("why", "").strip():
         said["why"] = why
     if form.get("verb") == "rewind":
-        await desk.tell("rewind", run.key, _number(form.get("at", "")), **said)
+        await desk.call("rewind", run.key, _number(form.get("at", "")), **said)
         return see(request, "/run", key=run.key, done="rewind")
     if form.get("verb") != "fork":
         raise InvalidArgument("a part is done again by a rewind or a fork")
@@ -72,7 +72,7 @@ async def do_again(desk: Desk, request: Request) -> Response:
         said["input"] = read_json(text, "the input")
         if not isinstance(said["input"], dict):
             raise InvalidArgument("the input is an object of parameter names")
-    new_key = await desk.tell("fork", run.key, form.get("new_key", "").strip() or None, **said)
+    new_key = await desk.call("fork", run.key, form.get("new_key", "").strip() or None, **said)
     return see(request, "/run", key=new_key, done="fork")
 
 

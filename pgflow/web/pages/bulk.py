@@ -71,7 +71,7 @@ async def tell_many(desk: Desk, request: Request) -> Page:
             refused.append((key, refusal_of(order, key, statuses[key])))
             continue
         try:
-            await desk.tell(order.verb, key, **said)
+            await desk.call(order.verb, key, **said)
         except REFUSALS as error:
             refused.append((key, str(error)))
     return Page(

@@ -179,7 +179,7 @@ async def _tell(desk: Desk, gate: GateRow, principal: Principal, form: Mapping[s
         await _delegate(desk, gate, principal, form, why)
         return
     edit = await _edit(desk, gate, form) if verdict == "edit" else None
-    await desk.tell(
+    await desk.call(
         "answer",
         gate.gate,
         _answer(verdict, form, why, edit),
@@ -245,7 +245,7 @@ async def _delegate(
     if place not in (principal.name, *principal.acts_as):
         raise InvalidArgument(f"{principal.name} does not stand in the place of {place!r}")
     said = why if place == principal.name else f"{principal.name}: {why or 'delegated'}"
-    await desk.tell("delegate_gate", gate.gate, _named(form), by=place, why=said)
+    await desk.call("delegate_gate", gate.gate, _named(form), by=place, why=said)
 
 
 def _named(form: Mapping[str, str]) -> str:

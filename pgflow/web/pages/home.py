@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
+from pgflow._desk.alerts import LEVELS, find_alerts
 from pgflow._desk.desk import Desk
-from pgflow._desk.needs import LEVELS, find_needs
 from pgflow._desk.plots import plot_rates
 from pgflow.inspect import database_now, list_queues, list_workers, read_rates
 from pgflow.web.page import Page
@@ -21,12 +21,12 @@ async def show_home(desk: Desk, request: Request) -> Page:
     del request
     now = await desk.ask(database_now())
     queues = await desk.ask(list_queues())
-    found = await find_needs(desk, queues, now)
+    found = await find_alerts(desk, queues, now)
     return Page(
         "home",
         "Triage",
         {
-            "needs": [[need for need in found if need.level == level] for level in LEVELS],
+            "alerts": [[alert for alert in found if alert.level == level] for level in LEVELS],
             "count": len(found),
             "now": now,
             "queues": busiest(queues, MOST_QUEUES),

@@ -50,10 +50,10 @@ async def give_order(desk: Desk, request: Request) -> Response:
         if not name:
             raise InvalidArgument("name the signal")
         payload = read_json(form.get("payload", ""), "the payload")
-        await desk.tell("send", key, Signal(name, object), payload, by=principal.name)
+        await desk.call("send", key, Signal(name, object), payload, by=principal.name)
     else:
         said = {"why": why} if why else {}
-        await desk.tell(order.verb, key, by=principal.name, **said)
+        await desk.call(order.verb, key, by=principal.name, **said)
     return see(request, "/run", key=key, done=order.verb)
 
 

@@ -127,14 +127,14 @@ async def close_debt(desk: Desk, request: Request) -> Response:
         if not why:
             raise InvalidArgument("say how you know: it is kept in the journal")
         value = _value(form) if verdict == "confirmed" else None
-        await desk.tell("settle_effect", debt.effect, verdict, value, why=why, by=principal.name)
+        await desk.call("settle_effect", debt.effect, verdict, value, why=why, by=principal.name)
     elif debt.kind == "obligation" and verb == "discharge":
-        await desk.tell("discharge", debt.effect, _value(form), by=principal.name)
+        await desk.call("discharge", debt.effect, _value(form), by=principal.name)
     elif debt.kind == "obligation" and verb == "transfer":
         to = form.get("to", "").strip()
-        await desk.tell("transfer", debt.effect, to, why=why, by=principal.name)
+        await desk.call("transfer", debt.effect, to, why=why, by=principal.name)
     elif debt.kind == "obligation" and verb == "waive":
-        await desk.tell("waive", debt.effect, by=principal.name, why=why)
+        await desk.call("waive", debt.effect, by=principal.name, why=why)
     else:
         raise InvalidArgument("this is not owed in that way")
     return see(request, "/effects" if debt.kind == "effect" else "/obligations", done=verb)

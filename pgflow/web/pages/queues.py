@@ -85,10 +85,10 @@ async def change_queue(desk: Desk, request: Request) -> Response:
     if verb == "set":
         rules = _edited(form)
         if rules:
-            await desk.tell("set_queue", found.queue, **said, **rules)
+            await desk.call("set_queue", found.queue, **said, **rules)
         verb = "set" if rules else "same"
     elif verb in ("pause", "resume"):
-        await desk.tell(f"{verb}_queue", found.queue, **said)
+        await desk.call(f"{verb}_queue", found.queue, **said)
     else:
         raise InvalidArgument("a queue is paused, resumed or given rules")
     return see(request, "/queue", name=found.queue, done=verb)

@@ -47,12 +47,12 @@ async def give_order(desk: Desk, request: Request) -> Response:
     if order.verb == "replay":
         if event is None:
             raise InvalidArgument("say from which event it goes on: a number from 1 on")
-        await desk.tell("replay_relay", relay.name, event, **said)
+        await desk.call("replay_relay", relay.name, event, **said)
     elif order.verb == "redeliver":
-        if not await desk.tell("redeliver_events", relay.name, event, **said):
+        if not await desk.call("redeliver_events", relay.name, event, **said):
             raise WrongState("no such event is dead any more: look again")
     else:
-        await desk.tell(f"{order.verb}_relay", relay.name, **said)
+        await desk.call(f"{order.verb}_relay", relay.name, **said)
     return see(request, "/relay", name=relay.name, done=order.verb)
 
 

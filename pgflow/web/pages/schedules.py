@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pgflow._desk.alerts import SCHEDULE_STATES
 from pgflow._desk.desk import Desk
-from pgflow._desk.needs import SCHEDULE_STATES
 from pgflow._desk.words import literal, quoted, wall
 from pgflow.errors import InvalidArgument, ScheduleNotFound
 from pgflow.inspect import (
@@ -216,13 +216,13 @@ async def give_order(desk: Desk, request: Request) -> Page | Response:
     if order.verb == "trigger":
         slot = form.get("slot", "").strip()
         at = found.parse_moment(slot, "the slot") if slot else None
-        started = await desk.tell("trigger_schedule", found.name, slot_at=at, **said)
+        started = await desk.call("trigger_schedule", found.name, slot_at=at, **said)
         return see(request, "/run", key=started.run_key)
     if order.verb == "backfill":
         first, last = form.get("first", ""), form.get("last", "")
         begin, end = found.parse_moment(first, "the begin"), found.parse_moment(last, "the end")
         overlap = _overlap(form.get("overlap", ""))
-        done = await desk.tell("backfill_schedule", found.name, begin, end, overlap=overlap, **said)
+        done = await desk.call("backfill_schedule", found.name, begin, end, overlap=overlap, **said)
         zone = str(found.spec.get("tz", "UTC"))
         return Page(
             "backfilled",
@@ -238,7 +238,7 @@ async def give_order(desk: Desk, request: Request) -> Page | Response:
                 },
             },
         )
-    changed = await desk.tell(f"{order.verb}_schedule", found.name, **said)
+    changed = await desk.call(f"{order.verb}_schedule", found.name, **said)
     return see(request, "/schedule", name=found.name, done=order.verb if changed else NOT_CHANGED)
 
 

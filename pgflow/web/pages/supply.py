@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pgflow._desk.alerts import SILENT_SECONDS
 from pgflow._desk.desk import Desk
-from pgflow._desk.needs import SILENT_SECONDS
 from pgflow._desk.spending import NEWEST_CHARGES, SINCE, WAYS, read_spending
 from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument, PoolNotFound, RunNotFound
@@ -99,9 +99,9 @@ async def change_budget(desk: Desk, request: Request) -> Response:
         raise InvalidArgument("say why: it is kept with the change")
     if verb == "grant":
         amount = {form.get("unit", "").strip(): _amount(form.get("amount", ""))}
-        await desk.tell("grant_budget", pool, amount, why=why, by=principal.name)
+        await desk.call("grant_budget", pool, amount, why=why, by=principal.name)
     elif verb in ("revoke", "restore"):
-        await desk.tell("revoke_pool", pool, why=why, by=principal.name, restore=verb == "restore")
+        await desk.call("revoke_pool", pool, why=why, by=principal.name, restore=verb == "restore")
     else:
         raise InvalidArgument("a pool is granted more, revoked or restored")
     return see(request, "/budget", pool=pool, done=verb)

@@ -36,7 +36,7 @@ class Finding:
 
 
 Findings = Generator[Finding, None, Any]
-"""What a check yields; it may return words for a database of which it has nothing to say."""
+"""Findings of a check, which returns the words for a database that has no such trouble."""
 
 
 def ok(found: str) -> Finding:
@@ -93,7 +93,7 @@ class Patient:
 
 
 def findings_of(check: Callable[[Patient], Findings], patient: Patient) -> list[Finding]:
-    """Return what a check finds, or the words for a database of which it has nothing to say."""
+    """Return the findings of a check, or its words for a database that has no such trouble."""
     findings: list[Finding] = []
 
     def collect() -> Iterator[Finding]:

@@ -15,17 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, NotRequired
+from typing import Any
 
 import psycopg
-import pydantic
-from typing_extensions import TypedDict
 
 from pgflow._db.calls import policy as calls
 from pgflow._db.query import run_async
+from pgflow._flow.parameters import field_of, parameters_codec
 from pgflow._flow.scope import current
 from pgflow._flow.step import AsyncStep, Step
-from pgflow._model.codecs import Codec, codec_for, encode_loosely
+from pgflow._model.codecs import Codec, encode_loosely
 from pgflow._model.decisions import Decision
 from pgflow._model.effects import Risk
 from pgflow._model.kinds import StepKind
@@ -160,11 +159,8 @@ def arguments_of(step: Step[..., Any]) -> Codec[dict[str, Any]]:
                 f"a plan cannot call step {step.name}, whose parameter {parameter.name!r} cannot "
                 "be passed by its name"
             )
-        hint = step.hints.get(parameter.name, Any)
-        fields[parameter.name] = hint if parameter.default is parameter.empty else NotRequired[hint]
-    shape = TypedDict(f"the parameters of {step.name}", fields)  # type: ignore[misc]
-    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-    return codec_for(shape, f"a parameter of step {step.name}")
+        fields[parameter.name] = field_of(parameter, step.hints)
+    return parameters_codec("step", step.name, fields)
 
 
 def _parameters_of(step: Step[..., Any]) -> list[inspect.Parameter]:

@@ -33,11 +33,11 @@ from pgflow._flow.ledgers.undo_plan.propose import (
     describe,
 )
 from pgflow._flow.scope import WorkflowScope
-from pgflow._model.claims import SagaEntry
 from pgflow._model.codecs import Codec
 from pgflow._model.decisions import Decision
 from pgflow._model.effects import Risk
 from pgflow._model.kinds import StepKind
+from pgflow._model.protocol import SagaEntry
 from pgflow.errors import GateRejected, PgflowError
 
 

@@ -1,6 +1,6 @@
 """The bank: the other side, a process of its own with a book of its own.
 
-``python -m pgflow_cli.treasury.bank --book FILE`` listens on the loopback, for one JSON object a
+``python -m examples.treasury.bank --book FILE`` listens on the loopback, for one JSON object a
 line. The book is a file of JSON lines, only ever added to; an instruction's line is on the disk
 before its acknowledgement leaves. After a crash the book is all there is, and it is enough: the
 keys already executed are read back from it. Only a line without its end is cut off:
@@ -173,7 +173,7 @@ class Bank:
         self.counts: Counter[str] = Counter()
         self._latency_seconds = latency_seconds
         self._lost_acks = lost_acks
-        self._chance = random.Random(seed)  # noqa: S311 - not a secret
+        self._chance = random.Random(seed)
         self._counters: dict[str, Callable[..., Line | None]] = {
             "statement": book.statement,
             "instruct": self._instruct,
@@ -237,7 +237,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Runs the bank until it is killed; the first line on its standard output is its address."""
     parser = argparse.ArgumentParser(
-        prog="python -m pgflow_cli.treasury.bank", description="A bank with a book of its own."
+        prog="python -m examples.treasury.bank", description="A bank with a book of its own."
     )
     parser.add_argument("--book", type=Path, required=True, help="its book, which must exist")
     parser.add_argument(

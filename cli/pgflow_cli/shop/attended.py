@@ -25,7 +25,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Runs the module that the first argument names, with the other arguments."""
+    """Run the module that the first argument names, with the other arguments."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -12,9 +12,9 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.treasury.bank import KeyReused, Refused
-from pgflow_cli.treasury.ledger import Booked
-from pgflow_cli.treasury.policy import Instruction, Statement
+from examples.treasury.bank import KeyReused, Refused
+from examples.treasury.ledger import Booked
+from examples.treasury.policy import Instruction, Statement
 
 if TYPE_CHECKING:
     from datetime import date

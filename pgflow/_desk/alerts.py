@@ -1,4 +1,4 @@
-"""Needs: what needs a person now, each with its one next action.
+"""Alerts: what needs a person now, each with its one next action.
 
 The order is that of a person on call: first what is wrong and grows worse, then who waits for an
 answer, then what has failed and can wait until the morning.
@@ -39,7 +39,7 @@ SILENT_SECONDS = 10.0
 """Silence after which other workers count one as dead, by default."""
 FAILED_WITHIN = timedelta(hours=24)
 LEVELS = ("bad", "ask", "look")
-"""Levels of needs, in their order."""
+"""Levels of alerts, in their order."""
 SCHEDULE_STATES = {
     "active": "It starts a run at each slot.",
     "paused": "It starts nothing until it is resumed.",
@@ -52,7 +52,7 @@ SCHEDULE_STATES = {
 
 
 @dataclass(frozen=True)
-class Need:
+class Alert:
     """Something that needs a person.
 
     Attributes:
@@ -64,7 +64,7 @@ class Need:
         until: Time at which it is too late; None for none.
         action: Words for what to do.
         page: Page where that is done, by its name: ``run``, ``debt``, ``workers``, ...
-        said: Parameters of that page: the key of a run, the name of a relay.
+        query: Parameters of that page: the key of a run, the name of a relay.
     """
 
     kind: str
@@ -74,11 +74,11 @@ class Need:
     since: datetime | None
     action: str
     page: str
-    said: dict[str, Any] = field(default_factory=dict)
+    query: dict[str, Any] = field(default_factory=dict)
     until: datetime | None = None
 
 
-async def find_needs(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Need]:
+async def find_alerts(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Alert]:
     """Return what needs a person now, the most urgent first.
 
     Args:
@@ -86,11 +86,11 @@ async def find_needs(desk: Desk, queues: list[QueueRow], now: datetime) -> list[
         queues: All queues.
         now: Time on the database's clock.
     """
-    found = [need async for part in _parts(desk, queues, now) for need in part]
-    return sorted(found, key=lambda need: LEVELS.index(need.level))
+    found = [alert async for part in _parts(desk, queues, now) for alert in part]
+    return sorted(found, key=lambda alert: LEVELS.index(alert.level))
 
 
-async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIterator[list[Need]]:
+async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIterator[list[Alert]]:
     yield await _breached(desk)
     yield await _unknown(desk)
     yield await _stuck(desk)
@@ -105,18 +105,18 @@ async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIter
     yield await _failed(desk, now)
 
 
-def _cut(needs: list[Need], page: str, **said: str) -> list[Need]:
-    """Return needs of one kind, cut to the number shown; the caller asks for one more than that.
+def _cut(alerts: list[Alert], page: str, **query: str) -> list[Alert]:
+    """Return alerts of one kind, cut to the number shown; the caller asks for one more than that.
 
     Args:
-        needs: The needs.
+        alerts: The alerts.
         page: Page that has all of them.
-        said: Parameters of that page.
+        query: Parameters of that page.
     """
-    if len(needs) <= MOST_ROWS:
-        return needs
-    over = needs[MOST_ROWS]
-    more = Need(
+    if len(alerts) <= MOST_ROWS:
+        return alerts
+    over = alerts[MOST_ROWS]
+    more = Alert(
         over.kind,
         over.level,
         "more",
@@ -124,19 +124,19 @@ def _cut(needs: list[Need], page: str, **said: str) -> list[Need]:
         None,
         "See all",
         page,
-        said,
+        query,
     )
-    return [*needs[:MOST_ROWS], more]
+    return [*alerts[:MOST_ROWS], more]
 
 
-async def _breached(desk: Desk) -> list[Need]:
+async def _breached(desk: Desk) -> list[Alert]:
     found = await desk.ask(
         list_obligations(
             state="breached", kind="obligation", tenant=desk.tenant, limit=MOST_ROWS + 1
         )
     )
-    needs = [
-        Need(
+    alerts = [
+        Alert(
             "breached",
             "bad",
             debt.name,
@@ -150,11 +150,11 @@ async def _breached(desk: Desk) -> list[Need]:
         )
         for debt in found
     ]
-    return _cut(needs, "obligations")
+    return _cut(alerts, "obligations")
 
 
-async def _unknown(desk: Desk) -> list[Need]:
-    needs = []
+async def _unknown(desk: Desk) -> list[Alert]:
+    alerts = []
     for state, what in (
         ("unknown", "Its outcome is unknown: it may or may not have been done."),
         ("uncompensated", "It was done, and pgflow will not take it back."),
@@ -163,7 +163,7 @@ async def _unknown(desk: Desk) -> list[Need]:
             list_obligations(state=state, kind="effect", tenant=desk.tenant, limit=MOST_ROWS + 1)
         )
         of_state = [
-            Need(
+            Alert(
                 "effect",
                 "bad",
                 debt.name,
@@ -175,15 +175,15 @@ async def _unknown(desk: Desk) -> list[Need]:
             )
             for debt in found
         ]
-        needs += _cut(of_state, "effects")
-    return needs
+        alerts += _cut(of_state, "effects")
+    return alerts
 
 
-async def _stuck(desk: Desk) -> list[Need]:
+async def _stuck(desk: Desk) -> list[Alert]:
     counts = await desk.ask(count_stuck())
     if sum(count.runs for count in counts) > MOST_ROWS:
         groups = [
-            Need(
+            Alert(
                 "stuck",
                 "bad",
                 many(count.runs, "run"),
@@ -200,7 +200,7 @@ async def _stuck(desk: Desk) -> list[Need]:
         return []
     where = RunFilter(status=["stuck"], tenant=desk.tenant)
     return [
-        Need(
+        Alert(
             "stuck",
             "bad",
             run.key,
@@ -214,9 +214,9 @@ async def _stuck(desk: Desk) -> list[Need]:
     ]
 
 
-async def _workers(desk: Desk) -> list[Need]:
-    needs = [
-        Need(
+async def _workers(desk: Desk) -> list[Alert]:
+    alerts = [
+        Alert(
             "worker",
             "bad",
             f"{worker.host}:{worker.pid}",
@@ -229,8 +229,8 @@ async def _workers(desk: Desk) -> list[Need]:
         for worker in await desk.ask(check_workers())
         if worker.silent_seconds > SILENT_SECONDS
     ]
-    needs += [
-        Need(
+    alerts += [
+        Alert(
             "worker",
             "bad",
             f"worker {stray.worker_id}",
@@ -241,12 +241,12 @@ async def _workers(desk: Desk) -> list[Need]:
         )
         for stray in await desk.ask(list_stray_leases())
     ]
-    return needs
+    return alerts
 
 
-async def _losses(desk: Desk) -> list[Need]:
+async def _losses(desk: Desk) -> list[Alert]:
     return [
-        Need(
+        Alert(
             "loss",
             "bad",
             f"loss {loss.loss_id}",
@@ -259,9 +259,9 @@ async def _losses(desk: Desk) -> list[Need]:
     ]
 
 
-async def _gates(desk: Desk) -> list[Need]:
-    needs = [
-        Need(
+async def _gates(desk: Desk) -> list[Alert]:
+    alerts = [
+        Alert(
             "gate",
             "ask",
             gate.name,
@@ -274,12 +274,12 @@ async def _gates(desk: Desk) -> list[Need]:
         )
         for gate in await desk.ask(list_gates(tenant=desk.tenant, limit=MOST_ROWS + 1))
     ]
-    return _cut(needs, "gates")
+    return _cut(alerts, "gates")
 
 
-async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Need]:
-    needs = [
-        Need(
+async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Alert]:
+    alerts = [
+        Alert(
             "queue",
             "bad",
             lane.workflow,
@@ -290,20 +290,20 @@ async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[N
         )
         for lane in await desk.ask(list_unserved_lanes(LATE_SECONDS, limit=MOST_ROWS + 1))
     ]
-    return _cut(needs, "queues") + _cut(_late(queues, now), "queues")
+    return _cut(alerts, "queues") + _cut(_late(queues, now), "queues")
 
 
-def _late(queues: list[QueueRow], now: datetime) -> list[Need]:
+def _late(queues: list[QueueRow], now: datetime) -> list[Alert]:
     """Return the queues whose oldest run waits for too long."""
-    needs = []
+    alerts = []
     for queue in queues:
         oldest = queue.oldest_queued_at
         if oldest is None or (now - oldest).total_seconds() < LATE_SECONDS:
             continue
         what = f"{many(queue.queued, 'run')} queued"
         if queue.paused_at is not None:
-            needs.append(
-                Need(
+            alerts.append(
+                Alert(
                     "queue",
                     "look",
                     queue.queue,
@@ -314,8 +314,8 @@ def _late(queues: list[QueueRow], now: datetime) -> list[Need]:
                 )
             )
         elif not queue.workers:
-            needs.append(
-                Need(
+            alerts.append(
+                Alert(
                     "queue",
                     "bad",
                     queue.queue,
@@ -326,8 +326,8 @@ def _late(queues: list[QueueRow], now: datetime) -> list[Need]:
                 )
             )
         else:
-            needs.append(
-                Need(
+            alerts.append(
+                Alert(
                     "queue",
                     "look",
                     queue.queue,
@@ -337,18 +337,18 @@ def _late(queues: list[QueueRow], now: datetime) -> list[Need]:
                     "queues",
                 )
             )
-    return needs
+    return alerts
 
 
-async def _schedules(desk: Desk) -> list[Need]:
+async def _schedules(desk: Desk) -> list[Alert]:
     """Return the schedules that start nothing and should. What the good ones are called is not
     asked: there may be a thousand.
     """
-    needs = []
+    alerts = []
     for count in await desk.ask(count_schedules()):
         if count.state in ("broken", "undeclared"):
             of_state = [
-                Need(
+                Alert(
                     "schedule",
                     "bad",
                     one.name,
@@ -360,10 +360,10 @@ async def _schedules(desk: Desk) -> list[Need]:
                 )
                 for one in await desk.ask(list_schedules(state=count.state, limit=MOST_ROWS + 1))
             ]
-            needs += _cut(of_state, "schedules")
+            alerts += _cut(of_state, "schedules")
         elif count.state == "active" and count.late_seconds > LATE_SECONDS:
-            needs.append(
-                Need(
+            alerts.append(
+                Alert(
                     "schedule",
                     "bad",
                     "schedules",
@@ -374,11 +374,11 @@ async def _schedules(desk: Desk) -> list[Need]:
                     "workers",
                 )
             )
-    return needs
+    return alerts
 
 
-async def _relays(desk: Desk) -> list[Need]:
-    needs = []
+async def _relays(desk: Desk) -> list[Alert]:
+    alerts = []
     for relay in await desk.ask(list_relays()):
         if relay.dead:
             what = (
@@ -392,8 +392,8 @@ async def _relays(desk: Desk) -> list[Need]:
             level, since = "look", relay.oldest_at
         else:
             continue
-        needs.append(
-            Need(
+        alerts.append(
+            Alert(
                 "relay",
                 level,
                 relay.name,
@@ -404,12 +404,12 @@ async def _relays(desk: Desk) -> list[Need]:
                 {"name": relay.name},
             )
         )
-    return _cut(needs, "outbox")
+    return _cut(alerts, "outbox")
 
 
-async def _budgets(desk: Desk) -> list[Need]:
-    needs = [
-        Need(
+async def _budgets(desk: Desk) -> list[Alert]:
+    alerts = [
+        Alert(
             "budget",
             "look",
             row.pool,
@@ -424,16 +424,16 @@ async def _budgets(desk: Desk) -> list[Need]:
         for row in await desk.ask(list_budgets(limit=100))
         if row.revoked_at or (row.remaining is not None and row.remaining <= 0)
     ]
-    return _cut(needs, "budgets")
+    return _cut(alerts, "budgets")
 
 
-async def _messages(desk: Desk) -> list[Need]:
+async def _messages(desk: Desk) -> list[Alert]:
     words = {
         "refused": "the code of the run could not take them.",
         "ended": "the run had ended.",
     }
     return [
-        Need(
+        Alert(
             "signal",
             "look",
             many(left.messages, "signal"),
@@ -447,13 +447,13 @@ async def _messages(desk: Desk) -> list[Need]:
     ]
 
 
-async def _failed(desk: Desk, now: datetime) -> list[Need]:
+async def _failed(desk: Desk, now: datetime) -> list[Alert]:
     """Return the newest runs that failed within a day. Their order is that of their starts, by
     which the index finds them.
     """
     where = RunFilter(status=["failed"], tenant=desk.tenant)
-    needs = [
-        Need(
+    alerts = [
+        Alert(
             "failed",
             "look",
             run.key,
@@ -466,4 +466,4 @@ async def _failed(desk: Desk, now: datetime) -> list[Need]:
         for run in await desk.ask(list_runs(where, limit=MOST_ROWS + 1))
         if run.finished_at is not None and now - run.finished_at < FAILED_WITHIN
     ]
-    return _cut(needs, "runs", status="failed")
+    return _cut(alerts, "runs", status="failed")

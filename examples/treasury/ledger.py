@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 
-from pgflow_cli.treasury.policy import Instruction, Policy, Statement
-from pgflow_cli.treasury.rates import Rates, in_euro_cents
+from examples.treasury.policy import Instruction, Policy, Statement
+from examples.treasury.rates import Rates, in_euro_cents
 
 OURS = "pgflow example: the treasury"
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from pgflow_cli.treasury.rates import Rates, in_euro_cents
+from examples.treasury.rates import Rates, in_euro_cents
 
 MILLION = 100_000_000
 

@@ -25,16 +25,19 @@ import forked
 import psycopg
 import pytest
 import servers
-from pgflow_cli.treasury import client, ledger, world
-from pgflow_cli.treasury.bank import DESK_LIMIT, Bank, Book, KeyReused, Refused, create_book
-from pgflow_cli.treasury.client import ADDRESS, AckLost
-from pgflow_cli.treasury.policy import ACCOUNTS, MILLION, Instruction, Statement, decide, policy_on
-from pgflow_cli.treasury.processes import BankProcess
-from pgflow_cli.treasury.proof import Proof, bank_book_of, prove
-from pgflow_cli.treasury.rates import RatesMissing, business_days, in_euro_cents, rates_on
-from pgflow_cli.treasury.workflow import cfo_ack, key_of, opening, sweep, treasury_day
+from pgflow_cli.shop.processes import Server
+from pgflow_cli.shop.proof import Proof
 from processes import interruptible
 from servers import wait_until
+
+from examples.treasury import client, ledger, world
+from examples.treasury.bank import DESK_LIMIT, Bank, Book, KeyReused, Refused, create_book
+from examples.treasury.client import ADDRESS, AckLost
+from examples.treasury.policy import ACCOUNTS, MILLION, Instruction, Statement, decide, policy_on
+from examples.treasury.proof import bank_book_of, prove
+from examples.treasury.quarter import start_bank
+from examples.treasury.rates import RatesMissing, business_days, in_euro_cents, rates_on
+from examples.treasury.workflow import cfo_ack, key_of, opening, sweep, treasury_day
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -181,9 +184,9 @@ def _keep_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bank(bank_book: Path) -> Iterator[BankProcess]:
+def bank(bank_book: Path) -> Iterator[Server]:
     """A bank with a process of its own."""
-    process = BankProcess(bank_book)
+    process = start_bank(bank_book)
     yield process
     process.close()
 
@@ -192,15 +195,13 @@ def lines_of(book: Path, kind: str) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, book.read_text().splitlines()) if line["type"] == kind]
 
 
-def test_a_key_is_executed_once(bank: BankProcess, bank_book: Path) -> None:
+def test_a_key_is_executed_once(bank: Server, bank_book: Path) -> None:
     references = [instruct(bank.address, key, order()) for key in ("a", "a", "b", "a")]
     assert references == ["B000001", "B000001", "B000002", "B000001"]
     assert [line["key"] for line in lines_of(bank_book, "instruction")] == ["a", "b"]
 
 
-def test_a_key_with_other_content_is_refused_and_recorded(
-    bank: BankProcess, bank_book: Path
-) -> None:
+def test_a_key_with_other_content_is_refused_and_recorded(bank: Server, bank_book: Path) -> None:
     instruct(bank.address, "a", order())
     with pytest.raises(KeyReused, match="key a was B000001"):
         instruct(bank.address, "a", order(-501))
@@ -210,7 +211,7 @@ def test_a_key_with_other_content_is_refused_and_recorded(
     ]
 
 
-def test_what_is_refused_is_not_executed(bank: BankProcess, bank_book: Path) -> None:
+def test_what_is_refused_is_not_executed(bank: Server, bank_book: Path) -> None:
     with pytest.raises(Refused, match="no sweep"):
         instruct(bank.address, "a", replace(order(), currency="USD"))
     with pytest.raises(Refused, match="the desk gives"):
@@ -219,13 +220,13 @@ def test_what_is_refused_is_not_executed(bank: BankProcess, bank_book: Path) -> 
     assert [line["key"] for line in lines_of(bank_book, "instruction")] == ["c"]
 
 
-def test_a_killed_bank_knows_its_keys_again(bank: BankProcess, bank_book: Path) -> None:
+def test_a_killed_bank_knows_its_keys_again(bank: Server, bank_book: Path) -> None:
     keys = [f"key-{n}" for n in range(20)]
     before = {key: instruct(bank.address, key, order()) for key in keys}
     os.kill(bank.pid, signal.SIGKILL)
     whole = bank_book.read_bytes()
     bank_book.write_bytes(whole + b'{"type": "instruction", "key": "torn')
-    again = BankProcess(bank_book)
+    again = start_bank(bank_book)
     try:
         assert {key: instruct(again.address, key, order()) for key in keys} == before
         assert bank_book.read_bytes() == whole

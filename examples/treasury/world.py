@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.treasury.policy import ACCOUNTS, MILLION, policy_on
+from examples.treasury.policy import ACCOUNTS, MILLION, policy_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def _account(name: str, currency: str, cents: int) -> Line:
 
 
 def _flows(day: date, account: str, target: int, seed: int) -> list[Line]:
-    chance = random.Random(f"{seed}/{account}/{day}")  # noqa: S311 - flows of a made-up company
+    chance = random.Random(f"{seed}/{account}/{day}")
     usual = target * _TURNOVER
     amounts = {
         kind: round(usual * chance.lognormvariate(0, _SPREAD)) for kind in ("receipts", "payments")

@@ -25,10 +25,10 @@ from typing import Any
 import psycopg
 
 import pgflow
-from pgflow_cli.treasury import client, ledger
-from pgflow_cli.treasury.bank import KeyReused, Refused
-from pgflow_cli.treasury.ledger import Booked, Day, Funds
-from pgflow_cli.treasury.policy import (
+from examples.treasury import client, ledger
+from examples.treasury.bank import KeyReused, Refused
+from examples.treasury.ledger import Booked, Day, Funds
+from examples.treasury.policy import (
     ACCOUNTS,
     POLICIES,
     Hedge,
@@ -38,7 +38,7 @@ from pgflow_cli.treasury.policy import (
     decide,
     policy_on,
 )
-from pgflow_cli.treasury.rates import Rates, rates_on
+from examples.treasury.rates import Rates, rates_on
 
 opening = pgflow.Signal("opening", Funds)
 """The fund as the day before left it."""

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.treasury.proof import Proof
+from pgflow_cli.shop.proof import Proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgflow_cli.treasury.processes import Workers
+    from pgflow_cli.shop.processes import Workers
 
 ARRIVAL_SECONDS = 0.02
 """Seconds after which the messages of a stopped process have arrived."""
@@ -67,7 +67,7 @@ class Kill:
 
 
 class Chaos:
-    """Kills so many workers, spread over the work."""
+    """Kills some workers, spread over the work."""
 
     def __init__(
         self,
@@ -75,18 +75,23 @@ class Chaos:
         workers: Workers,
         *,
         kills: int,
-        days: int,
+        total: int,
         say: Callable[[str], None],
     ) -> None:
         self._conn = conn
         self._workers = workers
         self._say = say
-        self._due = [days * number // (kills + 1) for number in range(1, kills + 1)]
+        self._due = [total * number // (kills + 1) for number in range(1, kills + 1)]
         self.kills: list[Kill] = []
 
-    def strike(self, posted_days: int) -> None:
-        """Kills a worker if the work has come far enough for the next kill, and one holds runs."""
-        if len(self.kills) == len(self._due) or posted_days < self._due[len(self.kills)]:
+    @property
+    def pids(self) -> list[int]:
+        """Workers that are alive."""
+        return self._workers.pids
+
+    def strike(self, done: int) -> None:
+        """Kill a worker if the work has come far enough for the next kill, and one holds runs."""
+        if len(self.kills) == len(self._due) or done < self._due[len(self.kills)]:
             return
         busiest = self._conn.execute(_BUSIEST, (self._workers.pids,)).fetchone()
         if busiest is None:
@@ -123,10 +128,8 @@ class Chaos:
         faults = [f"worker {kill.worker_id} held nothing" for kill in self.kills if not kill.held]
         if len(self.kills) < len(self._due):
             faults.append(f"the work was over after {len(self.kills)} of {len(self._due)} kills")
-        held, resumed = (
-            sum(len(kill.held) for kill in self.kills),
-            sum(map(self._count_resumed, self.kills)),
-        )
+        held = sum(len(kill.held) for kill in self.kills)
+        resumed = sum(map(self._count_resumed, self.kills))
         lost = [f"{held - resumed} did not complete under another lease"] if resumed < held else []
         return [
             Proof(
