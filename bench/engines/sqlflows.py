@@ -75,11 +75,14 @@ def _waiting(conn: psycopg.Connection[Any], count: int) -> float:
     before = _idle_ms(conn)
     for table in CLONED:
         conn.execute(
-            f"""insert into pgflow.{table}
-              select (jsonb_populate_record(null::pgflow.{table}, to_jsonb(t) || (select jsonb_object_agg(k, to_jsonb(t.run_id + n))
-                from jsonb_object_keys(to_jsonb(t)) k where k in ('run_id', 'chain_id', 'root_run_id'))
-                || case '{table}' when 'run' then jsonb_build_object('key', 'w' || n, 'root', gen_random_uuid()) else '{{}}' end)).*
-              from (select t.* from pgflow.{table} t join pgflow.flow_frame f using (run_id)) t, generate_series(1, %s) n""".encode(),
+            f"""insert into pgflow.{table} select r.* from (
+                select to_jsonb(t) as said, t.run_id from pgflow.{table} t join pgflow.flow_frame f using (run_id)
+              ) t cross join generate_series(1, %s) n
+              cross join lateral jsonb_populate_record(null::pgflow.{table}, t.said
+                || (select jsonb_object_agg(k, to_jsonb(t.run_id + n)) from jsonb_object_keys(t.said) k
+                  where k in ('run_id', 'chain_id', 'root_run_id'))
+                || case '{table}' when 'run' then jsonb_build_object('key', 'w' || n, 'root', gen_random_uuid())
+                  else '{{}}' end) r""".encode(),
             (count,),
         )
     conn.execute("vacuum analyze")

@@ -42,8 +42,8 @@ class SqlFlowError:
     Attributes:
         line: Line of the text.
         sqlstate: Its SQLSTATE.
-        message: What is wrong.
-        hint: What may help, if that is known.
+        message: Text of the error.
+        hint: A way out; None if the server knows none.
     """
 
     line: int
