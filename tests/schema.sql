@@ -4921,7 +4921,7 @@ function pgflow.is_wanted_(lower bigint, upper bigint) returns boolean, owner pg
   set search_path=pg_catalog, pg_temp
   md5 56cd19bf630a62e1816925e4a6b4e08a
 
-function pgflow.join_citus() returns text, owner pgflow_owner
+function pgflow.join_citus_() returns text, owner pgflow_owner
   -- Makes each transaction that writes pgflow's tables commit in two phases, on a node of Citus; pgflow migrate calls it. Returns 'citus', 'alone' (no nodes yet) or 'plain'; raises PF006 if that cannot be done
   plpgsql volatile
   set search_path=pg_catalog, pg_temp

@@ -270,7 +270,7 @@ def _join_citus(cursor: psycopg.Cursor[Any], found: Installed) -> None:
     The connected role does it: only an administrator may make distributed tables.
     """
     if found.has_citus:
-        _apply(cursor, f"set local role none;\n{_PROPAGATE_NOTHING}select pgflow.join_citus()")
+        _apply(cursor, f"set local role none;\n{_PROPAGATE_NOTHING}select pgflow.join_citus_()")
 
 
 def _will_pass(error: psycopg.Error) -> bool:

@@ -61,7 +61,7 @@ end
 $$;
 comment on function pgflow.find_anchor_() is 'A shard of an anchor that lies on this node, and a key of it; null if there is none';
 
-create or replace function pgflow.join_citus()
+create or replace function pgflow.join_citus_()
 returns text
 language plpgsql
 volatile
@@ -90,8 +90,7 @@ begin
       hint = 'Run pgflow migrate on the coordinator first. If it did: let the node have shards'
         ' (citus_set_node_property), and rebalance pgflow_anchor.elsewhere.';
   end if;
-  execute format($trigger$
-    create or replace function pgflow_anchor.touch()
+  execute format($trigger$create or replace function pgflow_anchor.touch()
     returns trigger
     language plpgsql
     volatile
@@ -127,6 +126,6 @@ begin
   return 'citus';
 end
 $$;
-comment on function pgflow.join_citus()
+comment on function pgflow.join_citus_()
   is 'Makes each transaction that writes pgflow''s tables commit in two phases, on a node of Citus; pgflow migrate calls'
   ' it. Returns ''citus'', ''alone'' (no nodes yet) or ''plain''; raises PF006 if that cannot be done';

@@ -38,7 +38,7 @@ create constraint trigger die after insert on public.orders initially deferred
 
 
 def test_a_plain_server_has_no_triggers_of_two_phase_commits(conn: Connection) -> None:
-    assert conn.execute("select pgflow.join_citus()").fetchone() == ("plain",)
+    assert conn.execute("select pgflow.join_citus_()").fetchone() == ("plain",)
     assert conn.execute(GUARDED).fetchone() == (0,)
 
 

@@ -140,7 +140,7 @@ class AskedGate:
         Args:
             verdict: ``approve``, ``reject``, ``respond``, ``edit``, ``escalate`` or ``take_over``.
             words: Words of the person; the first may be the node that asks.
-            value: What the verdict brings: a value, or the name of another person.
+            value: Argument of a verdict: a value, or the name of another person.
         """
         from pgflow.errors import RunNotFound
         from pgflow.inspect import find_gate

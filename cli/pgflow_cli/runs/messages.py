@@ -22,7 +22,7 @@ _NAMES = ("key", "message", "signal", "state", "payload", "sent_at", "sent_by", 
 
 @dataclass(frozen=True)
 class Repair:
-    """What is to be done about a message, as it is given."""
+    """Treatment of a message, as it is given."""
 
     drop: Annotated[
         int | None,

@@ -338,7 +338,7 @@ class RunGiven:
 
 @dataclass
 class Prepared:
-    """What is to be run.
+    """Target of a run: a workflow or a file.
 
     Attributes:
         app: Its app.
