@@ -61,7 +61,7 @@ def leaves() -> list[str]:
         " ".join(("pgflow", *path))
         for path in commands()
         if (" ".join(path) not in groups and path[:-1] != ("audit",))
-        or path in (("queues",), ("budgets",), ("locks",), ("audit",), ("schedules",))
+        or path in (("queues",), ("budgets",), ("locks",), ("audit",), ("schedules",), ("flow",))
     ]
 
 
