@@ -115,7 +115,7 @@ class Line:
 
     def __init__(self, host: Host[Any], execution: Any) -> None:
         self.host = host
-        self.execution = execution
+        self.execution: Any = execution
         self.monotonic_ns: Callable[[], int] = host.monotonic_ns
         """Nanoseconds on a clock that only measures durations."""
 
