@@ -59,6 +59,7 @@ DYNAMIC = {
     "core/sparse": "names are those of partitions in the catalog, by %I",
     "events/outbox": "names are event_ and a number, or those of partitions in the catalog, by %I",
     "ledgers/evidence": "statements are those of our own function evidence_kinds_(), values by using",
+    "flows/look": "the schema of plpgsql_check in the catalog, by %I; values are parameters",
     "flows/work": "the name of a function that create_workflow has made, by %I; values are parameters",
     "flows/workflows": "names by %I, text that its author wrote by %L, all with the rights of the caller",
     "ops/check": "names are those of our own functions check_<concept>_() in the catalog, by %I",

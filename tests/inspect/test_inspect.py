@@ -27,7 +27,7 @@ from pgflow._db.calls import worker as worker_calls
 from pgflow._db.query import run
 from pgflow.decisions import Choice, decision
 from pgflow.effects import effect
-from pgflow.errors import WrongColourError
+from pgflow.errors import WrongColourError, WrongState
 from pgflow.inspect import RunFilter
 
 if TYPE_CHECKING:
@@ -888,6 +888,14 @@ def test_workflows_in_sql_have_versions(conn: psycopg.Connection[Any], dsn: str)
         (False, "begin return 1; end"),
         (True, "begin return 2; end"),
     ]
+    assert "return" in inspect.ask(conn, inspect.draw_sql_flow("w"))
+    with pytest.raises(WrongState, match="plpgsql_check is not installed"):
+        inspect.ask(conn, inspect.check_sql_flow("w"))
+
+
+def test_a_typed_moment_is_of_its_zone() -> None:
+    moment = inspect.parse_moment("2026-01-01T02:30", "the slot", "Europe/Berlin")
+    assert moment == datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
 
 
 def test_every_reader_is_asked_here() -> None:

@@ -249,7 +249,7 @@ async def test_expecting_something_needs_a_fingerprint_and_an_observer(
     @effect(risk="reversible")
     async def blind() -> None: ...
 
-    with pytest.raises(InvalidArgument, match=r"pgflow\.fingerprint\(\)"):
+    with pytest.raises(InvalidArgument, match=r"pgflow\.effects\.fingerprint\(\)"):
         blind.options(expect="cart")
     with pytest.raises(
         DefinitionError, match="the observer of effect blind must be written with async def"
