@@ -4925,7 +4925,7 @@ function pgflow.join_citus_() returns text, owner pgflow_owner
   -- Makes each transaction that writes pgflow's tables commit in two phases, on a node of Citus; pgflow migrate calls it. Returns 'citus', 'alone' (no nodes yet) or 'plain'; raises PF006 if that cannot be done
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 83acf2b584bc295dc2bf18e4630ed715
+  md5 c98e03928ab3359dcf6815e82e67533a
 
 function pgflow.joined_(one json, other json) returns json, owner pgflow_owner
   -- Two inputs of one list as one; null if the first is none, or of another parameter. The second is checked

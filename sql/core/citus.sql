@@ -69,6 +69,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   found record;
+  body text;
   guarded regclass;
 begin
   if not exists (select from pg_extension e where e.extname = 'citus') then
@@ -90,14 +91,7 @@ begin
       hint = 'Run pgflow migrate on the coordinator first. If it did: let the node have shards'
         ' (citus_set_node_property), and rebalance pgflow_anchor.elsewhere.';
   end if;
-  execute format($trigger$create or replace function pgflow_anchor.touch()
-    returns trigger
-    language plpgsql
-    volatile
-    security definer
-    set search_path = pg_catalog, pg_temp
-    set jit = off
-    as $body$
+  body := format($body$
     begin
       if coalesce(current_setting('pgflow.two_phase', true), '') <> 'on' then
         if not exists (select from pg_dist_placement p where p.shardid = %1$s and p.groupid = %2$s) then
@@ -110,8 +104,9 @@ begin
       end if;
       return null;
     end
-    $body$
-  $trigger$, found.shard, found.node, found.anchor, found.box);
+  $body$, found.shard, found.node, found.anchor, found.box);
+  execute format('create or replace function pgflow_anchor.touch() returns trigger language plpgsql volatile '
+    'security definer set search_path = pg_catalog, pg_temp set jit = off as %L', body);
   revoke execute on function pgflow_anchor.touch() from public;
   for guarded in
     select c.oid from pg_class c
@@ -120,7 +115,8 @@ begin
     order by c.oid
   loop
     execute format('create trigger two_phase before insert or update or delete on %s'
-      ' for each statement execute function pgflow_anchor.touch()', guarded);
+      ' for each statement execute '
+      'function pgflow_anchor.touch()', guarded);
     execute format('alter table %s enable always trigger two_phase', guarded);
   end loop;
   return 'citus';
