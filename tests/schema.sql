@@ -2522,7 +2522,7 @@ function pgflow.answer_kind_(kind text, questions jsonb, present integer[], look
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 d5a0d48b2d77403d8af23da02fd7d5d1
+  md5 ec6f68e891ebb93ee014e0c0f5b8996d
 
 function pgflow.answer_news_(kind text, questions jsonb, looking integer[], quiet integer[], mailed integer[], pausing integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_news boolean, place text, to_wake bigint[], lanes integer[], more jsonb), owner pgflow_owner
   -- Answers to one of the rarer kinds: force, locks, verdicts, updates and pauses

@@ -692,6 +692,10 @@ begin
     when 'look' then
       is_news := true;
       for pos, seq, units in select l.* from pgflow.look_all_(questions, looking, seqs, mailed, t) l loop
+        -- A verdict that is taken closes its gate: only an open one is owed, and may be answered.
+        if units->0->>2 = 'G' then
+          perform pgflow.close_gates_(array[(questions->(pos - 1)->'run')::bigint], array[(units->0->1)::int]);
+        end if;
         return next;
       end loop;
     else

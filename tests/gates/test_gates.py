@@ -263,7 +263,6 @@ async def ask_twice(order: Order) -> list[str]:
     return [told(verdict) for verdict in both]
 
 
-@pytest.mark.full
 async def test_several_gates_of_a_run_have_keys_of_their_own(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -275,6 +274,7 @@ async def test_several_gates_of_a_run_have_keys_of_their_own(
     await aflow.app.answer(second, Approve(edit=7), by="ann")
     await aflow.until_idle()
     assert gates(conn) == [first]
+    assert count(conn, "pgflow.gate") == 1
     await aflow.app.answer(first, Approve(), by="bob")
     assert await run.result(SOON) == [
         told(Approved(BOOTS, ("bob",), False)),

@@ -49,7 +49,7 @@ _BODY = re.compile(
 )
 _PARSED_BODY = re.compile(
     r"create (?:or replace )?function pgflow\.(\w+)(?:(?!create (?:or replace )?function|\bas "
-    r"\$\$).)*?\nreturn ",
+    r"\$\$).)*?\n(?:return |begin atomic\n)",
     re.DOTALL,
 )
 _TABLE = re.compile(r"^create table (?:if not exists )?pgflow\.(\w+)", re.MULTILINE)
