@@ -242,7 +242,7 @@ class App(PoolClient):
     @contextmanager
     def worker(
         self, *, concurrency: int = 100, queues: Sequence[str] | None = None, **options: Any
-    ) -> Iterator[None]:
+    ) -> Iterator[Worker]:
         """Work on runs of the app's workflows, in the background, while the context is open; see
         :meth:`AsyncApp.worker`.
         """
@@ -253,7 +253,7 @@ class App(PoolClient):
         worker = portal.call(work.__aenter__())
         watching = portal.spawn(background._hand_back_if_failed(worker, lambda: None))
         try:
-            yield
+            yield worker
         finally:
             if worker.failed.is_set():
                 watching.result()
