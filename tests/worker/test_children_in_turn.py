@@ -134,13 +134,13 @@ async def test_runs_that_wait_look_as_often_as_if_nothing_called_for_a_poll(
     before = asked["poll"]
 
     def many() -> bool:
-        poller.look_now()
+        poller._wanted.polls.set()
         return asked["poll"] >= before + 30
 
     await eventually(many, "polls that something calls for")
     assert len(pokes) == 1
     poller._poll_seconds = 0
-    poller.look_now()
+    poller._wanted.polls.set()
     await eventually(lambda: len(pokes) > 1, "a poll that is due")
 
 

@@ -183,10 +183,9 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
             lambda: any(
                 key == run.key and has_ended
                 for part in told._stretches
-                for _, _, has_ended, key in part.told.values()
+                for _, _, has_ended, key in part.acknowledged.values()
             ),
             "a beat comes",
-            10,
         )
         assert told._last is not None
         assert told._last.timeline == 1
