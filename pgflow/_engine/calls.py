@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 from pgflow._model.budgets import Admission, Amounts, Spent, added, parts_of, refusal
 from pgflow._model.codecs import ANYTHING, Codec
@@ -226,9 +226,10 @@ class Call:
     """
     retry_due_us: int | None = field(default=None, kw_only=True)
     """Time of its next try; None if none is due."""
-    is_in_ledger: ClassVar[bool] = False
+    # Attributes of the class have no annotation: compiled, a dataclass would take them for fields.
+    is_in_ledger = False
     """True if it is an effect: its intent and its outcome must become known."""
-    returned_as: ClassVar[str | None] = None
+    returned_as = cast("str | None", None)
     """Name of the operator's unit that returns an outcome which does not fit its type; None if its
     outcome is never returned.
     """
@@ -503,7 +504,7 @@ class SignalCall(TimedCall):
     """A wait for a signal, optionally with a time-out."""
 
     codec: Codec[Any] = field(kw_only=True)
-    returned_as: ClassVar[str | None] = RETURNED
+    returned_as = cast("str | None", RETURNED)
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a message or a time-out."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pgflow._engine.calls import EffectTerms, StepCall, Waiter, Waits, Want, spec_of_another
 from pgflow._model.budgets import refusal
@@ -271,7 +271,7 @@ class EffectCall(StepCall):
     """True if the approver did it by hand, so that it draws on no pool."""
     watchers: list[Waiter] = field(default_factory=list)
     """Waiters for its closing, in addition to the calling code."""
-    is_in_ledger: ClassVar[bool] = True
+    is_in_ledger = True
 
     # ================================================================ properties of the stage
 

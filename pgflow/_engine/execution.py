@@ -189,12 +189,13 @@ class Execution:
         if self.release.decided:
             self.release.forget()
         if not self.end.is_known:
-            if self.history.divergence is None:
-                try:
+            try:
+                # In the try: behind it, the compiler takes the divergence to be None for good.
+                if self.history.divergence is None:
                     self.end.judge()
-                except Unwind:
-                    if self.history.divergence is None:
-                        raise
+            except Unwind:
+                if self.history.divergence is None:
+                    raise
             if self.history.divergence is not None:
                 self.end.hold_diverged()
             elif Renewal in self.parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, cast
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.calls import Call, Waits
@@ -73,7 +73,7 @@ class GateCall(Call):
     """Seq of the unit that records that it was asked; 0 = not asked yet."""
     edit: str = ""
     """The edited request, as JSON; empty if it was not edited."""
-    returned_as: ClassVar[str | None] = ANSWER_RETURNED
+    returned_as = cast("str | None", ANSWER_RETURNED)
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a verdict."""
