@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -174,12 +173,16 @@ def drain_once(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop:
 async def _drain(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, stop: Stop) -> Drained:
     began = time.monotonic()
     asked = stop.event()
-    outcome = "broken"
+    outcome = ""
     async with app:
-        with suppress(WorkerFailed):
+        try:
             async with app.worker(**settings) as worker:
+                outcome = "broken"
                 drain = Drain(app, worker, limits)
                 outcome = await _until(drain, asked, limits.runtime - limits.grace)
+        except WorkerFailed:
+            if not outcome:  # it has not started
+                raise
         mine = list(settings["queues"]), list(app.definitions.workflows)
         left = await ask_async(app, has_queued(*mine))
         next_wake_at = (await ask_async(app, read_idleness())).next_due_at
