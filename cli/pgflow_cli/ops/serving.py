@@ -118,6 +118,8 @@ async def _serve(
                     )
                     await asked.wait()
             except WorkerFailed:
+                if probes.worker is None:  # it has not started, and has logged nothing
+                    raise
                 return FAILED
     return 0
 
