@@ -280,7 +280,6 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_variable
 declare
-  are_ours boolean;
   bad jsonb;
   answers jsonb := '[]';
   to_wake bigint[] := '{}';
@@ -292,16 +291,15 @@ begin
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  are_ours := pgflow.lock_leases_(batch, careful);
-  t := pgflow.now_();
-  if careful or not are_ours then
+  if not pgflow.lock_leases_(batch, careful) or careful then
     bad := pgflow.bad_runs_(batch);
+  end if;
+  t := pgflow.now_(); -- behind all locks of leases, so that a later commit of a run has a later time
+  if bad is not null then
     if jsonb_array_length(bad) = jsonb_array_length(batch->'runs') then
       return jsonb_build_object('bad', bad);
     end if;
-    if bad is not null then
-      batch := pgflow.without_runs_(batch, bad);
-    end if;
+    batch := pgflow.without_runs_(batch, bad);
   end if;
 
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at, key)
