@@ -3359,7 +3359,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 365133819514b5282b0b24ead065d89c
+  md5 aab767e171a9b1084964fe963bdeae2e
   grant execute to pgflow_worker
 
 function pgflow.compare_evidence_(e pgflow.evidence) returns TABLE(finding text, detail text), owner pgflow_owner

@@ -280,6 +280,7 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_variable
 declare
+  are_ours boolean;
   bad jsonb;
   answers jsonb := '[]';
   to_wake bigint[] := '{}';
@@ -291,7 +292,8 @@ begin
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  if not pgflow.lock_leases_(batch, careful) or careful then
+  are_ours := pgflow.lock_leases_(batch, careful);
+  if careful or not are_ours then
     bad := pgflow.bad_runs_(batch);
   end if;
   t := pgflow.now_(); -- behind all locks of leases, so that a later commit of a run has a later time
