@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from importlib.util import cache_from_source
@@ -49,6 +50,11 @@ if sys.dont_write_bytecode:
     sys.pycache_prefix = str(servers.CACHE / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would every program that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # On a machine of CI, whoever names no database gets none: the tests that want the embedded server do.
@@ -235,21 +241,39 @@ def shared_dsn(server_dsn: str, template: str) -> Iterator[str]:
     servers.drop_database(server_dsn, name)
 
 
+@pytest.fixture(scope="session")
+def shared_connections() -> Iterator[list[psycopg.Connection]]:
+    """The connection of `db`, if there is one: it has planned what earlier tests asked."""
+    kept: list[psycopg.Connection] = []
+    yield kept
+    for connection in kept:
+        connection.close()
+
+
 @pytest.fixture
-def db(request: pytest.FixtureRequest, shared_dsn: str) -> Iterator[psycopg.Connection]:
+def db(
+    request: pytest.FixtureRequest, shared_dsn: str, shared_connections: list[psycopg.Connection]
+) -> Iterator[psycopg.Connection]:
     """A connection inside a transaction that is rolled back after the test: cheap, for tests that
     need no second connection.
     """
-    with (
-        psycopg.connect(shared_dsn, autocommit=True) as connection,
-        connection.transaction(force_rollback=True),
-    ):
-        yield connection
-        is_open = connection.info.transaction_status == TransactionStatus.INTRANS
-        if is_open and request.node.get_closest_marker("unsound") is None:
-            assert (
-                connection.execute("select invariant, detail from pgflow.check()").fetchall() == []
-            )
+    connection = (
+        shared_connections.pop()
+        if shared_connections
+        else psycopg.connect(shared_dsn, autocommit=True)
+    )
+    try:
+        with connection.transaction(force_rollback=True):
+            yield connection
+            is_open = connection.info.transaction_status == TransactionStatus.INTRANS
+            if is_open and request.node.get_closest_marker("unsound") is None:
+                found = connection.execute("select invariant, detail from pgflow.check()")
+                assert found.fetchall() == []
+    finally:
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            shared_connections.append(connection)
+        else:
+            connection.close()
 
 
 @pytest.fixture

@@ -328,6 +328,7 @@ KEYS = (
 )
 
 
+@pytest.mark.full
 def test_a_step_that_is_begun_has_its_key_after_every_cut(flow: Harness, conn: Conn) -> None:
     @workflow
     async def trip() -> None:

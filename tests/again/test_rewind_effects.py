@@ -232,6 +232,7 @@ def test_a_fork_is_handed_results_and_takes_none_of_them_back(flow: Harness, con
     sound(conn)
 
 
+@pytest.mark.full
 def test_what_was_taken_back_is_not_reused(flow: Harness) -> None:
     @workflow
     async def doomed(items: list[str]) -> list[str]:

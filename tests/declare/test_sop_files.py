@@ -108,6 +108,7 @@ def test_odd_characters_pass_through():
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text",
     [

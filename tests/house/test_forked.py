@@ -15,7 +15,7 @@ import psycopg
 import pytest
 import servers
 import sqlkit
-from copies import Copies
+from copies import APPLICATION, Copies
 from servers import HANG_SECONDS
 from sqlkit import one
 
@@ -80,7 +80,7 @@ def test_a_database_whose_clock_was_replaced_is_lent_again_with_its_own(
         assert one(conn, "select extract(year from pgflow.now_())") == 2001
     others = (
         "select count(*) from pg_stat_activity where datname = current_database() "
-        "and pid <> pg_backend_pid() and backend_type = 'client backend'"
+        f"and application_name <> '{APPLICATION}' and backend_type = 'client backend'"
     )
     servers.wait_until(lambda: one(copies.keeper(first), others) == 0, "that session has gone")
     copies.give_back(first)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from pgflow._client._async.handles import AsyncRun
     from pgflow.testing import AsyncHarness
 
+pytestmark = pytest.mark.full
+
 DAY = date(2024, 1, 2)
 QUARTER = business_days(DAY, 63)
 

@@ -2,8 +2,9 @@
 
 To make, audit and drop a database costs as much as the test that it is for. Most tests leave nothing
 but rows, so their copy is emptied and serves again; one whose catalog, settings or sessions are no
-longer those of the template is dropped. The connection that looks after a copy stays open, since the
-first audit of a session plans everything.
+longer those of the template is dropped. The connection that audits a copy stays open, since the first
+audit of a session plans everything. Another one empties it: a session that leaves out triggers forgets
+all its plans.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ _SHAPE = "concat_ws(' ', {})".format(
 
 _LOOK = f"""
 select {_SHAPE} as shape, (select xmin::text from pg_catalog.pg_proc where oid = {_CLOCK}) as clock,
-  (select count(*) from pg_catalog.pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
-    and backend_type in ('client backend', 'walsender', 'logical replication worker')) as sessions,
+  (select count(*) from pg_catalog.pg_stat_activity where datname = current_database()
+    and application_name <> '{APPLICATION}' and backend_type in ('client backend', 'walsender', 'logical replication worker')) as sessions,
   (select count(*) from pg_catalog.pg_prepared_xacts where database = current_database()) as prepared,
   coalesce((select array_agg(c.oid::regclass::text) from pg_catalog.pg_class c where c.relnamespace = 'pgflow'::regnamespace
     and c.relkind = 'r' and pg_relation_size(c.oid) > 0), '{{}}') as written,
@@ -82,11 +83,14 @@ select {_SHAPE} as shape, (select xmin::text from pg_catalog.pg_proc where oid =
 
 @dataclasses.dataclass
 class Copy:
-    """One copy, and the connection that looks after it."""
+    """One copy, and the connections that look after it."""
 
     name: str
     dsn: str
     keeper: psycopg.Connection[Any]
+    """It audits and replays."""
+    cleaner: psycopg.Connection[Any]
+    """It empties the copy after a test."""
     shape: str
     clock: str
     """Version of the function that is its clock."""
@@ -172,18 +176,20 @@ class Copies:
         name = servers.create_database(self._server, self._template)
         dsn = servers.dsn_of(self._server, name)
         keeper = _keep(dsn)
-        look = _look(keeper)
-        return Copy(name, dsn, keeper, look["shape"], look["clock"])
+        cleaner = _keep(dsn)
+        look = _look(cleaner)
+        return Copy(name, dsn, keeper, cleaner, look["shape"], look["clock"])
 
     def _drop(self, copy: Copy) -> None:
         copy.keeper.close()
+        copy.cleaner.close()
         servers.drop_database(self._server, copy.name)
 
     def _restore(self, copy: Copy) -> bool:
         """Empty what was written; False if it is not enough."""
         if not copy.is_audited and servers.ended_transactions(copy.keeper) == copy.sound:
             return True
-        look = _look(copy.keeper)
+        look = _look(copy.cleaner)
         if (look["shape"], look["sessions"], look["prepared"]) != (copy.shape, 0, 0):
             return False
         if look["bytes"] > MOST_BYTES:
@@ -193,10 +199,10 @@ class Copies:
         statements += self._rewound(look["sequences"])
         is_reset = look["clock"] != copy.clock
         statements += [sql.SQL(self._clock)] if is_reset else []
-        with copy.keeper.transaction():
-            copy.keeper.execute(sql.SQL("; ").join(statements))
+        with copy.cleaner.transaction():
+            copy.cleaner.execute(sql.SQL("; ").join(statements))
         if is_reset:
-            copy.clock = _look(copy.keeper)["clock"]
+            copy.clock = _look(copy.cleaner)["clock"]
         return True
 
     def _emptied(self, written: list[str]) -> Iterator[sql.Composable]:

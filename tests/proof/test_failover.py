@@ -15,6 +15,8 @@ from pairs import Pair
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[Pair]:

@@ -530,7 +530,16 @@ def test_all_locks_of_an_upgrade_are_taken_before_its_first_change(installed):
     } == set()
 
 
-@pytest.mark.parametrize("of_both", ["run signal", "signal run", "runs queues", "queues runs"])
+@pytest.mark.parametrize(
+    "of_both",
+    [
+        "run signal",
+        *(
+            pytest.param(both, marks=pytest.mark.full)
+            for both in ("signal run", "runs queues", "queues runs")
+        ),
+    ],
+)
 def test_an_upgrade_never_closes_a_circle_of_waits(installed, empty_dsn, of_both):
     """The application holds one and wants the other, again and again, and looks for circles at
     once: it would be the victim of each.

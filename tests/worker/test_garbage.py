@@ -107,17 +107,19 @@ PARKED = (sleeps_long, parks, gathers_and_parks, parents_that_park)
 @pytest.mark.parametrize(
     "work",
     [
-        steps,
-        sleeps,
-        parks,
-        gathers_and_parks,
-        sleeps_long,
-        in_a_thread,
-        in_transactions,
-        parents,
-        parents_that_park,
+        pytest.param(work, id=work.name, marks=() if work in (steps, parks) else pytest.mark.full)
+        for work in (
+            steps,
+            sleeps,
+            parks,
+            gathers_and_parks,
+            sleeps_long,
+            in_a_thread,
+            in_transactions,
+            parents,
+            parents_that_park,
+        )
     ],
-    ids=lambda work: work.name,
 )
 async def test_a_run_leaves_nothing_to_the_garbage_collector(
     aflow: AsyncHarness, work: Any

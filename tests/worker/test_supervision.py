@@ -175,8 +175,14 @@ def app(dsn: str) -> Iterator[App]:
         yield app
 
 
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("name", RAISES)
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        pytest.param(body, name, marks=() if i % len(RAISES) == j else pytest.mark.full)
+        for i, body in enumerate(BODIES)
+        for j, name in enumerate(RAISES)
+    ],
+)
 def test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on(
     app: App, body: str, name: str
 ) -> None:
@@ -456,7 +462,13 @@ FAILS: dict[str, Callable[[str], BaseException]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fails", FAILS)
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "an error",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("a cancel", "a BaseException")),
+    ],
+)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     dsn: str,
