@@ -23,7 +23,6 @@ import psycopg
 import pytest
 import servers
 from clikit import ANSI, APPS, statuses
-from processes import interruptible
 from servers import HANG_SECONDS, wait_until
 
 PAGE = servers.REPOSITORY / "docs" / "session.md"
@@ -100,16 +99,15 @@ class Shell:
     def _at_terminal(self, line: str) -> str:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH, 0, 0))
-        with interruptible():
-            started = subprocess.Popen(
-                shlex.split(line),
-                env=self._env,
-                cwd=self._folder,
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
-                start_new_session=True,
-            )
+        started = subprocess.Popen(
+            shlex.split(line),
+            env=self._env,
+            cwd=self._folder,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
         os.close(theirs)
         shown, is_asked = b"", False
         while chunk := _read(ours):

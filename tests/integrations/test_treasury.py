@@ -27,7 +27,6 @@ import pytest
 import servers
 from pgflow_cli.shop.processes import Server
 from pgflow_cli.shop.proof import Proof
-from processes import interruptible
 from servers import wait_until
 
 from examples.treasury import client, ledger, world
@@ -428,14 +427,13 @@ class Finished:
 
 def begun(*arguments: str) -> subprocess.Popen[str]:
     """Start the program."""
-    with interruptible():
-        return forked.start(
-            ["-m", "examples.treasury", *arguments],
-            env=dict(os.environ),
-            cwd=servers.REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+    return forked.start(
+        ["-m", "examples.treasury", *arguments],
+        env=dict(os.environ),
+        cwd=servers.REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def treasury(*arguments: str) -> subprocess.CompletedProcess[str]:

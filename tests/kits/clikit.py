@@ -21,7 +21,6 @@ import cli_jobs
 import forked
 import psycopg
 from pgflow_cli.commands import app, ours, run
-from processes import interruptible
 from servers import HANG_SECONDS, wait_until
 from typer.main import get_command
 
@@ -124,14 +123,13 @@ def process(dsn: str | None, *arguments: str, **variables: str) -> subprocess.Po
         if name not in ("DATABASE_URL", "PGFLOW_DSN")
     }
     env |= {"PGFLOW_DSN": dsn} if dsn is not None else {}
-    with interruptible():
-        return forked.start(
-            ["-m", "pgflow_cli", *in_json(*arguments)],
-            env=env | variables,
-            cwd=APPS,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+    return forked.start(
+        ["-m", "pgflow_cli", *in_json(*arguments)],
+        env=env | variables,
+        cwd=APPS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def finish(started: subprocess.Popen[str]) -> Answer:

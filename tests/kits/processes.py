@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,22 +19,6 @@ APPS = Path(__file__).parents[1] / "apps"
 KITS = Path(__file__).parent
 FOLDERS = (APPS, KITS, KITS.parent)
 """Those in which a worker finds the modules of tests: the programs of the proof stand beside rooms."""
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Make processes that start in this block mind Ctrl-C, though we may not: an ignored signal
-    would stay ignored in them.
-    """
-    is_main = threading.current_thread() is threading.main_thread()  # which alone may say so
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class WorkerProcess:

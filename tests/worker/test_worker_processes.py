@@ -5,9 +5,11 @@ loop.
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import threading
+from contextlib import contextmanager, suppress
 
 import pytest
 from processes import one, worker
@@ -129,6 +131,78 @@ def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn)
     with worker(dsn):
         wait_until(lambda: unfinished(app_conn) == 0, "the run goes on elsewhere")
     assert_booked_once(app_conn, ["slow"], 3)
+
+
+def pids_of(conn):
+    return {pid for (pid,) in conn.execute("select pid from pgflow.workers")}
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextmanager
+def two_supervised(dsn, conn):
+    with worker(dsn, "--processes", "2") as supervisor:
+        wait_until(lambda: len(pids_of(conn)) == 2, "both have registered")
+        pids = pids_of(conn)
+        assert supervisor.pid not in pids
+        yield supervisor, pids
+    wait_until(lambda: not any(map(is_alive, pids)), "none is left")
+
+
+@pytest.mark.full
+def test_a_supervised_worker_that_dies_is_replaced_and_one_sigterm_stops_all(dsn, app_conn):
+    with two_supervised(dsn, app_conn) as (supervisor, pids):
+        os.kill(min(pids), signal.SIGKILL)
+        wait_until(lambda: pids_of(app_conn) - pids, "another has registered")
+        keys = start_bookings(app_conn, 20)
+        wait_until(lambda: unfinished(app_conn) == 0, "the queue is drained")
+        assert_booked_once(app_conn, keys, 5)
+        supervisor.send(signal.SIGTERM)
+        for pid in pids_of(app_conn) - {min(pids)}:  # as systemd sends it to all of a service
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        code, log = supervisor.finish()
+        assert code == 0, log
+        assert "was killed by signal 9; starting another" in log
+    assert pids_of(app_conn) <= {min(pids)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["killed", "asked twice"])
+def test_supervised_workers_end_with_their_supervisor(dsn, app_conn, how):
+    start(app_conn, "booking", "slow", key="slow", steps=3, pause=5.0)
+    with two_supervised(dsn, app_conn) as (supervisor, _):
+        wait_until(
+            lambda: one(
+                app_conn,
+                "select count(*) from pgflow.steps where step = 'rest' and status = 'started'",
+            ),
+            "it is in its step",
+        )
+        if how == "asked twice":
+            supervisor.send(signal.SIGTERM)
+            wait_until(
+                lambda: one(app_conn, "select bool_or(stopping) from pgflow.workers"),
+                "they are stopping",
+            )
+            supervisor.send(signal.SIGTERM)
+            assert supervisor.finish()[0] == 1
+        else:
+            supervisor.send(signal.SIGKILL)
+
+
+@pytest.mark.full
+def test_a_mistake_ends_all_supervised_workers(dsn):
+    with worker(dsn, "--processes", "2", module="no_such_module") as supervisor:
+        code, log = supervisor.finish()
+    assert code == 2
+    assert "no_such_module" in log
 
 
 @pytest.mark.full

@@ -52,18 +52,29 @@ def spare_what_is_loaded() -> None:
 
 
 class Stop:
-    """Remembers a signal from the first moment on: one that comes during the start is not lost."""
+    """Remembers a signal from the first moment on: one that comes during the start is not lost.
+
+    Attributes:
+        crash: Called at a second signal, before this process ends at once.
+    """
 
     def __init__(self) -> None:
-        self._asked = False
+        self.crash: Callable[[], None] = lambda: None
+        self._asked = self._has_signal = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._received)
 
     def _received(self, _number: int, _frame: object) -> None:
-        if self._asked:
+        if self._has_signal:
+            self.crash()
             os._exit(1)
+        self._has_signal = True
+        self.ask()
+
+    def ask(self) -> None:
+        """Stop, as a first signal does; may be called in any thread, and again."""
         self._asked = True
         if self._loop is not None and self._event is not None:
             self._loop.call_soon_threadsafe(self._event.set)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,6 +92,10 @@ def workers(
     target: WorkerTarget = None,
     *,
     settings: Annotated[dict[str, Any], Made(_settings)],
+    processes: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes to run, each of which is a worker.")
+    ] = 1,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
     only_list: Annotated[
@@ -103,16 +108,21 @@ def workers(
 
     Without a module it lists the workers. After SIGTERM it claims nothing more, finishes or hands
     back its runs, and exits 0. A second signal is a crash: nothing is handed back, and the runs go
-    on elsewhere once this worker is found dead.
+    on elsewhere once this worker is found dead. With --processes, one that dies is started again.
     """
     if target is None or only_list:
         _list_workers(db, form)
         return
     from pgflow_cli.look.targets import load_app
     from pgflow_cli.ops.serving import Stop, leave, serve, spare_what_is_loaded
+    from pgflow_cli.ops.supervisor import follow_supervisor, supervise
 
     logs.set_up()
     stop = Stop()
+    if processes > 1:
+        leave(supervise(sys.argv[1:], processes, endpoints, stop))
+    if supervised:
+        follow_supervisor(stop)
     app = load_app(target, db.given)
     spare_what_is_loaded()
     leave(serve(app, settings, stop, endpoints))
