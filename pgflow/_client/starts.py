@@ -226,7 +226,7 @@ def batch_of(
 
     Raises:
         DefinitionError: A key is among the workflow's options, or it cannot be started at all.
-        InvalidArgument: There are more or fewer keys than inputs.
+        InvalidArgument: There are more or fewer keys than inputs, or an input is no tuple.
     """
     check_workflow(workflow, "start_many()")
     if workflow.start_options.key is not None:
@@ -236,6 +236,12 @@ def batch_of(
         )
     workflow.check_definition()
     given = list(inputs)
+    for place, arguments in enumerate(given):
+        if not isinstance(arguments, tuple):
+            raise InvalidArgument(
+                f"start_many() takes a tuple of arguments for each run; input {place} is "
+                f"{type(arguments).__name__}: put it into a tuple, (x,)"
+            )
     if keys is not None and len(keys) != len(given):
         raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
     named = new_keys(len(given)) if keys is None else keys

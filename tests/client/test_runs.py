@@ -321,6 +321,15 @@ async def test_a_key_of_another_input_or_workflow_is_a_conflict_and_the_first_ru
     assert await first.result(SOON) == 6
 
 
+def test_many_starts_take_a_tuple_of_arguments_for_each_run(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
+    flow.include(total)
+    with pytest.raises(InvalidArgument, match=r"input 1 is int: put it into a tuple"):
+        flow.app.start_many(total, [(1,), 2])  # type: ignore[list-item]
+    assert count(conn, "pgflow.run") == 0
+
+
 def test_two_starts_with_one_key_at_the_same_time_are_one_run(
     dsn: str, conn: psycopg.Connection
 ) -> None:
