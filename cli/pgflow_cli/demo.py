@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.output import console
@@ -135,7 +136,6 @@ def _show_proofs(proofs: Sequence[Proof]) -> None:
 
 def _show_killed_run(dsn: str, report: Report) -> None:
     """Print the timeline of a run whose worker was killed."""
-    from pgflow.inspect import read_history
     from pgflow_cli.look.database import connect, fetch
     from pgflow_cli.runs.timeline import draw
 
@@ -144,7 +144,7 @@ def _show_killed_run(dsn: str, report: Report) -> None:
         return
     out = console()
     with connect(dsn) as connection:
-        histories = [fetch(connection, read_history(key)) for key in held[:20]]
+        histories = [fetch(connection, inspect.read_history(key)) for key in held[:20]]
     found = (h for h in histories if any(entry.name == "recovered" for entry in h.entries))
     history = next(found, histories[0])
     out.print()

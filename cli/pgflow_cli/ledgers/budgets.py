@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
@@ -14,9 +15,6 @@ from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
 from pgflow_cli.look.output import Column, Form, Limit, amount, note, print_rows
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
-
-if TYPE_CHECKING:
-    from pgflow.inspect import BudgetRow
 
 budgets = make_group(
     "budgets",
@@ -144,13 +142,11 @@ def show_spent(
     """
     from typing import get_args
 
-    from pgflow.inspect import ChargesBy, sum_charges
-
-    ways = {str(way): way for way in get_args(ChargesBy)}
+    ways = {str(way): way for way in get_args(inspect.ChargesBy)}
     if by not in ways:
         raise Mistake(f"--by is {', '.join(ways)}, not {by!r}")
     moment = parse_moment(since, "--since")
-    found = database.ask(sum_charges(ways[by], pool=pool, since=moment))
+    found = database.ask(inspect.sum_charges(ways[by], pool=pool, since=moment))
     found.sort(key=lambda row: (row.unit, -row.amount, row.name or ""))
     if by == "day":
         found.sort(key=lambda row: row.name or "", reverse=True)
@@ -175,9 +171,7 @@ def _amounts(words: list[str]) -> dict[str, Decimal]:
 
 
 def _print(database: Database, form: Form, pool: str | None, limit: int) -> None:
-    from pgflow.inspect import list_budgets
-
-    page = database.ask(list_budgets(pool, limit=limit or None))
+    page = database.ask(inspect.list_budgets(pool, limit=limit or None))
     empty = (
         "There are no pools yet."
         if pool is None
@@ -188,7 +182,7 @@ def _print(database: Database, form: Form, pool: str | None, limit: int) -> None
         note(f"The first {limit}; there are more: --limit 0 shows all.")
 
 
-def _state(row: BudgetRow) -> str:
+def _state(row: inspect.BudgetRow) -> str:
     states = {"revoked": row.revoked_at is not None, "overrun": row.overrun, "hard": row.is_hard}
     return ", ".join(state for state, holds in states.items() if holds)
 

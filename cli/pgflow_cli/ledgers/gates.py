@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.mail import operator
@@ -18,7 +19,6 @@ from pgflow_cli.look.selection import ENDED, find_run, see
 
 if TYPE_CHECKING:
     from pgflow import authority
-    from pgflow.inspect import GateRow
 
 Gate = Annotated[
     str,
@@ -73,14 +73,12 @@ def gates(
     Each row shows who is asked, for what, since when and until when. JSON has all of each gate: the
     exact request and its hash, the answers so far, and the decision that it rests on.
     """
-    from pgflow.inspect import list_gates
-
     if key is not None:
         find_run(database, key)
-    found = database.ask(list_gates(key, asks=asks, limit=None)).items
+    found = database.ask(inspect.list_gates(key, asks=asks, limit=None)).items
     now = database.now()
 
-    def until(gate: GateRow) -> str:
+    def until(gate: inspect.GateRow) -> str:
         return (gate.expires_at and "in " + duration((gate.expires_at - now).total_seconds())) or ""
 
     columns = [
@@ -143,8 +141,6 @@ class AskedGate:
             value: Argument of a verdict: a value, or the name of another person.
         """
         from pgflow.errors import RunNotFound
-        from pgflow.inspect import find_gate
-        from pgflow.inspect import find_run as run_of
 
         database, by = self.database, self.by or own_name(self.database)
         asked, words = self._find(words)
@@ -153,9 +149,9 @@ class AskedGate:
         database.client.answer(
             key, answer, by=by, payload_hash=self.payload_hash, acting_as=self.roles or None
         )
-        still = database.ask(find_gate(key))
+        still = database.ask(inspect.find_gate(key))
         try:
-            run = database.ask(run_of(key if asked is None else asked.key))
+            run = database.ask(inspect.find_run(key if asked is None else asked.key))
         except RunNotFound:
             raise Mistake(f"the history of the run of gate {key} was removed meanwhile") from None
         row = {"gate": key, "verdict": verdict, "by": by, "key": run.key, "status": run.status}
@@ -166,7 +162,7 @@ class AskedGate:
         )
         print_one(self.form, {**row, "open": still is not None}, text)
 
-    def _find(self, words: tuple[str, ...]) -> tuple[GateRow | None, tuple[str, ...]]:
+    def _find(self, words: tuple[str, ...]) -> tuple[inspect.GateRow | None, tuple[str, ...]]:
         """Return the open gate, and the words without the node that they begin with. The gate is
         None if there is none.
 
@@ -174,18 +170,16 @@ class AskedGate:
             Mistake: The run waits at several or has ended, or the words begin with a node whose
                 gate was answered. They are not taken for an answer to another gate.
         """
-        from pgflow.inspect import find_gate, list_gate_names, list_gates_below
-
         ask, named, node = self.database.ask, self.named, self.node
-        if (found := ask(find_gate(named))) is not None:
+        if (found := ask(inspect.find_gate(named))) is not None:
             return found, words
-        below = ask(list_gates_below(named))
+        below = ask(inspect.list_gates_below(named))
         open_gates = [one for one in below if one.key == named] or below
         first = words[0] if words else None
         if node is None and any(_is_of(one.name, first) for one in open_gates):
             node, words = first, words[1:]
         elif node is None and first is not None and open_gates:
-            answered = any(_is_of(name, first) for name in ask(list_gate_names(named)))
+            answered = any(_is_of(name, first) for name in ask(inspect.list_gate_names(named)))
             if answered:
                 rest = _listed(open_gates)
                 raise Mistake(f"gate {first!r} of run {named!r} was answered: {rest}")
@@ -200,7 +194,7 @@ class AskedGate:
 
 
 def make_answer(
-    verdict: str, words: tuple[str, ...], value: Any, asked: GateRow | None, why: str
+    verdict: str, words: tuple[str, ...], value: Any, asked: inspect.GateRow | None, why: str
 ) -> tuple[authority.Answer, str]:
     """Return an answer as this gate takes it, and its verdict. Words and decisions are an edit of a
     request that has a place for them; else words are the reason.
@@ -241,9 +235,9 @@ def own_name(database: Database) -> str:
     """Return the name to answer as: that of the person at the terminal if the role of the
     connection may speak for people, else the role itself.
     """
-    from pgflow.inspect import speaks_for_others
-
-    return operator() if database.ask(speaks_for_others()) else database.connection.info.user
+    return (
+        operator() if database.ask(inspect.speaks_for_others()) else database.connection.info.user
+    )
 
 
 def refuse_ended(database: Database, word: str) -> None:
@@ -253,10 +247,9 @@ def refuse_ended(database: Database, word: str) -> None:
         Mistake: It has.
     """
     from pgflow.errors import RunNotFound
-    from pgflow.inspect import find_run as run_of
 
     try:
-        found = database.ask(run_of(word))
+        found = database.ask(inspect.find_run(word))
     except RunNotFound:
         return
     if found.status in ENDED:
@@ -272,13 +265,13 @@ def _is_of(gate: str, name: str | None) -> bool:
     return name in (gate, node, node.rpartition("/")[2])
 
 
-def _listed(several: list[GateRow]) -> str:
+def _listed(several: list[inspect.GateRow]) -> str:
     return "name the node, or the gate by its key: " + ", ".join(
         f"{one.name} ({one.gate})" for one in several
     )
 
 
-def _approvals(gate: GateRow) -> list[str]:
+def _approvals(gate: inspect.GateRow) -> list[str]:
     """Return the names of those who have approved what the gate asks now."""
     names: list[str] = []
     for answer in gate.answers:

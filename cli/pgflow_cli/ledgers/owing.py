@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
@@ -28,7 +29,6 @@ from pgflow_cli.look.parsing import parse_json, refuse_empty
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.inspect import ObligationRow
 
 STATES = ("intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached")
 _NAMES = (
@@ -58,11 +58,9 @@ def owed(
     it was due at the time shown. WHY is failed or cancelled if its run ended so. PAGED shows how
     long ago the app's pager was called, if it has one.
     """
-    from pgflow.inspect import list_obligations
-
     if state is not None and state not in STATES:
         raise Mistake(f"what is owed is {either(STATES)}, not {state!r}")
-    debts = database.ask(list_obligations(state=state, limit=None)).items
+    debts = database.ask(inspect.list_obligations(state=state, limit=None)).items
     now = database.now()
     columns = [
         Column("RUN", "key"),
@@ -85,7 +83,7 @@ def owed(
     print_rows(form, shown, debts, names=_NAMES, empty="Nothing is owed.")
 
 
-def _until(debt: ObligationRow, now: datetime) -> str:
+def _until(debt: inspect.ObligationRow, now: datetime) -> str:
     """Return the time until something happens to a debt by itself."""
     if debt.state != "unknown" and debt.kind != "obligation":
         return ""
@@ -249,13 +247,11 @@ def _close(
     text: str,
 ) -> None:
     """Send a verdict on a debt, and print it with the status of the run."""
-    from pgflow.inspect import find_obligation, find_run
-
-    debt = database.ask(find_obligation(key))
+    debt = database.ask(inspect.find_obligation(key))
     send()
     if debt is None:  # of another tenant
         print_one(form, row, f"{text}.")
         return
-    run = database.ask(find_run(debt.key))
+    run = database.ask(inspect.find_run(debt.key))
     row |= {"key": run.key, "status": run.status}
     print_one(form, row, f"{text}: run {run.key} is {run.status}.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from pgflow.app import ConnectionClient
-    from pgflow.inspect import Question
 
 T = TypeVar("T")
 
@@ -142,24 +142,20 @@ class Database:
 
         return ConnectionClient(self.connection)
 
-    def ask(self, question: Question[T]) -> T:
+    def ask(self, question: inspect.Question[T]) -> T:
         """Return the answer to a reader's question. Commands hold no statements of their own."""
         return fetch(self.connection, question)
 
     def now(self) -> datetime:
         """Return the time by the database's clock, from which ages are computed."""
-        from pgflow.inspect import database_now
-
-        return self.ask(database_now())
+        return self.ask(inspect.database_now())
 
 
-def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
+def fetch(connection: psycopg.Connection[Any], question: inspect.Question[T]) -> T:
     """Return the answer of the database to a reader's question. Commands hold no statements of
     their own.
     """
-    from pgflow.inspect import ask
-
-    return ask(connection, question)
+    return inspect.ask(connection, question)
 
 
 def fetch_dicts(

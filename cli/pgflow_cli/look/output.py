@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
@@ -329,9 +330,7 @@ def plain(value: Any) -> Text:
 
 def short_json(value: Any) -> Text:
     """Return a value as JSON on one line."""
-    from pgflow.inspect import readable
-
-    return plain("" if value is None else dump(readable(value)))
+    return plain("" if value is None else dump(inspect.readable(value)))
 
 
 def age(since: datetime | None, now: datetime) -> str:

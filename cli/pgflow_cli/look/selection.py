@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.parsing import parse_moment, parse_pairs
 
 if TYPE_CHECKING:
-    from pgflow.inspect import Question, RunDetail, RunFilter, RunRow
     from pgflow_cli.look.database import Database
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Filters:
         """Return True if anything was asked for."""
         return any(vars(self).values())
 
-    def chosen(self, *, tenant: str | None = None) -> RunFilter:
+    def chosen(self, *, tenant: str | None = None) -> inspect.RunFilter:
         """Return the filter as the readers take it.
 
         Args:
@@ -99,9 +99,7 @@ class Filters:
         Raises:
             Mistake: A status, label or time is invalid.
         """
-        from pgflow.inspect import RunFilter
-
-        return RunFilter(
+        return inspect.RunFilter(
             status=_known_statuses(self.status or []),
             workflow=self.workflow or (),
             queue=self.queue or (),
@@ -130,19 +128,18 @@ def _known_statuses(statuses: list[str]) -> list[str]:
     return words
 
 
-def find(database: Database, key: str, question: Question[T]) -> T:
+def find(database: Database, key: str, question: inspect.Question[T]) -> T:
     """Return the answer to a question about the run with a key.
 
     Raises:
         Mistake: No run has the key; the message names similar keys.
     """
     from pgflow.errors import RunNotFound
-    from pgflow.inspect import find_keys
 
     try:
         return database.ask(question)
     except RunNotFound:
-        keys = database.ask(find_keys(key[: max(1, len(key) // 2)], 500))
+        keys = database.ask(inspect.find_keys(key[: max(1, len(key) // 2)], 500))
         close = difflib.get_close_matches(key, keys, 3)
         hint = f"there {'is' if len(close) == 1 else 'are'} {', '.join(close)}"
         hint = hint if close else "`pgflow list` shows those there are"
@@ -152,27 +149,22 @@ def find(database: Database, key: str, question: Question[T]) -> T:
 def exists(database: Database, key: str) -> bool:
     """Return True if a run has the key."""
     from pgflow.errors import RunNotFound
-    from pgflow.inspect import find_run as run_of
 
     try:
-        database.ask(run_of(key))
+        database.ask(inspect.find_run(key))
     except RunNotFound:
         return False
     return True
 
 
-def find_run(database: Database, key: str) -> RunRow:
+def find_run(database: Database, key: str) -> inspect.RunRow:
     """Return the run with a key; see `find`."""
-    from pgflow.inspect import find_run as run_of
-
-    return find(database, key, run_of(key))
+    return find(database, key, inspect.find_run(key))
 
 
-def find_detail(database: Database, key: str) -> RunDetail:
+def find_detail(database: Database, key: str) -> inspect.RunDetail:
     """Return the run with a key, with its values; see `find`."""
-    from pgflow.inspect import find_detail as detail_of
-
-    return find(database, key, detail_of(key))
+    return find(database, key, inspect.find_detail(key))
 
 
 def see(key: str) -> str:
@@ -192,11 +184,10 @@ def complete_key(incomplete: str) -> list[str]:
     import psycopg
 
     from pgflow.errors import InvalidArgument
-    from pgflow.inspect import ask, connect, find_keys
 
     try:
-        with connect(dsn, connect_timeout_seconds=2, patience_seconds=2.0) as connection:
-            return ask(connection, find_keys(incomplete))
+        with inspect.connect(dsn, connect_timeout_seconds=2, patience_seconds=2.0) as connection:
+            return inspect.ask(connection, inspect.find_keys(incomplete))
     except (psycopg.Error, InvalidArgument, UnicodeEncodeError):
         return []  # the latter two: the typed part is not text
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Db, Yes, confirm_removal
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pgflow.declare.durable.leftovers import Leftover, Leftovers
-    from pgflow.inspect import RunRow
 
 _NOUNS = {"folders": "folder", "worktrees": "worktree", "branches": "branch"}
 _GOES = ("", "commits")
@@ -159,18 +159,16 @@ class Look:
         """Return the item as it is now: its run may have been retried meanwhile."""
         return self._item(item.left.key, self._runs([item.left.key]).get(item.left.key, []))
 
-    def _runs(self, keys: Iterable[str]) -> dict[str, list[RunRow]]:
+    def _runs(self, keys: Iterable[str]) -> dict[str, list[inspect.RunRow]]:
         """Return the runs with these keys, of every tenant."""
-        from pgflow.inspect import RunFilter, list_runs
-
         chosen = sorted(set(keys))
-        found: dict[str, list[RunRow]] = {}
+        found: dict[str, list[inspect.RunRow]] = {}
         if chosen:
-            for run in self.db.ask(list_runs(RunFilter(keys=chosen), limit=None)):
+            for run in self.db.ask(inspect.list_runs(inspect.RunFilter(keys=chosen), limit=None)):
                 found.setdefault(run.key, []).append(run)
         return {key: found[key] for key in chosen if key in found}
 
-    def _item(self, key: str, runs: list[RunRow]) -> Item:
+    def _item(self, key: str, runs: list[inspect.RunRow]) -> Item:
         from pgflow.workspace import WorkspaceError
 
         left = self.left.find(key)
@@ -181,7 +179,7 @@ class Look:
         parts = left.parts - ({left.branch} if why == "commits" else set())
         return Item(left, why, frozenset(parts if why in _GOES else ()))
 
-    def _why(self, left: Leftover, runs: list[RunRow]) -> str:
+    def _why(self, left: Leftover, runs: list[inspect.RunRow]) -> str:
         """Code of the reason why a leftover is kept, or its branch; empty if all of it may go."""
         if any(run.status in OPEN for run in runs):
             return "open"
@@ -198,26 +196,22 @@ class Look:
             return "open"
         return "" if self.force else self.left.why_kept(left)
 
-    def _was_here(self, run: RunRow) -> bool:
+    def _was_here(self, run: inspect.RunRow) -> bool:
         """True for a run that was started in this folder."""
-        from pgflow.inspect import find_detail
-
-        given = self.db.ask(find_detail(run.key, tenant=run.tenant)).input
+        given = self.db.ask(inspect.find_detail(run.key, tenant=run.tenant)).input
         settings = (given or {}).get("settings")
         if not isinstance(settings, dict):
             return False
         folder = settings.get("home") or settings.get("cwd")
         return isinstance(folder, str) and os.path.realpath(folder) == self.left.folder
 
-    def _has_open_parent(self, run: RunRow) -> bool:
+    def _has_open_parent(self, run: inspect.RunRow) -> bool:
         """True for a child whose parent, or the parent of that, has not ended or is not known."""
-        from pgflow.inspect import find_key, find_run
-
         while run.parent_run_id is not None:
-            key = self.db.ask(find_key(run.parent_run_id))
+            key = self.db.ask(inspect.find_key(run.parent_run_id))
             if key is None:
                 return True
-            run = self.db.ask(find_run(key, tenant=run.tenant))
+            run = self.db.ask(inspect.find_run(key, tenant=run.tenant))
             if run.status in OPEN:
                 return True
         return False

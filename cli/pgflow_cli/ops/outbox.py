@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
@@ -14,9 +15,6 @@ from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm_remov
 from pgflow_cli.look.output import Column, Form, dump, duration, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_json
 from pgflow_cli.ops.options import ChangeWhy, ago, names_of
-
-if TYPE_CHECKING:
-    from pgflow.inspect import DeliveryRow
 
 outbox = make_group(
     "outbox", "Shows relays and their lag, or replays or repairs one.", invoke_without_command=True
@@ -37,8 +35,6 @@ def list_relays(context: typer.Context, *, form: Rows, db: Db) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from pgflow import inspect
-
     columns = [
         Column("RELAY", "name"),
         Column("STATE", "state"),
@@ -64,8 +60,6 @@ def show_relay(
     db: Db,
 ) -> None:
     """Lists the events that a relay could not deliver at once."""
-    from pgflow import inspect
-
     if relay not in {row.name for row in db.ask(inspect.list_relays())}:
         raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
     now = db.now()
@@ -85,7 +79,7 @@ def show_relay(
     print_rows(form, columns, rows, names=names, empty="It has delivered all that it took.")
 
 
-def _next_try(row: DeliveryRow, now: datetime) -> str:
+def _next_try(row: inspect.DeliveryRow, now: datetime) -> str:
     left = (row.due_at - now).total_seconds()
     if row.state == "dead":
         return ""

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.options import Answer, Db, DryRun, Yes, confirm_removal
 from pgflow_cli.look.output import many, note, print_one, when
 from pgflow_cli.look.parsing import parse_duration
@@ -41,10 +42,8 @@ def prune(
     all of these have ended. pgflow.dropped_history records what was removed. A partition of the
     journal that only a few rows keep is shrunk to them, after the next vacuum.
     """
-    from pgflow.inspect import count_ended
-
     ended_before = db.now() - parse_duration(older_than, "--older-than")
-    runs = db.ask(count_ended(ended_before)) if dry_run or not yes else 0
+    runs = db.ask(inspect.count_ended(ended_before)) if dry_run or not yes else 0
     partitions = shrunk = 0
     if not dry_run:
         if runs:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
@@ -18,9 +19,6 @@ from pgflow_cli.look.options import Answer, Db, Rows
 from pgflow_cli.look.output import Column, Form, Limit, age, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 from pgflow_cli.ops.options import ChangeWhy, ago, confirm, counted, made_of, names_of
-
-if TYPE_CHECKING:
-    from pgflow.inspect import QueueRow
 
 queues = make_group(
     "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
@@ -52,9 +50,8 @@ def list_queues(
 def _draw(db: Database) -> None:
     """Draw the last hour, a column a minute, in the order of time."""
     from pgflow._desk.plots import bars, plot_rates
-    from pgflow.inspect import read_rates
 
-    for one in plot_rates(db.ask(read_rates())):
+    for one in plot_rates(db.ask(inspect.read_rates())):
         typer.echo(f"\n{one.title}: {one.words}")
         typer.echo(f"{bars([column.height for column in one.columns])}▏{one.top}")
     typer.echo("60 minutes, the newest on the right.")
@@ -118,9 +115,7 @@ def _read_rules(weight: list[str] | None, **given: Any) -> dict[str, Any]:
 
 
 def _read_rule(name: str, given: Any) -> Any:
-    from pgflow.inspect import QUEUE_RULES
-
-    kind = QUEUE_RULES[name].kind
+    kind = inspect.QUEUE_RULES[name].kind
     if given in ("none", ["none"]):
         return None
     if kind == "number":
@@ -240,8 +235,6 @@ def history(
 
     The latest come first.
     """
-    from pgflow.inspect import list_queue_changes
-
     columns = [
         ago("AGO", "changed_at", db.now()),
         Column("QUEUE", "queue"),
@@ -253,7 +246,7 @@ def history(
     print_rows(
         form,
         columns,
-        db.ask(list_queue_changes(queue, limit=limit or None)),
+        db.ask(inspect.list_queue_changes(queue, limit=limit or None)),
         names=("changed_at", "queue", "what", "said", "why", "changed_by"),
         empty="No queue was ever changed.",
     )
@@ -271,9 +264,7 @@ def _in_words(rules: Mapping[str, Any]) -> str:
 
 
 def _names(db: Database) -> list[str]:
-    from pgflow.inspect import list_queue_names
-
-    return db.ask(list_queue_names())
+    return db.ask(inspect.list_queue_names())
 
 
 def _check_name(db: Database, queue: str) -> None:
@@ -283,9 +274,6 @@ def _check_name(db: Database, queue: str) -> None:
 
 
 def _print(db: Database, queue: str | None, form: Form) -> None:
-    from pgflow.inspect import QueueRow
-    from pgflow.inspect import list_queues as queues_of
-
     now = db.now()
     columns = [
         Column("QUEUE", "queue"),
@@ -296,16 +284,20 @@ def _print(db: Database, queue: str | None, form: Form) -> None:
         Column("RULES", _other_rules, from_width=100),
         Column("STATE", lambda row: _state(row, now)),
     ]
-    names = names_of(QueueRow)
+    names = names_of(inspect.QueueRow)
     print_rows(
-        form, columns, db.ask(queues_of(queue)), names=names, empty="There are no queues yet."
+        form,
+        columns,
+        db.ask(inspect.list_queues(queue)),
+        names=names,
+        empty="There are no queues yet.",
     )
 
 
-def _other_rules(row: QueueRow) -> str:
+def _other_rules(row: inspect.QueueRow) -> str:
     return _in_words({name: rule for name, rule in row.rules.items() if name != "concurrency"})
 
 
-def _state(row: QueueRow, now: datetime) -> str:
+def _state(row: inspect.QueueRow, now: datetime) -> str:
     states = [f"paused for {age(row.paused_at, now)}"] if row.paused_at is not None else []
     return ", ".join([*states, *(["known workflows only"] if row.refuses_unknown else [])])

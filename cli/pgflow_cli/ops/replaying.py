@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Chosen, Db
@@ -97,7 +98,6 @@ def _from_files(paths: list[Path]) -> Iterator[Any]:
 def _from_database(
     db: Database, definitions: Any, filters: Filters, sample: int | None
 ) -> Iterator[Any]:
-    from pgflow.inspect import sample_chains
     from pgflow.replay.histories import read_database
 
     wanted = filters.workflow or definitions.workflows
@@ -105,7 +105,9 @@ def _from_database(
     db.connection.read_only = True
     if sample is not None:
         of_each = replace(filters, workflow=None).chosen()
-        yield from read_database(db.connection, db.ask(sample_chains(names, of_each, sample)))
+        yield from read_database(
+            db.connection, db.ask(inspect.sample_chains(names, of_each, sample))
+        )
         return
     with db.connection.transaction():
         chosen = choose_chains(db, replace(filters, workflow=names or [""]))

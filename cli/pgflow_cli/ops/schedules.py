@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
@@ -30,7 +31,6 @@ from pgflow_cli.ops.options import ChangeWhy, names_of
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from pgflow.inspect import ScheduleChangeRow, ScheduleRow
 
 schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_without_command=True)
 
@@ -69,8 +69,6 @@ _COLUMNS = [
 
 
 def _list(db: Database, form: Form) -> None:
-    from pgflow import inspect
-
     rows = db.ask(inspect.list_schedules(limit=None)).items
     names = (*names_of(inspect.ScheduleRow), "slots")
     print_rows(form, _COLUMNS, rows, names=names, empty="There are no schedules.")
@@ -87,8 +85,6 @@ def show_schedule(
     """Shows a schedule, its next slots, and its changes."""
     from rich.text import Text
 
-    from pgflow import inspect
-
     found = _find(db, schedule)
     coming = [] if found.state == "broken" else found.next_slots(count)
     changes = db.ask(inspect.list_schedule_changes(schedule)).items
@@ -104,7 +100,9 @@ def show_schedule(
     )
 
 
-def _story(row: ScheduleRow, coming: list[datetime], changes: list[ScheduleChangeRow]) -> list[str]:
+def _story(
+    row: inspect.ScheduleRow, coming: list[datetime], changes: list[inspect.ScheduleChangeRow]
+) -> list[str]:
     policies = f"overlap {row.overlap}, catch-up {row.catch_up}"
     counts = f"{row.skipped} skipped, {row.missed} missed, {row.open_runs} open"
     lines = [
@@ -271,7 +269,6 @@ def _schedule(
 ) -> Any:
     """Return the schedule that these options describe."""
     import pgflow
-    from pgflow.inspect import parse_moment
 
     return pgflow.schedule(
         cron or None,
@@ -284,8 +281,8 @@ def _schedule(
         jitter=_span(jitter, "--jitter"),
         not_on=not_on or (),
         only_on=only_on or (),
-        start_at=None if start_at is None else parse_moment(start_at, "--start-at", tz),
-        end_at=None if end_at is None else parse_moment(end_at, "--end-at", tz),
+        start_at=None if start_at is None else inspect.parse_moment(start_at, "--start-at", tz),
+        end_at=None if end_at is None else inspect.parse_moment(end_at, "--end-at", tz),
     )
 
 
@@ -363,9 +360,7 @@ def remove_schedule(schedule: Name, *, why: ChangeWhy = None, form: Answer, db: 
     )
 
 
-def _find(db: Database, name: str) -> ScheduleRow:
-    from pgflow import inspect
-
+def _find(db: Database, name: str) -> inspect.ScheduleRow:
     found = db.ask(inspect.find_schedule(name))
     if found is None:
         raise Mistake(f"schedule {name!r} does not exist: `pgflow schedules` lists them")

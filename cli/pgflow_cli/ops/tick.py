@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look import github
 from pgflow_cli.look.database import Database, Dsn, find_dsn
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT
@@ -19,7 +20,6 @@ from pgflow_cli.look.parsing import DeadAfter, parse_amounts, seconds_option
 from pgflow_cli.ops.options import QueueNames, QuietLogs
 
 if TYPE_CHECKING:
-    from pgflow.inspect import RunRow
     from pgflow_cli.ops.drain import Drained
 
 
@@ -151,17 +151,17 @@ _OUTCOME = ("key", "status", "workflow", "why")
 
 def _outcomes(
     db: Database, queues: Sequence[str], workflows: list[str], drained: Drained, began_at: Any
-) -> list[RunRow]:
+) -> list[inspect.RunRow]:
     """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with
     their status.
     """
-    from pgflow.inspect import list_outcomes
-
     taken = sorted(drained.taken)
-    return db.ask(list_outcomes(taken, stuck_since=began_at, queues=queues, workflows=workflows))
+    return db.ask(
+        inspect.list_outcomes(taken, stuck_since=began_at, queues=queues, workflows=workflows)
+    )
 
 
-def _sum_up(drained: Drained, runs: list[RunRow]) -> dict[str, Any]:
+def _sum_up(drained: Drained, runs: list[inspect.RunRow]) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "outcome": drained.outcome,
         "seconds": round(drained.seconds, 3),

@@ -5,17 +5,15 @@ them and as they are installed.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, print_rows
 from pgflow_cli.look.targets import load_app
-
-if TYPE_CHECKING:
-    from pgflow.inspect import TriggerRow
 
 
 def triggers(
@@ -47,8 +45,6 @@ def triggers(
             raise Mistake("--sql prints the triggers of the code: pass MODULE")
         sys.stdout.write("\n".join(trigger.ddl() for trigger in declared))
         return
-    from pgflow import inspect
-
     rows = compare(declared, db.ask(inspect.list_triggers()), has_code=target is not None)
     names = ("name", "table", "workflow", "state")
     columns = [Column("TRIGGER" if name == "name" else name.upper(), name) for name in names]
@@ -58,7 +54,7 @@ def triggers(
 
 
 def compare(
-    declared: list[Any], installed: list[TriggerRow], *, has_code: bool
+    declared: list[Any], installed: list[inspect.TriggerRow], *, has_code: bool
 ) -> list[dict[str, Any]]:
     """Return a row for each trigger of the code or the database.
 

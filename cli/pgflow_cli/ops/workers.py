@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.options import Db, Made, Rows
 from pgflow_cli.look.output import Column, Form, age, print_rows
@@ -21,9 +22,6 @@ from pgflow_cli.ops.options import (
     grace_option,
     port_option,
 )
-
-if TYPE_CHECKING:
-    from pgflow.inspect import WorkerRow
 
 
 def _settings(
@@ -127,8 +125,6 @@ _COLUMNS = (
 
 
 def _list_workers(db: Database, form: Form) -> None:
-    from pgflow.inspect import list_workers
-
     now = db.now()
     columns = [
         Column("WORKER", "worker_id", right=True),
@@ -144,10 +140,10 @@ def _list_workers(db: Database, form: Form) -> None:
         "No worker is registered: start one with `pgflow workers MODULE`, "
         "or drain once with `pgflow tick MODULE`."
     )
-    print_rows(form, columns, db.ask(list_workers()), names=_COLUMNS, empty=empty)
+    print_rows(form, columns, db.ask(inspect.list_workers()), names=_COLUMNS, empty=empty)
 
 
-def _state(row: WorkerRow, now: datetime) -> str:
+def _state(row: inspect.WorkerRow, now: datetime) -> str:
     if (now - row.beat_at).total_seconds() > 10:
         return f"silent for {age(row.beat_at, now)}"
     return "stopping" if row.stopping else "outdated" if row.is_outdated else "alive"

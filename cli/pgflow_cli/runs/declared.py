@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.files.declared import Dialect, ProviderMap, SearchPath, check_search, read_graph
 from pgflow_cli.look.failures import USAGE, Mistake
 from pgflow_cli.look.mail import operator
@@ -442,14 +443,13 @@ def go_back(database: Database, path: Path, key: str, node: str, effects: str | 
         HasActed: Acts on the world are in the way.
     """
     from pgflow.declare.graph import every_node
-    from pgflow.inspect import list_units
 
     graph = read_graph(path, code=USAGE)
     if node not in (ids := [one.id for one in graph.nodes]):
         raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
     found = find_detail(database, key)
     _warn_of_edits(graph, found.input)
-    units = database.ask(list_units(found.run_id, limit=None))
+    units = database.ask(inspect.list_units(found.run_id, limit=None))
     first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)
     if first is None:
         raise Mistake(f"run {key!r} has not come to node {node!r}")
@@ -481,12 +481,11 @@ def check_folder(database: Database, arguments: dict[str, Any], key: str | None)
         Mistake: Another run works there.
     """
     from pgflow.declare.durable.lease import is_alone, lease_key
-    from pgflow.inspect import list_locks
 
     settings, graph = arguments["settings"], arguments["frozen"].graph
     if settings.lease != "refuse" or settings.worktree or not is_alone(settings, graph):
         return
-    held = database.ask(list_locks(lease_key(os.path.realpath(settings.cwd))))
+    held = database.ask(inspect.list_locks(lease_key(os.path.realpath(settings.cwd))))
     if others := [one.holder for one in held if one.holder != key]:
         raise Mistake(
             f"run {others[0]!r} works in {settings.cwd}: wait for it, or work elsewhere with --cwd"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Db, Made, OptionalKey, Rows
@@ -106,11 +107,9 @@ def messages(
 
 
 def _list(database: Database, key: str | None, form: Form) -> None:
-    from pgflow.inspect import list_messages
-
     if key is not None:
         find_run(database, key)
-    found = database.ask(list_messages(key, limit=None)).items
+    found = database.ask(inspect.list_messages(key, limit=None)).items
     now = database.now()
     columns = [
         Column("RUN", "key"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
@@ -29,7 +30,6 @@ from pgflow_cli.look.selection import Key, exists, find_detail, find_run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.inspect import RunDetail
 
 Edit = Annotated[
     str | None,
@@ -60,14 +60,16 @@ class Again:
     form: Form
     database: Database
 
-    def do(self, key: str, send: Callable[..., Any], *given: Any, **options: Any) -> RunDetail:
+    def do(
+        self, key: str, send: Callable[..., Any], *given: Any, **options: Any
+    ) -> inspect.RunDetail:
         """Call a verb of the client on a run, and return the run that it has made."""
         options = {name: value for name, value in options.items() if value is not None}
         find_run(self.database, key)
         made = send(key, *given, **{**self.options, **options})
         return find_detail(self.database, made or key)
 
-    def print(self, run: RunDetail, text: str, *, is_new: bool = True) -> None:
+    def print(self, run: inspect.RunDetail, text: str, *, is_new: bool = True) -> None:
         """Print the run."""
         row = {"key": run.key, "is_new": is_new, **as_object(run, _NAMES)}
         print_one(self.form, row, text)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db, Deadline, Made, OwnLabels
@@ -215,14 +216,12 @@ def start(
 
 def _note_unserved(database: Database, name: str, options: StartOptions) -> None:
     """Print why no worker takes a run now, if none does."""
-    from pgflow.inspect import is_served, why_unserved
-
-    if not database.ask(is_served(options.queue)):
+    if not database.ask(inspect.is_served(options.queue)):
         note(
             f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow "
             "workers MODULE`)."
         )
-    elif why := database.ask(why_unserved(options.queue, name, options.version)):
+    elif why := database.ask(inspect.why_unserved(options.queue, name, options.version)):
         note(f"It is not taken now: {why}.")
 
 
@@ -238,11 +237,11 @@ def check_input(workflow: Workflow[..., Any], value: dict[str, Any]) -> dict[str
     Raises:
         Mistake: They do not fit.
     """
-    import inspect
+    from inspect import signature
 
     from pgflow.errors import NotStorable
 
-    parameters = inspect.signature(workflow.fn).parameters
+    parameters = signature(workflow.fn).parameters
     takes = f"it takes ({', '.join(map(str, parameters.values()))})".replace("'", "")
     for name in value:
         if name not in parameters:
@@ -280,14 +279,12 @@ def _find_queue(database: Database, name: str, queue: str | None, *, new: bool) 
     """
     import difflib
 
-    from pgflow.inspect import find_queue, list_workflows
-
-    found = database.ask(find_queue(name))
+    found = database.ask(inspect.find_queue(name))
     if found is not None:
         return found
     if new:
         return queue or "default"
-    close = difflib.get_close_matches(name, database.ask(list_workflows()), 1)
+    close = difflib.get_close_matches(name, database.ask(inspect.list_workflows()), 1)
     hint = (
         f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
     )

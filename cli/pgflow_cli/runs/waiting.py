@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows, Timeout
 from pgflow_cli.look.output import dump, note, print_rows, shown
@@ -17,7 +18,6 @@ from pgflow_cli.runs.listing import run_columns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pgflow.inspect import RunDetail, RunRow
     from pgflow_cli.look.database import Database
 
 Keys = Annotated[
@@ -73,12 +73,12 @@ def _note_reason(database: Database, key: str) -> None:
         note(f"pgflow: waiting for run {key!r}, which is {_status(run)}")
 
 
-def _status(run: RunRow) -> str:
+def _status(run: inspect.RunRow) -> str:
     """Return the status of a run and why, on one line."""
     return f"{run.status}: {shown(run.why)}" if run.why else run.status
 
 
-def _exit_code(runs: Sequence[RunRow]) -> int:
+def _exit_code(runs: Sequence[inspect.RunRow]) -> int:
     """Return the exit code of the worst outcome, as with `pgflow tick`."""
     statuses = {run.status for run in runs}
     if "stuck" in statuses:
@@ -94,7 +94,7 @@ def _wait(
     timeout: str | None,
     *,
     meanwhile: Callable[[], None] | None = None,
-) -> list[RunDetail]:
+) -> list[inspect.RunDetail]:
     """Return the runs as they are once all are over, or the time is.
 
     Args:
@@ -118,7 +118,7 @@ def _wait(
     return [_find_again(database, key) for key in keys]
 
 
-def _find_again(database: Database, key: str) -> RunDetail:
+def _find_again(database: Database, key: str) -> inspect.RunDetail:
     try:
         return find_detail(database, key)
     except Mistake:

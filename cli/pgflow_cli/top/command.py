@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.desk import Roles, Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
@@ -64,7 +65,6 @@ async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
 async def _show(
     target: str | None, dsn: str | None, roles: tuple[str, ...], *, read_only: bool
 ) -> None:
-    from pgflow.inspect import database_now
     from pgflow_cli.top.orders import Person
     from pgflow_cli.top.screen import Top
     from pgflow_cli.top.troubles import ImpatientDesk
@@ -72,7 +72,9 @@ async def _show(
     person = None if read_only else Person(operator(), roles)
     async with open_target(target, dsn, listen=False) as app:
         desk = ImpatientDesk(app)
-        await desk.ask(database_now())  # an unreachable database is reported without a screen
+        await desk.ask(
+            inspect.database_now()
+        )  # an unreachable database is reported without a screen
         await Top(desk, person, _name(dsn)).run_async()
 
 
@@ -80,8 +82,6 @@ def _name(dsn: str | None) -> str:
     """Return the target of a connection string, without anything secret: ``app@db/orders``."""
     from psycopg.conninfo import conninfo_to_dict
 
-    from pgflow.inspect import resolve_dsn
-
-    said = conninfo_to_dict(resolve_dsn(dsn) or "")
+    said = conninfo_to_dict(inspect.resolve_dsn(dsn) or "")
     user = f"{said['user']}@" if "user" in said else ""
     return f"{user}{said.get('host', '')}/{said.get('dbname', '')}" if said else ""

@@ -19,8 +19,8 @@ from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import Static
 
+from pgflow import inspect
 from pgflow._desk.desk import Desk
-from pgflow.inspect import database_now
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.orders import Person
 from pgflow_cli.top.troubles import TOLD, explain, is_silent
@@ -39,7 +39,7 @@ class Clock:
 
     async def read(self) -> datetime:
         """Ask for the time."""
-        self._base, self._read_at = await self._desk.ask(database_now()), monotonic()
+        self._base, self._read_at = await self._desk.ask(inspect.database_now()), monotonic()
         return self._base
 
     async def now(self) -> datetime:

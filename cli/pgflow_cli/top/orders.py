@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pgflow import Signal
+from pgflow import Signal, inspect
 from pgflow._desk import orders as told
 from pgflow._desk.debts import SAYS, VERDICTS
 from pgflow._desk.desk import Desk
 from pgflow._desk.words import literal, quoted
 from pgflow.authority import Answer, Approve, Escalate, Reject, TakeOver
 from pgflow.errors import InvalidArgument, WrongState
-from pgflow.inspect import GateRow, ObligationRow, RunRow, find_run
 from pgflow_cli.look.output import dump
 
 Said = Mapping[str, str]
@@ -137,12 +136,12 @@ def read_json(text: str, what: str) -> Any:
 WHY = Field("why", "Why")
 
 
-def orders_of_run(run: RunRow, person: Person) -> list[Order]:
+def orders_of_run(run: inspect.RunRow, person: Person) -> list[Order]:
     """Return the orders that mean something to a run as it is."""
     return [_run_order(order, run, person) for order in told.orders_for(run)]
 
 
-def _run_order(order: told.Order, run: RunRow, person: Person) -> Order:
+def _run_order(order: told.Order, run: inspect.RunRow, person: Person) -> Order:
     is_signal = order.verb == "signal"
     waits_for = (getattr(run, "reason_detail", None) or {}).get("signals") or [""]
     fields = (
@@ -170,7 +169,7 @@ def _run_order(order: told.Order, run: RunRow, person: Person) -> Order:
 
 
 async def _tell_run(order: told.Order, key: str, person: Person, desk: Desk, said: Said) -> None:
-    run = await desk.ask(find_run(key, tenant=desk.tenant))
+    run = await desk.ask(inspect.find_run(key, tenant=desk.tenant))
     if run.status not in order.fits:
         raise WrongState(told.refusal_of(order, key, run.status))
     if order.verb == "signal":
@@ -186,7 +185,9 @@ async def _tell_run(order: told.Order, key: str, person: Person, desk: Desk, sai
 COMMENT = Field("why", "Comment")
 
 
-def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person) -> list[Order]:
+def orders_of_gate(
+    gate: inspect.GateRow, shown: Any, *, is_clear: bool, person: Person
+) -> list[Order]:
     """Return the answers that a gate takes.
 
     Args:
@@ -218,7 +219,7 @@ def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person)
 
 
 def _answer_order(
-    gate: GateRow,
+    gate: inspect.GateRow,
     person: Person,
     key: str,
     verb: str,
@@ -280,7 +281,7 @@ def answer_of(verb: str, said: Said) -> Answer:
     return Approve(comment=why)
 
 
-def _delegate_order(gate: GateRow, person: Person) -> Order:
+def _delegate_order(gate: inspect.GateRow, person: Person) -> Order:
     mine = (person.name, *person.roles)
     place = next((name for name in gate.approvers if name in mine), person.name)
 
@@ -304,7 +305,7 @@ def _delegate_order(gate: GateRow, person: Person) -> Order:
 # ---------------------------------------------------------------- debts
 
 
-def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
+def orders_of_debt(debt: inspect.ObligationRow, person: Person) -> list[Order]:
     """Return the orders that an effect or obligation takes."""
     if debt.kind == "effect":
         return [
@@ -355,7 +356,7 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
     ]
 
 
-def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
+def _settle_order(debt: inspect.ObligationRow, verdict: str, person: Person) -> Order:
     key, has_value = debt.effect or "", verdict == "confirmed"
     value = (Field("value", "Its result, in JSON", "null", is_needed=True),) if has_value else ()
 

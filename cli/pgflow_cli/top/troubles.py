@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import psycopg
 
+from pgflow import inspect
 from pgflow._desk.desk import Desk, Unreachable
 from pgflow.app import App, AsyncApp
 from pgflow.errors import PgflowError
-from pgflow.inspect import Question
 from pgflow_cli.look.failures import hide_secrets
 from pgflow_cli.look.output import shown
 
@@ -34,7 +34,7 @@ class ImpatientDesk(Desk):
         super().__init__(app)
         self._seconds = seconds
 
-    async def ask(self, question: Question[T]) -> T:
+    async def ask(self, question: inspect.Question[T]) -> T:
         """Ask the database."""
         async with asyncio.timeout(self._seconds):
             return await super().ask(question)
