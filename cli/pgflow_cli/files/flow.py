@@ -9,6 +9,7 @@ import typer
 from pgflow import inspect
 from pgflow_cli.files.sqlflows import text_of
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, Db
@@ -16,10 +17,8 @@ from pgflow_cli.look.output import Column, Form, age, print_rows
 
 flow = make_group("flow", "Lists workflows in SQL, or shows one.", invoke_without_command=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the workflow.", show_default=False)]
-Version = Annotated[
-    int | None, typer.Option("--version", help="Number of a version; else the current one.")
-]
+Name = Annotated[str, arg("Name of the workflow.")]
+Version = Annotated[int | None, opt("Number of a version; else the current one.", "--version")]
 
 
 @flow.callback()

@@ -10,19 +10,16 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Form, print_one
 
 
 def apply(
-    paths: Annotated[
-        list[Path], typer.Argument(help="Files of SQL, or folders of them.", show_default=False)
-    ],
+    paths: Annotated[list[Path], arg("Files of SQL, or folders of them.")],
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, opt("Show what would change, and change nothing.")] = False,
     form: Answer,
     db: Db,
 ) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import AsJson, Form, as_object, choose_form, console, dump, plain, when
@@ -161,9 +162,7 @@ def audit(
     key: Key,
     database: Db,
     *,
-    as_html: Annotated[
-        bool, typer.Option("--html", help="Answer with a page for the browser.")
-    ] = False,
+    as_html: Annotated[bool, opt("Answer with a page for the browser.", "--html")] = False,
     as_json: AsJson = None,
 ) -> None:
     """Shows what a run decided and did, why, and what it owes.

@@ -9,6 +9,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
@@ -22,14 +23,9 @@ budgets = make_group(
     invoke_without_command=True,
 )
 
-Name = Annotated[str, typer.Argument(help="Name of the pool.", show_default=False)]
-Amounts = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="UNIT=AMOUNT...", help="Such as usd=50 tokens=1000000.", show_default=False
-    ),
-]
-Why = Annotated[str | None, typer.Option(help="The reason, kept with the change.")]
+Name = Annotated[str, arg("Name of the pool.")]
+Amounts = Annotated[list[str], arg("Such as usd=50 tokens=1000000.", metavar="UNIT=AMOUNT...")]
+Why = Annotated[str | None, opt("The reason, kept with the change.")]
 
 _OPTIONS = ("name", "parent", "per", "tz", "soft", "hard")
 _NAMES = (
@@ -52,23 +48,13 @@ def set_pool(
     form: Answer,
     database: Db,
     *,
-    parent: Annotated[
-        str | None, typer.Option(help="Pool that it draws on.", show_default=False)
-    ] = None,
+    parent: Annotated[str | None, opt("Pool that it draws on.")] = None,
     per: Annotated[
-        str | None,
-        typer.Option(
-            help="Refill it each hour, day, week, month, quarter or year.",
-            show_default=False,
-        ),
+        str | None, opt("Refill it each hour, day, week, month, quarter or year.")
     ] = None,
-    tz: Annotated[str, typer.Option(help="Time zone of that calendar.")] = "UTC",
-    soft: Annotated[
-        float, typer.Option(help="Fraction of a limit from which runs get a warning.")
-    ] = 0.8,
-    hard: Annotated[
-        bool, typer.Option("--hard", help="No step of a run under it starts once it is used up.")
-    ] = False,
+    tz: Annotated[str, opt("Time zone of that calendar.")] = "UTC",
+    soft: Annotated[float, opt("Fraction of a limit from which runs get a warning.")] = 0.8,
+    hard: Annotated[bool, opt("No step of a run under it starts once it is used up.")] = False,
     why: Why = None,
 ) -> None:
     """Makes a pool, or sets its limits anew.
@@ -107,7 +93,7 @@ def revoke(
     form: Answer,
     database: Db,
     *,
-    restore: Annotated[bool, typer.Option("--restore", help="Let it admit again.")] = False,
+    restore: Annotated[bool, opt("Let it admit again.")] = False,
     why: Why = None,
 ) -> None:
     """Has a pool, and all that draw on it, admit nothing.
@@ -122,16 +108,13 @@ def revoke(
 def show_spent(
     form: Rows,
     database: Db,
-    pool: Annotated[
-        str | None,
-        typer.Argument(help="Pool that it was drawn on; all if not given.", show_default=False),
-    ] = None,
+    pool: Annotated[str | None, arg("Pool that it was drawn on; all if not given.")] = None,
     *,
     by: Annotated[
-        str, typer.Option(help="Way to add up: day, run, model, step, workflow, pool or decision.")
+        str, opt("Way to add up: day, run, model, step, workflow, pool or decision.")
     ] = "day",
     since: Annotated[
-        str, typer.Option(help="Time, or duration back from now, since which it was spent.")
+        str, opt("Time, or duration back from now, since which it was spent.")
     ] = "30d",
     limit: Limit = 50,
 ) -> None:

@@ -6,13 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, ExitCode, Made, OptionalKey, Rows
+from pgflow_cli.look.options import Answer, Db, ExitCode, OptionalKey, Rows
 from pgflow_cli.look.output import Column, age, duration, print_one, print_rows, short_json
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import ENDED, find_run, see
@@ -22,33 +21,29 @@ if TYPE_CHECKING:
 
 Gate = Annotated[
     str,
-    typer.Argument(
+    arg(
+        "Key of the gate, as `pgflow gates` shows it, or of a run that waits at one.",
         metavar="GATE",
-        help="Key of the gate, as `pgflow gates` shows it, or of a run that waits at one.",
-        show_default=False,
     ),
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
+    arg(
+        "Words that go with it; a first one that names a node which asks says which gate.",
         metavar="WORDS",
-        help="Words that go with it; a first one that names a node which asks says which gate.",
-        show_default=False,
     ),
 ]
 By = Annotated[
     str | None,
-    typer.Option(
+    opt(
+        "Who answers; by default your login and the machine: ann@host. A role that does "
+        "not speak for others answers in its own name.",
         metavar="NAME",
         callback=refuse_empty,
-        help="Who answers; by default your login and the machine: ann@host. A role that does "
-        "not speak for others answers in its own name.",
     ),
 ]
-To = Annotated[
-    str, typer.Option(metavar="NAME", callback=refuse_empty, help="Who must answer instead.")
-]
-Why = Annotated[str | None, typer.Option(help="The reason, kept with the answer.")]
+To = Annotated[str, opt("Who must answer instead.", metavar="NAME", callback=refuse_empty)]
+Why = Annotated[str | None, opt("The reason, kept with the answer.")]
 
 _NAMES = (
     "gate", "key", "workflow", "name", "asked_at", "expires_at", "approvers", "quorum", "answers",
@@ -63,8 +58,7 @@ def gates(
     key: OptionalKey = None,
     *,
     asks: Annotated[
-        str | None,
-        typer.Option("--for", metavar="NAME", help="Only those that this name or role may answer."),
+        str | None, opt("Only those that this name or role may answer.", "--for", metavar="NAME")
     ] = None,
     wanted: ExitCode = False,
 ) -> None:
@@ -108,26 +102,24 @@ class AskedGate:
     database: Db
     node: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "Which gate of the run, by its name or that of its node, if it waits at several.",
             metavar="NAME",
             callback=refuse_empty,
-            help="Which gate of the run, by its name or that of its node, if it waits at several.",
         ),
     ] = None
     payload_hash: Annotated[
         str | None,
-        typer.Option(
-            "--hash", metavar="HASH", help="The answer counts only for the request with this hash."
-        ),
+        opt("The answer counts only for the request with this hash.", "--hash", metavar="HASH"),
     ] = None
     by: By = None
     roles: Annotated[
         list[str] | None,
-        typer.Option(
+        opt(
+            "A role of the person who answers; may be given again.",
             "--as",
             metavar="ROLE",
             callback=refuse_empty,
-            help="A role of the person who answers; may be given again.",
         ),
     ] = None
     why: Why = None
@@ -297,12 +289,7 @@ def approve(gate: Asked, words: Words = None) -> None:
 def respond(
     gate: Asked,
     decision: Annotated[
-        str,
-        typer.Argument(
-            metavar="DECISION",
-            help="One that the gate offers, or approve, or reject.",
-            show_default=False,
-        ),
+        str, arg("One that the gate offers, or approve, or reject.", metavar="DECISION")
     ],
     words: Words = None,
 ) -> None:
@@ -317,11 +304,7 @@ def edit(
     gate: Asked,
     value: Annotated[
         str,
-        typer.Argument(
-            metavar="JSON",
-            help="What is approved instead, in JSON, @FILE, or - for standard input.",
-            show_default=False,
-        ),
+        arg("What is approved instead, in JSON, @FILE, or - for standard input.", metavar="JSON"),
     ],
 ) -> None:
     """Approves an edited version of the request.
@@ -351,7 +334,7 @@ def escalate(gate: Asked, to: To) -> None:
 def take_over(
     gate: Asked,
     result: Annotated[
-        str, typer.Option(metavar="JSON", help="Result in JSON, @FILE, or - for standard input.")
+        str, opt("Result in JSON, @FILE, or - for standard input.", metavar="JSON")
     ] = "null",
 ) -> None:
     """Closes a gate whose request you did yourself.

@@ -8,10 +8,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, LedgerWhy, Rows
@@ -43,8 +42,8 @@ def owed(
     *,
     state: Annotated[
         str | None,
-        typer.Option(
-            help="Only effects that are intended, unknown, absent, accepted or uncompensated, "
+        opt(
+            "Only effects that are intended, unknown, absent, accepted or uncompensated, "
             "or obligations that are open or breached."
         ),
     ] = None,
@@ -96,37 +95,21 @@ def _until(debt: inspect.ObligationRow, now: datetime) -> str:
 
 
 def settle(
-    effect: Annotated[
-        str,
-        typer.Argument(
-            metavar="EFFECT",
-            help="Key of the effect, as `pgflow owed` shows it.",
-            show_default=False,
-        ),
-    ],
+    effect: Annotated[str, arg("Key of the effect, as `pgflow owed` shows it.", metavar="EFFECT")],
     form: Answer,
     database: Db,
     *,
     confirmed: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON", help="It was done; its result in JSON, @FILE, or - for standard input."
-        ),
+        opt("It was done; its result in JSON, @FILE, or - for standard input.", metavar="JSON"),
     ] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="It was not done and will not be.")
-    ] = False,
-    absent: Annotated[
-        bool, typer.Option("--absent", help="It was not done: it may be tried again.")
-    ] = False,
+    failed: Annotated[bool, opt("It was not done and will not be.")] = False,
+    absent: Annotated[bool, opt("It was not done: it may be tried again.")] = False,
     taken_back: Annotated[
-        bool,
-        typer.Option("--taken-back", help="It is uncompensated: it was taken back by other means."),
+        bool, opt("It is uncompensated: it was taken back by other means.")
     ] = False,
-    stands: Annotated[
-        bool, typer.Option("--stands", help="It is uncompensated: it need not be taken back.")
-    ] = False,
-    why: Annotated[str | None, typer.Option(help="How this is known; kept in the ledger.")] = None,
+    stands: Annotated[bool, opt("It is uncompensated: it need not be taken back.")] = False,
+    why: Annotated[str | None, opt("How this is known; kept in the ledger.")] = None,
 ) -> None:
     """Records the outcome of an effect that is unknown.
 
@@ -156,17 +139,9 @@ def settle(
 
 
 ObligationKey = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY",
-        help="Key of the obligation, as `pgflow owed` shows it.",
-        show_default=False,
-    ),
+    str, arg("Key of the obligation, as `pgflow owed` shows it.", metavar="KEY")
 ]
-By = Annotated[
-    str | None,
-    typer.Option(callback=refuse_empty, help="Who decides so; you by default."),
-]
+By = Annotated[str | None, opt("Who decides so; you by default.", callback=refuse_empty)]
 
 
 def discharge(
@@ -176,10 +151,7 @@ def discharge(
     *,
     evidence: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON",
-            help="What shows that it was done: JSON, @FILE, or - for standard input.",
-        ),
+        opt("What shows that it was done: JSON, @FILE, or - for standard input.", metavar="JSON"),
     ] = None,
     by: By = None,
 ) -> None:
@@ -193,9 +165,7 @@ def discharge(
 
 def transfer(
     key: ObligationKey,
-    to: Annotated[
-        str, typer.Argument(metavar="HOLDER", help="Who holds it now.", show_default=False)
-    ],
+    to: Annotated[str, arg("Who holds it now.", metavar="HOLDER")],
     form: Answer,
     database: Db,
     *,
@@ -215,7 +185,7 @@ def waive(
     form: Answer,
     database: Db,
     *,
-    why: Annotated[str, typer.Option(help="Reason; kept in the ledger.", show_default=False)],
+    why: Annotated[str, opt("Reason; kept in the ledger.")],
     by: By = None,
 ) -> None:
     """Waives an obligation."""

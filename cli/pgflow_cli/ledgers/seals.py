@@ -13,6 +13,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.ledgers import auditing
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.help import Group, make_group
 from pgflow_cli.look.mail import operator
@@ -48,12 +49,7 @@ audit.command("show")(auditing.audit)
 
 AnchorFile = Annotated[
     Path | None,
-    typer.Option(
-        "--anchor",
-        metavar="FILE",
-        help="An anchor that was kept elsewhere, or - for standard input.",
-        show_default=False,
-    ),
+    opt("An anchor that was kept elsewhere, or - for standard input.", "--anchor", metavar="FILE"),
 ]
 
 
@@ -62,9 +58,7 @@ def verify(
     form: Answer,
     database: Db,
     *,
-    run: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only this run.", show_default=False)
-    ] = None,
+    run: Annotated[str | None, opt("Only this run.", metavar="KEY")] = None,
     anchor: AnchorFile = None,
 ) -> None:
     """Compares the journal with its seals.
@@ -134,17 +128,9 @@ def proof(key: Key, database: Db, *, anchor: AnchorFile = None) -> None:
 
 @audit.command("check")
 def check(
-    proof: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PROOF", help="What `pgflow audit proof` wrote.", show_default=False
-        ),
-    ],
+    proof: Annotated[Path, arg("What `pgflow audit proof` wrote.", metavar="PROOF")],
     *,
-    anchor: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="An anchor that was taken later.", show_default=False),
-    ],
+    anchor: Annotated[Path, opt("An anchor that was taken later.", metavar="FILE")],
 ) -> None:
     """Checks a proof against an anchor, without a database."""
     shown, kept = _read(proof, "a proof"), _read(anchor, "an anchor")
@@ -221,21 +207,13 @@ def _read(path: Path, what: str) -> dict[str, Any]:
 def redact(
     key: Key,
     part: Annotated[
-        str,
-        typer.Argument(
-            metavar="PART",
-            help="Number of the unit in the journal, input, result, or update:ID.",
-            show_default=False,
-        ),
+        str, arg("Number of the unit in the journal, input, result, or update:ID.", metavar="PART")
     ],
     form: Answer,
     database: Db,
     *,
-    why: Annotated[str, typer.Option(help="Reason; kept in the journal.", show_default=False)],
-    generation: Annotated[
-        int | None,
-        typer.Option(min=1, help="Generation of the run; else the newest.", show_default=False),
-    ] = None,
+    why: Annotated[str, opt("Reason; kept in the journal.")],
+    generation: Annotated[int | None, opt("Generation of the run; else the newest.", min=1)] = None,
 ) -> None:
     """Replaces a value of a run by its hash, permanently.
 

@@ -6,9 +6,8 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
-import typer
-
 from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:
@@ -23,10 +22,9 @@ T = TypeVar("T")
 
 Dsn = Annotated[
     str | None,
-    typer.Option(
+    opt(
+        "Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.",
         callback=refuse_empty,
-        help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.",
-        show_default=False,
     ),
 ]
 

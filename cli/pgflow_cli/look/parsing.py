@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import shown
 
@@ -82,7 +83,7 @@ def seconds_option(
             raise typer.BadParameter(f"it must be {bounds}, not {given}")
         return seconds
 
-    return typer.Option(name, parser=read, metavar="DURATION", help=about, show_default=shown)
+    return opt(about, name, parser=read, metavar="DURATION", show_default=shown)
 
 
 DeadAfter = Annotated[

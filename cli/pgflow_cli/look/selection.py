@@ -7,9 +7,8 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
-
 from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.parsing import parse_moment, parse_pairs
 
@@ -30,45 +29,34 @@ def complete_status(incomplete: str) -> list[str]:
 
 Statuses = Annotated[
     list[str] | None,
-    typer.Option(
+    opt(
+        "Only runs of this status; may be given again.",
         "--status",
         "-s",
-        help="Only runs of this status; may be given again.",
         autocompletion=complete_status,
     ),
 ]
 WorkflowNames = Annotated[
-    list[str] | None,
-    typer.Option("--workflow", "-w", help="Only runs of this workflow; may be given again."),
+    list[str] | None, opt("Only runs of this workflow; may be given again.", "--workflow", "-w")
 ]
 Queues = Annotated[
-    list[str] | None,
-    typer.Option("--queue", "-q", help="Only runs of this queue; may be given again."),
+    list[str] | None, opt("Only runs of this queue; may be given again.", "--queue", "-q")
 ]
 Labels = Annotated[
     list[str] | None,
-    typer.Option(
-        "--label", "-l", metavar="NAME=VALUE", help="Only runs with this label; may be given again."
-    ),
+    opt("Only runs with this label; may be given again.", "--label", "-l", metavar="NAME=VALUE"),
 ]
 KeyPatterns = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY]...",
-        help="Only runs with these keys; * matches anything.",
-        show_default=False,
-    ),
+    list[str] | None, arg("Only runs with these keys; * matches anything.", metavar="[KEY]...")
 ]
 KeyPattern = Annotated[
-    str | None,
-    typer.Option("--key", "-k", help="Only runs whose key is this; * matches anything."),
+    str | None, opt("Only runs whose key is this; * matches anything.", "--key", "-k")
 ]
 ErrorText = Annotated[
-    str | None,
-    typer.Option("--error", help="Only failed and stuck runs whose error has this text."),
+    str | None, opt("Only failed and stuck runs whose error has this text.", "--error")
 ]
-Since = Annotated[str | None, typer.Option(help="Only runs created since: 2h, 7d, or a time.")]
-Until = Annotated[str | None, typer.Option(help="Only runs created until: 2h (ago), or a time.")]
+Since = Annotated[str | None, opt("Only runs created since: 2h, 7d, or a time.")]
+Until = Annotated[str | None, opt("Only runs created until: 2h (ago), or a time.")]
 
 
 @dataclass(frozen=True)
@@ -192,9 +180,4 @@ def complete_key(incomplete: str) -> list[str]:
         return []  # the latter two: the typed part is not text
 
 
-Key = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY", help="Key of the run.", autocompletion=complete_key, show_default=False
-    ),
-]
+Key = Annotated[str, arg("Key of the run.", metavar="KEY", autocompletion=complete_key)]

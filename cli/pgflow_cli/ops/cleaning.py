@@ -14,10 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Db, Yes, confirm_removal
 from pgflow_cli.look.output import many, note, print_one, shown
@@ -46,24 +45,18 @@ _KEPT = {
 
 def cleanup(
     folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="The folder; else this one.", show_default=False),
+        Path, arg("Folder in which the runs were started.", metavar="FOLDER")
     ] = Path(),
     *,
     older_than: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long ago the runs must have ended.")
+        str, opt("How long ago the runs must have ended.", metavar="DURATION")
     ] = "7d",
-    orphans: Annotated[
-        bool, typer.Option("--orphans", help="Also of runs that the database does not know.")
-    ] = False,
+    orphans: Annotated[bool, opt("Also of runs that the database does not know.")] = False,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Also what is not committed, and commits of a branch alone."),
+        bool, opt("Also what is not committed, and commits of a branch alone.")
     ] = False,
     yes: Yes = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")
-    ] = False,
+    dry_run: Annotated[bool, opt("Show what would be removed, and remove nothing.")] = False,
     form: Answer,
     db: Db,
 ) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Form, print_rows, short_json
@@ -15,10 +14,8 @@ from pgflow_cli.ops.options import ago, names_of
 
 
 def entities(
-    name: Annotated[
-        str | None, typer.Argument(help="Name of the kind of entity.", show_default=False)
-    ] = None,
-    key: Annotated[str | None, typer.Argument(help="Key of an entity.", show_default=False)] = None,
+    name: Annotated[str | None, arg("Name of the kind of entity.")] = None,
+    key: Annotated[str | None, arg("Key of an entity.")] = None,
     *,
     form: Rows,
     db: Db,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
@@ -52,9 +53,9 @@ def _ends(row: inspect.LockRow, now: datetime) -> str:
 
 @locks.command("release")
 def release_lock(
-    key: Annotated[str, typer.Argument(help="Name of what is locked.", show_default=False)],
+    key: Annotated[str, arg("Name of what is locked.")],
     *,
-    why: Annotated[str | None, typer.Option(help="The reason, kept with who took it away.")] = None,
+    why: Annotated[str | None, opt("The reason, kept with who took it away.")] = None,
     form: Answer,
     db: Db,
 ) -> None:

@@ -6,23 +6,16 @@ import sys
 from datetime import datetime
 from typing import Annotated, Any
 
-import typer
-
 from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.options import Answer, Db, DryRun, Yes, confirm_removal
 from pgflow_cli.look.output import many, note, print_one, when
 from pgflow_cli.look.parsing import parse_duration
 
-OlderThan = Annotated[
-    str,
-    typer.Option(
-        metavar="DURATION", help="How long ago they must have ended, like 90d.", show_default=False
-    ),
-]
-Batch = Annotated[int, typer.Option(min=1, max=100_000, help="So many runs in one transaction.")]
+OlderThan = Annotated[str, opt("How long ago they must have ended, like 90d.", metavar="DURATION")]
+Batch = Annotated[int, opt("So many runs in one transaction.", min=1, max=100_000)]
 MoveAtMost = Annotated[
-    int,
-    typer.Option(min=1, help="Shrink partitions of the journal that so many rows keep, or fewer."),
+    int, opt("Shrink partitions of the journal that so many rows keep, or fewer.", min=1)
 ]
 
 

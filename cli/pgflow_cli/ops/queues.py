@@ -12,28 +12,27 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, made_of, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
 from pgflow_cli.look.output import Column, Form, Limit, age, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
-from pgflow_cli.ops.options import ChangeWhy, ago, confirm, counted, made_of, names_of
+from pgflow_cli.ops.options import ChangeWhy, ago, confirm, counted, names_of
 
 queues = make_group(
     "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
 )
 
-Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Name = Annotated[str, arg("Name of the queue.")]
 
 
 @queues.callback()
 def list_queues(
     context: typer.Context,
     *,
-    plot: Annotated[
-        bool, typer.Option("--plot", help="Also draw what began and ended in the last hour.")
-    ] = False,
+    plot: Annotated[bool, opt("Also draw what began and ended in the last hour.")] = False,
     form: Rows,
     db: Db,
 ) -> None:
@@ -98,10 +97,10 @@ def _option(name: str, metavar: str, text: str) -> tuple[Any, None]:
     """Return the annotation of the option that sets a rule, and its default."""
     word = f"--{name.replace('_', '-')}"
     if metavar.islower():
-        flag = typer.Option(f"{word}/--{metavar}", help=text, show_default=False)
+        flag = opt(text, f"{word}/--{metavar}")
         return Annotated[bool | None, flag], None
     kind: Any = list[str] if name == "weight" else str
-    return Annotated[kind | None, typer.Option(word, metavar=f"{metavar}|none", help=text)], None
+    return Annotated[kind | None, opt(text, word, metavar=f"{metavar}|none")], None
 
 
 def _read_rules(weight: list[str] | None, **given: Any) -> dict[str, Any]:
@@ -147,7 +146,7 @@ def set_queue(
     rules: Rules,
     why: ChangeWhy = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask about a queue that nothing has used.")
+        bool, opt("Do not ask about a queue that nothing has used.", "--yes", "-y")
     ] = False,
     form: Answer,
     db: Db,
@@ -171,11 +170,9 @@ def set_queue(
 def purge_queue(
     queue: Name,
     *,
-    why: Annotated[str | None, typer.Option(help="The reason, kept with each run.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count the runs, and do nothing.")
-    ] = False,
+    why: Annotated[str | None, opt("The reason, kept with each run.")] = None,
+    yes: Annotated[bool, opt("Do not ask.", "--yes", "-y")] = False,
+    dry_run: Annotated[bool, opt("Count the runs, and do nothing.")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -204,9 +201,7 @@ def purge_queue(
 def require_known(
     queue: Name,
     *,
-    off: Annotated[
-        bool, typer.Option("--off", help="Take starts of unknown workflows again.")
-    ] = False,
+    off: Annotated[bool, opt("Take starts of unknown workflows again.")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -223,9 +218,7 @@ def require_known(
 
 @queues.command("history")
 def history(
-    queue: Annotated[
-        str | None, typer.Argument(help="Name of the queue; all without.", show_default=False)
-    ] = None,
+    queue: Annotated[str | None, arg("Name of the queue; all without.")] = None,
     *,
     limit: Limit = 50,
     form: Rows,

@@ -16,6 +16,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Chosen, Db
 from pgflow_cli.look.output import Form, console, dump, many, note
@@ -31,29 +32,20 @@ MAX_ANNOTATIONS = 10
 
 
 def replay(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE[:APP]", help="The code: a module or a file.", show_default=False
-        ),
-    ],
+    target: Annotated[str, arg("The code: a module or a file.", metavar="MODULE[:APP]")],
     *,
     from_files: Annotated[
         list[Path] | None,
-        typer.Option(
+        opt(
+            "Exported runs instead of a database; may be given again.",
             "--from-files",
             "-f",
             metavar="FILE_OR_DIR",
-            help="Exported runs instead of a database; may be given again.",
         ),
     ] = None,
     sample: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="So many runs of each workflow, the open ones first, then the newest.",
-            show_default=False,
-        ),
+        opt("So many runs of each workflow, the open ones first, then the newest.", min=1),
     ] = None,
     filters: Chosen,
     form: Answer,

@@ -9,10 +9,11 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, Made, OwnLabels, Rows
+from pgflow_cli.look.options import Answer, Db, OwnLabels, Rows
 from pgflow_cli.look.output import (
     Column,
     Form,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_without_command=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
+Name = Annotated[str, arg("Name of the schedule.")]
 
 
 @schedules.callback()
@@ -78,7 +79,7 @@ def _list(db: Database, form: Form) -> None:
 def show_schedule(
     schedule: Name,
     *,
-    count: Annotated[int, typer.Option("--next", min=1, max=1000, help="Slots to show.")] = 5,
+    count: Annotated[int, opt("Slots to show.", "--next", min=1, max=1000)] = 5,
     form: Answer,
     db: Db,
 ) -> None:
@@ -160,10 +161,7 @@ def trigger_schedule(
     schedule: Name,
     *,
     slot: Annotated[
-        str | None,
-        typer.Option(
-            help="Slot that the run is of; the present time if not given.", show_default=False
-        ),
+        str | None, opt("Slot that the run is of; the present time if not given.")
     ] = None,
     why: ChangeWhy = None,
     form: Answer,
@@ -182,19 +180,14 @@ def trigger_schedule(
 @schedules.command("backfill")
 def backfill_schedule(
     schedule: Name,
-    first: Annotated[
-        str,
-        typer.Argument(help="Begin: 2026-01-01, or 2026-01-01T02:30+00:00.", show_default=False),
-    ],
-    last: Annotated[str, typer.Argument(help="End, a slot at it included.", show_default=False)],
+    first: Annotated[str, arg("Begin: 2026-01-01, or 2026-01-01T02:30+00:00.")],
+    last: Annotated[str, arg("End, a slot at it included.")],
     *,
     overlap: Annotated[
         Literal["buffer_all", "allow"],
-        typer.Option(
-            metavar="WORD", help="One run after the other (buffer_all), or all at once (allow)."
-        ),
+        opt("One run after the other (buffer_all), or all at once (allow).", metavar="WORD"),
     ] = "buffer_all",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the slots.")] = False,
+    dry_run: Annotated[bool, opt("Only list the slots.")] = False,
     why: ChangeWhy = None,
     form: Rows,
     db: Db,
@@ -234,38 +227,21 @@ Days = list[str] | None
 def _schedule(
     *,
     cron: Annotated[
-        list[str] | None,
-        typer.Option(help="Expression of cron, or @daily; may be given again.", show_default=False),
+        list[str] | None, opt("Expression of cron, or @daily; may be given again.")
     ] = None,
-    every: Annotated[
-        str | None, typer.Option(help="Interval instead: 90s, 1h30m.", show_default=False)
-    ] = None,
-    offset: Annotated[
-        str | None, typer.Option(help="Part of the interval to be later.", show_default=False)
-    ] = None,
-    tz: Annotated[str, typer.Option(help="Time zone of expressions and days.")] = "UTC",
+    every: Annotated[str | None, opt("Interval instead: 90s, 1h30m.")] = None,
+    offset: Annotated[str | None, opt("Part of the interval to be later.")] = None,
+    tz: Annotated[str, opt("Time zone of expressions and days.")] = "UTC",
     overlap: Annotated[
-        str,
-        typer.Option(
-            help="While a run is open: skip, buffer_one, buffer_all, cancel_other or allow."
-        ),
+        str, opt("While a run is open: skip, buffer_one, buffer_all, cancel_other or allow.")
     ] = "skip",
-    catch_up: Annotated[
-        str, typer.Option(help="For missed slots: skip, latest or all.")
-    ] = "latest",
-    max_catch_up: Annotated[int, typer.Option(help="Most missed slots to catch up at once.")] = 100,
-    jitter: Annotated[str, typer.Option(help="Most that a slot is late on purpose.")] = "0s",
-    not_on: Annotated[
-        Days, typer.Option(help="Day without slots; may be given again.", show_default=False)
-    ] = None,
-    only_on: Annotated[
-        Days, typer.Option(help="Day that alone has slots; may be given again.", show_default=False)
-    ] = None,
-    start_at: Annotated[
-        str | None,
-        typer.Option(help="No slots before: 2026-01-01T02:30, in --tz.", show_default=False),
-    ] = None,
-    end_at: Annotated[str | None, typer.Option(help="None after.", show_default=False)] = None,
+    catch_up: Annotated[str, opt("For missed slots: skip, latest or all.")] = "latest",
+    max_catch_up: Annotated[int, opt("Most missed slots to catch up at once.")] = 100,
+    jitter: Annotated[str, opt("Most that a slot is late on purpose.")] = "0s",
+    not_on: Annotated[Days, opt("Day without slots; may be given again.")] = None,
+    only_on: Annotated[Days, opt("Day that alone has slots; may be given again.")] = None,
+    start_at: Annotated[str | None, opt("No slots before: 2026-01-01T02:30, in --tz.")] = None,
+    end_at: Annotated[str | None, opt("None after.")] = None,
 ) -> Any:
     """Return the schedule that these options describe."""
     import pgflow
@@ -293,27 +269,17 @@ def _span(text: str | None, name: str) -> timedelta | None:
 @schedules.command("set")
 def set_schedule(
     schedule: Name,
-    workflow: Annotated[str, typer.Argument(help="Name of the workflow.", show_default=False)],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=VALUE]...", help="Input of its runs.", show_default=False),
-    ] = None,
+    workflow: Annotated[str, arg("Name of the workflow.")],
+    words: Annotated[list[str] | None, arg("Input of its runs.", metavar="[NAME=VALUE]...")] = None,
     *,
     slots: Annotated[Any, Made(_schedule)],
     slot_parameter: Annotated[
-        str | None,
-        typer.Option(
-            "--slot-to", help="Name of the parameter that gets the slot.", show_default=False
-        ),
+        str | None, opt("Name of the parameter that gets the slot.", "--slot-to")
     ] = None,
-    input_text: Annotated[
-        str | None, typer.Option("--input", help="Input as JSON; - reads it.", show_default=False)
-    ] = None,
-    queue: Annotated[str, typer.Option("--queue", "-q", help="Queue of its runs.")] = "default",
-    priority: Annotated[int, typer.Option(help="Lower numbers go first.")] = 0,
-    timeout: Annotated[
-        str | None, typer.Option(help="Cancel a run that is not over by then.", show_default=False)
-    ] = None,
+    input_text: Annotated[str | None, opt("Input as JSON; - reads it.", "--input")] = None,
+    queue: Annotated[str, opt("Queue of its runs.", "--queue", "-q")] = "default",
+    priority: Annotated[int, opt("Lower numbers go first.")] = 0,
+    timeout: Annotated[str | None, opt("Cancel a run that is not over by then.")] = None,
     label: OwnLabels = None,
     why: ChangeWhy = None,
     form: Answer,

@@ -10,10 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Annotated
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Chosen, Db, Keys
 from pgflow_cli.look.output import as_object, dump, many, note, print_one, shown
@@ -28,13 +27,10 @@ def export(
     keys: Keys = None,
     *,
     filters: Chosen,
-    everything: Annotated[bool, typer.Option("--all", help="Every run.")] = False,
-    children: Annotated[
-        bool, typer.Option("--children", help="The runs that they started too, and so on.")
-    ] = False,
+    everything: Annotated[bool, opt("Every run.", "--all")] = False,
+    children: Annotated[bool, opt("The runs that they started too, and so on.")] = False,
     decisions: Annotated[
-        bool,
-        typer.Option("--decisions", help="Their decisions instead, each with what became of it."),
+        bool, opt("Their decisions instead, each with what became of it.")
     ] = False,
     output: OutputFile = None,
     db: Db,
@@ -143,14 +139,7 @@ def choose_chains(db: Database, filters: Filters) -> Iterator[int]:
 
 
 def import_runs(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="Histories, one a line, or - for standard input.",
-            show_default=False,
-        ),
-    ],
+    file: Annotated[str, arg("Histories, one a line, or - for standard input.", metavar="FILE")],
     *,
     form: Answer,
     db: Db,

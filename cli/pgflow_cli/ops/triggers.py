@@ -7,9 +7,8 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-import typer
-
 from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, print_rows
@@ -18,14 +17,10 @@ from pgflow_cli.look.targets import load_app
 
 def triggers(
     target: Annotated[
-        str | None,
-        typer.Argument(help="MODULE[:APP] with the workflows that @on decorates."),
+        str | None, arg("MODULE[:APP] with the workflows that @on decorates.")
     ] = None,
     *,
-    sql: Annotated[
-        bool,
-        typer.Option("--sql", help="Print the statements that install those of the code."),
-    ] = False,
+    sql: Annotated[bool, opt("Print the statements that install those of the code.")] = False,
     form: Rows,
     db: Db,
 ) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.options import Db, Made, Rows
+from pgflow_cli.look.declaring import Made, opt
+from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Form, age, print_rows
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
 from pgflow_cli.ops.options import (
@@ -46,10 +45,10 @@ def _settings(
     ] = 300.0,
     transactions: Annotated[
         int,
-        typer.Option(
+        opt(
+            "How many @transactions may be open at once, on as many connections.",
             min=1,
             metavar="COUNT",
-            help="How many @transactions may be open at once, on as many connections.",
         ),
     ] = 4,
     dead_after: DeadAfter = 10.0,
@@ -68,16 +67,14 @@ def _settings(
 
 def _endpoints(
     *,
-    metrics_port: Annotated[
-        int | None, port_option("Port of an endpoint for Prometheus", show_default=False)
-    ] = None,
+    metrics_port: Annotated[int | None, port_option("Port of an endpoint for Prometheus")] = None,
     metrics_host: Annotated[
-        str, typer.Option(help="Address of that endpoint, which needs no password.")
+        str, opt("Address of that endpoint, which needs no password.")
     ] = "127.0.0.1",
     health_port: Annotated[
-        int | None, port_option("Port that answers probes at /live and /ready", show_default=False)
+        int | None, port_option("Port that answers probes at /live and /ready")
     ] = None,
-    health_host: Annotated[str, typer.Option(help="Address of that port.")] = "127.0.0.1",
+    health_host: Annotated[str, opt("Address of that port.")] = "127.0.0.1",
 ) -> Endpoints:
     return Endpoints(
         None if metrics_port is None else (metrics_host, metrics_port),
@@ -91,9 +88,7 @@ def workers(
     settings: Annotated[dict[str, Any], Made(_settings)],
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
-    only_list: Annotated[
-        bool, typer.Option("--list", help="List the workers, as without a module.")
-    ] = False,
+    only_list: Annotated[bool, opt("List the workers, as without a module.", "--list")] = False,
     form: Rows,
     db: Db,
 ) -> None:

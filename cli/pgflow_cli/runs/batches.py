@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from pgflow import inspect
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Limit, age, as_object, many, print_one, print_rows
 
@@ -19,10 +18,7 @@ _NAMES = (
 def batches(
     form: Rows,
     database: Db,
-    key: Annotated[
-        str | None,
-        typer.Argument(help="Key of a batch, to count its runs by their ends.", show_default=False),
-    ] = None,
+    key: Annotated[str | None, arg("Key of a batch, to count its runs by their ends.")] = None,
     *,
     limit: Limit = 50,
 ) -> None:

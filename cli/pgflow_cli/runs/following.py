@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Form, as_object, dump, shown, when
 from pgflow_cli.look.parsing import seconds_option
@@ -28,11 +29,10 @@ def logs(
     database: Db,
     *,
     tail: Annotated[
-        int | None,
-        typer.Option("--tail", "-n", min=0, help="Only so many lines of those there are."),
+        int | None, opt("Only so many lines of those there are.", "--tail", "-n", min=0)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run has ended, or Ctrl-C.")
+        bool, opt("Go on until the run has ended, or Ctrl-C.", "--follow", "-f")
     ] = False,
     every: Annotated[
         float,

@@ -12,6 +12,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.options import Chosen, Db, Rows
 from pgflow_cli.look.output import (
     Column,
@@ -53,17 +54,12 @@ def list_runs(
     patterns: KeyPatterns = None,
     *,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="At most so many, the newest; 0 for all.")
+        int, opt("At most so many, the newest; 0 for all.", "--limit", "-n", min=0)
     ] = 50,
-    count: Annotated[
-        bool, typer.Option("--count", help="Only how many there are of each status.")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")
-    ] = False,
+    count: Annotated[bool, opt("Only how many there are of each status.")] = False,
+    watch: Annotated[bool, opt("Look again and again, until Ctrl-C.")] = False,
     every: Annotated[
-        float,
-        seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1),
+        float, seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1)
     ] = 2.0,
 ) -> None:
     """Lists runs, the newest first."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
@@ -24,7 +25,6 @@ from pgflow_cli.look.options import (
     Effects,
     FromStep,
     Keys,
-    Made,
     Rows,
     Why,
     Yes,
@@ -75,9 +75,7 @@ class Batch:
     form: Rows
     database: Db
     keys: Keys = None
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every run that this can be done to.")
-    ] = False
+    everything: Annotated[bool, opt("Every run that this can be done to.", "--all")] = False
     why: Why = None
     yes: Yes = False
     dry_run: DryRun = False
@@ -221,9 +219,7 @@ Runs = Annotated[Batch, Made(Batch)]
 def cancel(
     runs: Runs,
     *,
-    force: Annotated[
-        bool, typer.Option("--force", help="End it without running any more of its code.")
-    ] = False,
+    force: Annotated[bool, opt("End it without running any more of its code.")] = False,
 ) -> None:
     """Cancels runs: their code may clean up first.
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
@@ -18,7 +17,6 @@ from pgflow_cli.look.options import (
     Db,
     Effects,
     FromStep,
-    Made,
     OwnLabels,
     Why,
     check_word,
@@ -33,21 +31,14 @@ if TYPE_CHECKING:
 
 Edit = Annotated[
     str | None,
-    typer.Option(
-        help="Another result for the last unit that is kept: JSON, @FILE, or - for standard input."
-    ),
+    opt("Another result for the last unit that is kept: JSON, @FILE, or - for standard input."),
 ]
 Children = Annotated[
-    bool,
-    typer.Option(
-        "--cancel-children", help="Cancel open children that the dropped part has started."
-    ),
+    bool, opt("Cancel open children that the dropped part has started.", "--cancel-children")
 ]
 NewInput = Annotated[
     str | None,
-    typer.Option(
-        "--input", "-i", help="Another input: a JSON object, @FILE, or - for standard input."
-    ),
+    opt("Another input: a JSON object, @FILE, or - for standard input.", "--input", "-i"),
 ]
 _NAMES = ("status", "generation", "origin_key", "origin_generation", "origin_seq")
 
@@ -82,10 +73,7 @@ def _again(
     effects: Effects = None,
     attempts: Attempts = None,
     deadline: Annotated[
-        str | None,
-        typer.Option(
-            "--deadline", help="A new deadline: cancel it if it is not over after 90s, 10m, 7d..."
-        ),
+        str | None, opt("A new deadline: cancel it if it is not over after 90s, 10m, 7d...")
     ] = None,
     why: Why = None,
 ) -> Again:
@@ -106,27 +94,19 @@ AgainOptions = Annotated[Again, Made(_again)]
 def fork(
     key: Key,
     again: AgainOptions,
-    new_key: Annotated[
-        str | None,
-        typer.Argument(help="Key of the fork; made up if it is left out.", show_default=False),
-    ] = None,
+    new_key: Annotated[str | None, arg("Key of the fork; made up if it is left out.")] = None,
     *,
     at: Annotated[
-        int | None,
-        typer.Option(min=0, help="How many units of the journal it begins with; all if left out."),
+        int | None, opt("How many units of the journal it begins with; all if left out.", min=0)
     ] = None,
     from_step: FromStep = None,
     edit: Edit = None,
     text: NewInput = None,
     with_mail: Annotated[
-        bool,
-        typer.Option(
-            "--with-mail",
-            help="Copy signals that wait, and those that the part left out had taken.",
-        ),
+        bool, opt("Copy signals that wait, and those that the part left out had taken.")
     ] = False,
     generation: Annotated[
-        int | None, typer.Option(min=1, help="Of which generation; the newest if left out.")
+        int | None, opt("Of which generation; the newest if left out.", min=1)
     ] = None,
     label: OwnLabels = None,
 ) -> None:
@@ -162,9 +142,7 @@ def rewind(
     *,
     to: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="The last unit to keep, as `pgflow timeline KEY --units` numbers them."
-        ),
+        opt("The last unit to keep, as `pgflow timeline KEY --units` numbers them.", min=0),
     ] = None,
     from_step: FromStep = None,
     edit: Edit = None,

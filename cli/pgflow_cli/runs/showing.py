@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import (
@@ -66,18 +67,9 @@ def show(
     *,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            min=0,
-            show_default=False,
-            help="At most so many calls; 0 for each. A table has 30, JSON all.",
-        ),
+        opt("At most so many calls; 0 for each. A table has 30, JSON all.", "--limit", "-n", min=0),
     ] = None,
-    svg: Annotated[
-        bool,
-        typer.Option("--svg", help="Print its newest calls on a time axis, as SVG."),
-    ] = False,
+    svg: Annotated[bool, opt("Print its newest calls on a time axis, as SVG.")] = False,
     as_json: AsJson = None,
 ) -> None:
     """Shows a run: where it is and why, input, result, calls.

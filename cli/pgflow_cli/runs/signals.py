@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
@@ -25,21 +24,14 @@ AWAITED_SECONDS = 2.0
 
 def signal(
     key: Key,
-    name: Annotated[str, typer.Argument(help="Name of the signal.", show_default=False)],
+    name: Annotated[str, arg("Name of the signal.")],
     form: Answer,
     database: Db,
-    payload: Annotated[
-        str, typer.Argument(help="Payload in JSON, @FILE, or - for standard input.")
-    ] = "null",
+    payload: Annotated[str, arg("Payload in JSON, @FILE, or - for standard input.")] = "null",
     *,
     idempotency_key: Annotated[
         str | None,
-        typer.Option(
-            "--idempotency-key",
-            metavar="KEY",
-            callback=refuse_empty,
-            help="The same key to the same run is one message.",
-        ),
+        opt("The same key to the same run is one message.", metavar="KEY", callback=refuse_empty),
     ] = None,
 ) -> None:
     """Sends a signal to a run.

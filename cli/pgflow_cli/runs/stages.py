@@ -7,9 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow import inspect
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
@@ -112,9 +111,7 @@ def _graph_of(detail: inspect.RunDetail) -> Graph | None:
 
 def request(
     key: Key,
-    stage: Annotated[
-        str, typer.Argument(help="A stage with gate: explicit_request.", show_default=False)
-    ],
+    stage: Annotated[str, arg("A stage with gate: explicit_request.")],
     form: Answer,
     database: Db,
 ) -> None:

@@ -15,8 +15,9 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer, Db, Deadline, Made, OwnLabels
+from pgflow_cli.look.options import Answer, Db, Deadline, OwnLabels
 from pgflow_cli.look.output import Form, dump, note, print_one, shown
 from pgflow_cli.look.parsing import (
     parse_duration,
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 
 RunKey = Annotated[
     str | None,
-    typer.Option(
+    opt(
+        "Idempotency key: a second start with it is the same run.",
         "--key",
         "-k",
         callback=refuse_empty,
-        help="Idempotency key: a second start with it is the same run.",
     ),
 ]
 
@@ -59,63 +60,49 @@ class StartGiven:
 
     key: RunKey = None
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", help="Queue to wait in; else the workflow's own.")
+        str | None, opt("Queue to wait in; else the workflow's own.", "--queue", "-q")
     ] = None
-    priority: Annotated[
-        int, typer.Option(min=-32768, max=32767, help="Lower numbers go first.")
-    ] = 0
-    at: Annotated[
-        str | None, typer.Option(help="Not before: a time with zone, or 10m (from now).")
-    ] = None
+    priority: Annotated[int, opt("Lower numbers go first.", min=-32768, max=32767)] = 0
+    at: Annotated[str | None, opt("Not before: a time with zone, or 10m (from now).")] = None
     deadline: Deadline = None
     label: OwnLabels = None
     if_taken: Annotated[
         IfTaken,
-        typer.Option(
-            "--if-taken",
-            help="With --key: what to do if a run has it. match: the same input is the same run.",
-        ),
+        opt("With --key: what to do if a run has it. match: the same input is the same run."),
     ] = IfTaken.MATCH
     key_for: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "With --key: the key counts while its run is open, and this long after its start.",
             metavar="DURATION",
-            help="With --key: the key counts while its run is open, and this long after its start.",
         ),
     ] = None
     debounce: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "With --key: begin so long after the last start with it, which alone counts.",
             metavar="DURATION",
-            help="With --key: begin so long after the last start with it, which alone counts.",
         ),
     ] = None
     max_wait: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "With --debounce or --collect: begin at the latest so long after the first start.",
             metavar="DURATION",
-            help="With --debounce or --collect: begin at the latest so long after the first start.",
         ),
     ] = None
     collect: Annotated[
         int | None,
-        typer.Option(
+        opt(
+            "With --key and --max-wait: one run gets the lists of all starts, up to so many items.",
             metavar="ITEMS",
             min=1,
-            help="With --key and --max-wait: one run gets the lists of all starts, up to so many "
-            "items.",
         ),
     ] = None
-    pool: Annotated[
-        str | None, typer.Option("--pool", help="Pool that the run draws on.", show_default=False)
-    ] = None
+    pool: Annotated[str | None, opt("Pool that the run draws on.")] = None
     version: Annotated[
         str | None,
-        typer.Option(
-            callback=refuse_empty,
-            help="With a name: pin the run to this version of the code.",
-            show_default=False,
-        ),
+        opt("With a name: pin the run to this version of the code.", callback=refuse_empty),
     ] = None
 
     def parsed(self) -> dict[str, Any]:
@@ -152,32 +139,20 @@ def _span(text: str | None, option: str) -> timedelta | None:
 def start(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="WORKFLOW",
-            help="Name of a workflow that the database knows, or MODULE:WORKFLOW.",
-            show_default=False,
-        ),
+        arg("Name of a workflow that the database knows, or MODULE:WORKFLOW.", metavar="WORKFLOW"),
     ],
     given: Annotated[StartGiven, Made(StartGiven)],
     form: Answer,
     database: Db,
     words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME=TEXT|NAME:=JSON", help="Parameters of the workflow.", show_default=False
-        ),
+        list[str] | None, arg("Parameters of the workflow.", metavar="NAME=TEXT|NAME:=JSON")
     ] = None,
     *,
     text: Annotated[
         str | None,
-        typer.Option(
-            "--input", "-i", help="All parameters as a JSON object, @FILE, or - for standard input."
-        ),
+        opt("All parameters as a JSON object, @FILE, or - for standard input.", "--input", "-i"),
     ] = None,
-    new: Annotated[
-        bool,
-        typer.Option("--new", help="Start it even if the database does not know the name."),
-    ] = False,
+    new: Annotated[bool, opt("Start it even if the database does not know the name.")] = False,
 ) -> None:
     """Starts a run; workers do the rest."""
     from pgflow import StartOptions
@@ -309,26 +284,25 @@ class RunGiven:
     label: OwnLabels = None
     max_runtime: Annotated[
         str | None,
-        typer.Option(
-            help="Stop waiting after 90s, 10m...: exit code 3, "
-            "and the run goes on with the next worker."
+        opt(
+            "Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next worker."
         ),
     ] = None
     from_node: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "FILE, with --key: do this node of the run again, and all that ended after it.",
             "--from",
             metavar="NODE",
             callback=refuse_empty,
-            help="FILE, with --key: do this node of the run again, and all that ended after it.",
         ),
     ] = None
     effects: Annotated[
         str | None,
-        typer.Option(
-            metavar="WORD",
-            help="With --from: what becomes of external nodes that were done: reuse, repeat or "
+        opt(
+            "With --from: what becomes of external nodes that were done: reuse, repeat or "
             "compensate.",
+            metavar="WORD",
         ),
     ] = None
 
@@ -358,11 +332,10 @@ def run(
     called: typer.Context,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME",
-            help="The workflow: MODULE:NAME, FILE.py:NAME, a YAML file or SOP, the folder of a "
+        arg(
+            "The workflow: MODULE:NAME, FILE.py:NAME, a YAML file or SOP, the folder of a "
             "workspace, or a name in .archon/workflows, of an SOP here or in sops/.",
-            show_default=False,
+            metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME",
         ),
     ],
     options: Annotated[FileOptions, Made(FileOptions)],
@@ -370,10 +343,8 @@ def run(
     form: Answer,
     database: Db,
     *,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="FILE: print each node as it begins and ends.")
-    ] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    watch: Annotated[bool, opt("FILE: print each node as it begins and ends.")] = False,
+    log_level: Annotated[str, opt("debug, info, warning or error.")] = "warning",
 ) -> None:
     """Starts a run, works on it here, and waits for its result.
 

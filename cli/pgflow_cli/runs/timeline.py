@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import (
     GAP,
@@ -58,15 +57,10 @@ def timeline(
     *,
     generation: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="An earlier one of a run that was continued as new; else the newest."
-        ),
+        opt("An earlier one of a run that was continued as new; else the newest.", min=1),
     ] = None,
     units: Annotated[
-        bool,
-        typer.Option(
-            "--units", help="The units of its journal, as they are numbered for fork and rewind."
-        ),
+        bool, opt("The units of its journal, as they are numbered for fork and rewind.")
     ] = False,
 ) -> None:
     """Draws what a run did and waited for.

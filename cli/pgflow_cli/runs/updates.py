@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Arguments, Db, Timeout
@@ -27,18 +28,18 @@ LONGEST_LOOK_SECONDS = 0.5
 
 def update(
     key: Key,
-    name: Annotated[str, typer.Argument(help="Name of the handler.", show_default=False)],
+    name: Annotated[str, arg("Name of the handler.")],
     form: Answer,
     database: Db,
     args: Arguments = "{}",
     *,
     update_id: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "The same id to the same run is one update, with one answer.",
             "--id",
             metavar="ID",
             callback=refuse_empty,
-            help="The same id to the same run is one update, with one answer.",
         ),
     ] = None,
     timeout: Timeout = None,
@@ -95,9 +96,7 @@ def _describe(update: str, status: str, value: Any, error: Any) -> str:
 def query(
     key: Key,
     database: Db,
-    name: Annotated[
-        str | None, typer.Argument(help="Name of the value; all if not given.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, arg("Name of the value; all if not given.")] = None,
 ) -> None:
     """Prints what a run has published.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows, Timeout
 from pgflow_cli.look.output import dump, note, print_rows, shown
@@ -20,12 +21,7 @@ if TYPE_CHECKING:
 
     from pgflow_cli.look.database import Database
 
-Keys = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="KEY...", help="Keys of the runs.", autocompletion=complete_key, show_default=False
-    ),
-]
+Keys = Annotated[list[str], arg("Keys of the runs.", metavar="KEY...", autocompletion=complete_key)]
 _NAMES = ("key", "status", "workflow", "since", "why")
 OVER = (*ENDED, "stuck")
 PATIENCE_SECONDS = 1.0

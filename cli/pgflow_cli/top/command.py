@@ -9,6 +9,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.desk import Roles, Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
@@ -19,11 +20,9 @@ def top(
     target: Target = None,
     *,
     dsn: Dsn = None,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Show, and take no orders.")
-    ] = False,
+    read_only: Annotated[bool, opt("Show, and take no orders.")] = False,
     roles: Roles = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    once: Annotated[bool, opt("Print one picture, and end.")] = False,
     as_json: AsJson = None,
 ) -> None:
     """Opens the live console in the terminal.
