@@ -54,6 +54,11 @@ def parse_duration(text: str, what: str = "a duration") -> timedelta:
         raise Mistake(f"{what} is too long: {text}") from None
 
 
+def parse_span(text: str | None, option: str) -> timedelta | None:
+    """Return the duration that an option was given; None if it was not."""
+    return None if text is None else parse_duration(text, option)
+
+
 def _is_duration(text: str) -> bool:
     return re.fullmatch(rf"(?:{_DURATION.pattern})+|0", text) is not None
 

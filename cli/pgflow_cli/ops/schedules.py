@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -26,12 +26,8 @@ from pgflow_cli.look.output import (
     shown,
     when,
 )
-from pgflow_cli.look.parsing import parse_duration, parse_input, parse_pairs
+from pgflow_cli.look.parsing import parse_input, parse_pairs, parse_span
 from pgflow_cli.ops.options import ChangeWhy, names_of
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
 
 schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_without_command=True)
 
@@ -248,22 +244,18 @@ def _schedule(
 
     return pgflow.schedule(
         cron or None,
-        every=_span(every, "--every"),
-        offset=_span(offset, "--offset"),
+        every=parse_span(every, "--every"),
+        offset=parse_span(offset, "--offset"),
         tz=tz,
         overlap=overlap,  # type: ignore[arg-type]
         catch_up=catch_up,  # type: ignore[arg-type]
         max_catch_up=max_catch_up,
-        jitter=_span(jitter, "--jitter"),
+        jitter=parse_span(jitter, "--jitter"),
         not_on=not_on or (),
         only_on=only_on or (),
         start_at=None if start_at is None else inspect.parse_moment(start_at, "--start-at", tz),
         end_at=None if end_at is None else inspect.parse_moment(end_at, "--end-at", tz),
     )
-
-
-def _span(text: str | None, name: str) -> timedelta | None:
-    return None if text is None else parse_duration(text, name)
 
 
 @schedules.command("set")
@@ -297,7 +289,7 @@ def set_schedule(
         parse_input(words, input_text),
         queue=queue,
         priority=priority,
-        timeout=_span(timeout, "--timeout"),
+        timeout=parse_span(timeout, "--timeout"),
         labels=parse_pairs(label, "--label"),
         slot_parameter=slot_parameter,
         why=why,

@@ -22,7 +22,7 @@ from pgflow_cli.look.options import (
     check_word,
 )
 from pgflow_cli.look.output import Form, as_object, print_one
-from pgflow_cli.look.parsing import parse_duration, parse_json, parse_pairs
+from pgflow_cli.look.parsing import parse_json, parse_pairs, parse_span
 from pgflow_cli.look.selection import Key, exists, find_detail, find_run
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _again(
     given = {
         "effects": check_word("--effects", effects, EFFECTS),
         "attempts": attempts,
-        "timeout": None if deadline is None else parse_duration(deadline, "--deadline"),
+        "timeout": parse_span(deadline, "--deadline"),
         "why": why,
         "by": operator(),
     }

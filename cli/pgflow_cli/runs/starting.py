@@ -20,10 +20,10 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db, Deadline, OwnLabels
 from pgflow_cli.look.output import Form, dump, note, print_one, shown
 from pgflow_cli.look.parsing import (
-    parse_duration,
     parse_input,
     parse_moment,
     parse_pairs,
+    parse_span,
     refuse_empty,
 )
 from pgflow_cli.look.selection import exists
@@ -112,7 +112,7 @@ class StartGiven:
             Mistake: One is invalid, or requires a key.
         """
         spans = {
-            name: _span(getattr(self, name), f"--{name.replace('_', '-')}")
+            name: parse_span(getattr(self, name), f"--{name.replace('_', '-')}")
             for name in ("key_for", "debounce", "max_wait")
         }
         if self.if_taken is not IfTaken.MATCH and self.key is None:
@@ -123,17 +123,13 @@ class StartGiven:
             "key": self.key,
             "priority": self.priority,
             "run_at": None if self.at is None else parse_moment(self.at, "--at"),
-            "timeout": _span(self.deadline, "--deadline"),
+            "timeout": parse_span(self.deadline, "--deadline"),
             "labels": parse_pairs(self.label, "--label"),
             "if_taken": self.if_taken.value,
             "pool": self.pool,
             "collect": self.collect,
             **spans,
         }
-
-
-def _span(text: str | None, option: str) -> timedelta | None:
-    return None if text is None else parse_duration(text, option)
 
 
 def start(
@@ -356,7 +352,10 @@ def run(
     from pgflow_cli.runs.running import RunHere
 
     set_up_logging(log_level, tells_failures=True)
-    limit, timeout = _span(given.max_runtime, "--max-runtime"), _span(given.deadline, "--deadline")
+    limit, timeout = (
+        parse_span(given.max_runtime, "--max-runtime"),
+        parse_span(given.deadline, "--deadline"),
+    )
     labels, pool = parse_pairs(given.label, "--label"), options.pool
     found = _prepare(database, target, options, given)
     if found.label:

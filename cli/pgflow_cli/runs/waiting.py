@@ -12,7 +12,7 @@ from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows, Timeout
 from pgflow_cli.look.output import dump, note, print_rows, shown
-from pgflow_cli.look.parsing import parse_duration
+from pgflow_cli.look.parsing import parse_span
 from pgflow_cli.look.selection import ENDED, Key, complete_key, find_detail
 from pgflow_cli.runs.listing import run_columns
 
@@ -102,7 +102,7 @@ def _wait(
     Raises:
         Mistake: No run has one of the keys, or its history was removed meanwhile.
     """
-    limit = None if timeout is None else parse_duration(timeout, "--timeout")
+    limit = parse_span(timeout, "--timeout")
     keys = list(dict.fromkeys(keys))
     runs = [find_detail(database, key) for key in keys]
     open_runs = {run.key: run.chain_id for run in runs if run.status not in OVER}
