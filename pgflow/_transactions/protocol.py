@@ -158,11 +158,11 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
             if not committed:
                 _raise_from_commit(error, together=together)
             if has_hooks:
-                told = (
+                warning = (
                     "step %s has committed, but its commit raised (%s): "
                     "hooks behind it may not have run"
                 )
-                log.warning(told, call.name, redacted(error))
+                log.warning(warning, call.name, redacted(error))
     finally:
         yield Op("end", (call, flush, committed, at_us))
     return True

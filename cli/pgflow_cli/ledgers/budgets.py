@@ -149,7 +149,7 @@ def _amounts(words: list[str]) -> dict[str, Decimal]:
     amounts = parse_amounts(words)
     for unit in amounts:
         if unit in _OPTIONS:
-            raise Mistake(f"{unit} is a word for an option of a pool, and no unit")
+            raise Mistake(f"{unit} is an option of a pool and cannot be a unit")
     return amounts
 
 

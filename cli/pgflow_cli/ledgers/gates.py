@@ -314,7 +314,7 @@ def edit(
     """
     edited = parse_json(value, "the edit")
     if edited is None:
-        raise Mistake("the edit is null, which is no request: `pgflow approve` changes nothing")
+        raise Mistake("the edit cannot be null: `pgflow approve` approves the request as it is")
     gate.answer("edit", value=edited)
 
 

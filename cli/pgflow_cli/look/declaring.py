@@ -19,7 +19,9 @@ from typer.models import OptionInfo, ParameterInfo
 
 
 def arg(about: str, **layout: Any) -> Any:
-    """Return the declaration of an argument: its line of help, and what else typer takes."""
+    """Return the declaration of an argument: its line of help, and further
+    parameters of ``typer.Argument``.
+    """
     return typer.Argument(help=about, **layout)
 
 
@@ -29,7 +31,7 @@ def opt(about: str, *names: str, **layout: Any) -> Any:
     Args:
         about: Its line of help.
         *names: Its names; that of its parameter if none is given.
-        **layout: What else typer takes.
+        **layout: Further parameters of ``typer.Option``.
     """
     return typer.Option(*names, help=about, **layout)
 

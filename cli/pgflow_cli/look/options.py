@@ -110,15 +110,12 @@ def check_word(option: str, word: str | None, words: tuple[str, ...]) -> Any:
     return word
 
 
-def confirm_removal(what: str, question: str) -> None:
-    """Ask before something is removed for good.
+def confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:
+    """Ask a question at the terminal, and end the command if the answer is no.
 
     Raises:
         Mistake: Standard input is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise Mistake(
-            f"{what} would be removed, and there is no terminal to ask at: pass --yes, or "
-            "look with --dry-run"
-        )
+        raise Mistake(f"{question} Cannot ask without a terminal: {remedy}")
     typer.confirm(question, abort=True, err=True)

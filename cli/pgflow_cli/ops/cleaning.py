@@ -18,7 +18,7 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.options import Answer, Db, Yes, confirm_removal
+from pgflow_cli.look.options import Answer, Db, Yes, confirm
 from pgflow_cli.look.output import many, note, print_one, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
@@ -77,8 +77,7 @@ def cleanup(
     items = look.all()
     going = [item for item in items if item.going]
     if going and not (dry_run or yes):
-        what = _parts(_numbers(going))
-        confirm_removal(what, f"Remove {what} of {many(len(going), 'run')}?")
+        confirm(f"Remove {_parts(_numbers(going))} of {many(len(going), 'run')}?")
     if not dry_run:
         items = [_remove(look, item) if item.going else item for item in items]
     kept = [item for item in items if item.why]

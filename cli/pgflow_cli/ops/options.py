@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
-
-import typer
 
 from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
@@ -122,14 +119,3 @@ def open_file(path: Path, mode: Literal["r", "w"]) -> IO[str]:
         verb = "read" if mode == "r" else "written"
         why = getattr(error, "strerror", None) or error
         raise Mistake(f"{shown(str(path))} cannot be {verb}: {why}") from error
-
-
-def confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:
-    """Ask a question at the terminal, and end the command if the answer is no.
-
-    Raises:
-        Mistake: Standard input is not a terminal.
-    """
-    if not sys.stdin.isatty():
-        raise Mistake(f"{question} Cannot ask without a terminal: {remedy}")
-    typer.confirm(question, abort=True, err=True)

@@ -12,7 +12,7 @@ from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm_removal
+from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
 from pgflow_cli.look.output import Column, Form, dump, duration, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_json
 from pgflow_cli.ops.options import ChangeWhy, ago, names_of
@@ -188,8 +188,7 @@ def prune_events(
         with db.connection.transaction(force_rollback=True):
             found = db.client.drop_events(age, at_most=SAMPLE)
         if any(found) and not dry_run:
-            what = f"{_events(*found)}, older than {older_than}"
-            confirm_removal(f"{what},", f"Remove at least {what}?")
+            confirm(f"Remove at least {_events(*found)}, older than {older_than}?")
     events, partitions = found if dry_run else db.client.drop_events(age)
     verb = "Would remove" if dry_run else "Removed"
     print_one(

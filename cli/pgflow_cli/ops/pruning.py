@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.options import Answer, Db, DryRun, Yes, confirm_removal
+from pgflow_cli.look.options import Answer, Db, DryRun, Yes, confirm
 from pgflow_cli.look.output import many, note, print_one, when
 from pgflow_cli.look.parsing import parse_duration
 
@@ -40,8 +40,7 @@ def prune(
     partitions = shrunk = 0
     if not dry_run:
         if runs:
-            what = many(runs, "run")
-            confirm_removal(what, f"Remove {what} that ended before {when(ended_before)}?")
+            confirm(f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?")
         gone = db.client.drop_history(ended_before, batch=batch, progress=_tell_progress)
         runs, partitions = gone.runs, gone.partitions
         shrunk = len(db.client.shrink_journal(move_at_most))

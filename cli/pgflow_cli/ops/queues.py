@@ -16,10 +16,10 @@ from pgflow_cli.look.declaring import arg, made_of, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, Rows
+from pgflow_cli.look.options import Answer, Db, Rows, confirm
 from pgflow_cli.look.output import Column, Form, Limit, age, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
-from pgflow_cli.ops.options import ChangeWhy, ago, confirm, counted, names_of
+from pgflow_cli.ops.options import ChangeWhy, ago, counted, names_of
 
 queues = make_group(
     "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True

@@ -10,8 +10,6 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
@@ -29,6 +27,7 @@ from pgflow_cli.look.options import (
     Why,
     Yes,
     check_word,
+    confirm,
 )
 from pgflow_cli.look.output import (
     Column,
@@ -143,18 +142,15 @@ class Batch:
 
     def _confirm(self, order: Order, chosen: list[inspect.RunRow]) -> None:
         """Show how many runs and which, and ask."""
-        if not sys.stdin.isatty():
-            raise Mistake(
-                f"{many(len(chosen), 'run')} would be {order.past}, and there is no terminal to "
-                "ask at: pass --yes, or look with --dry-run"
-            )
-        out = console(error=True)
-        columns = run_columns(chosen, self.database.now())
-        out.print(make_table(columns, chosen[:SAMPLE], out.width))
-        if len(chosen) > SAMPLE:
-            note(f"… and {len(chosen) - SAMPLE} more: --dry-run shows all")
         these = "this run" if len(chosen) == 1 else f"these {len(chosen)} runs"
-        typer.confirm(f"{order.verb.capitalize()} {these}?", abort=True, err=True)
+        question = f"{order.verb.capitalize()} {these}?"
+        if sys.stdin.isatty():
+            out = console(error=True)
+            columns = run_columns(chosen, self.database.now())
+            out.print(make_table(columns, chosen[:SAMPLE], out.width))
+            if len(chosen) > SAMPLE:
+                note(f"… and {len(chosen) - SAMPLE} more: --dry-run shows all")
+        confirm(question)
 
     def _send(self, order: Order, chosen: list[inspect.RunRow]) -> list[str]:
         """Send the command to each run, in batches; return why some refused it."""

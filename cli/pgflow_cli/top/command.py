@@ -81,6 +81,6 @@ def _name(dsn: str | None) -> str:
     """Return the target of a connection string, without anything secret: ``app@db/orders``."""
     from psycopg.conninfo import conninfo_to_dict
 
-    said = conninfo_to_dict(inspect.resolve_dsn(dsn) or "")
-    user = f"{said['user']}@" if "user" in said else ""
-    return f"{user}{said.get('host', '')}/{said.get('dbname', '')}" if said else ""
+    given = conninfo_to_dict(inspect.resolve_dsn(dsn) or "")
+    user = f"{given['user']}@" if "user" in given else ""
+    return f"{user}{given.get('host', '')}/{given.get('dbname', '')}" if given else ""

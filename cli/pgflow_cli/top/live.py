@@ -23,7 +23,7 @@ from pgflow import inspect
 from pgflow._desk.desk import Desk
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.orders import Person
-from pgflow_cli.top.troubles import TOLD, explain, is_silent
+from pgflow_cli.top.troubles import EXPECTED, explain, is_silent
 
 TICK_SECONDS = 2.0
 CLOCK_SECONDS = 60.0
@@ -157,7 +157,7 @@ class Live(Screen[None]):
     async def _look_once(self) -> None:
         try:
             await self.show()
-        except TOLD as error:
+        except EXPECTED as error:
             if self.is_attached:
                 self._tell_trouble(error)
         else:

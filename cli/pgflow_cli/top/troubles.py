@@ -23,7 +23,7 @@ ORDER_SECONDS = 10.0
 
 SILENT = (*Unreachable, TimeoutError, OSError)
 """Errors of a database that cannot be asked just now."""
-TOLD = (*SILENT, PgflowError, psycopg.Error)
+EXPECTED = (*SILENT, PgflowError, psycopg.Error)
 """Errors that a person can do something about, or wait for the end of."""
 
 
@@ -57,8 +57,8 @@ def explain(error: BaseException) -> str:
     if is_silent(error):
         return "No answer from the database"
     if isinstance(error, psycopg.Error):
-        said = error.diag.message_primary or str(error)
-        return shown(hide_secrets(f"The database refused: {said}"))
+        message = error.diag.message_primary or str(error)
+        return shown(hide_secrets(f"The database refused: {message}"))
     return shown(hide_secrets(str(error)))
 
 
