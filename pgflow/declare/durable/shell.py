@@ -199,8 +199,8 @@ class _Guards:
     evaluate it.
 
     A plain variable gets a pattern behind its name; all else goes through a function. A value
-    other than a whole number becomes a text that bash refuses. Words of ``[`` get quotes, so that no value can
-    bring in an operator.
+    other than a whole number becomes a text that bash refuses. Words of ``[`` get quotes, so that
+    no value can bring in an operator.
     """
 
     def __init__(self, script: Script) -> None:
