@@ -36,7 +36,7 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
         dsn: Connection string that the command was given.
         migrate: True to install the schema in the embedded server's database, if it lacks it.
     """
-    from pgflow._db.dsn import resolve_dsn  # a probe imports little: inspect brings all readers
+    from pgflow.inspect.connecting import resolve_dsn  # a probe needs no reader
 
     found = resolve_dsn(dsn)
     if found is not None:
@@ -52,12 +52,10 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """Return a connection of a command, as `pgflow.inspect.connect` makes it."""
-    from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
-    from pgflow._db.connect import connect as connect_patiently
+    """Return a connection of a command."""
+    from pgflow.inspect.connecting import connect as connect_patiently
 
-    options = ConnectOptions(dsn, prepare_threshold=None)
-    return connect_patiently(options, "pgflow cli", PATIENCE_SECONDS)
+    return connect_patiently(dsn, name="pgflow cli")
 
 
 def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
