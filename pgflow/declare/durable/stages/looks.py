@@ -70,7 +70,7 @@ class Kept(BaseModel):
     parcel: dict[str, str] = Field(default_factory=dict)
 
 
-class Desk:
+class StageFiles:
     """The files of one stage, as the bodies of its steps see them.
 
     Args:
