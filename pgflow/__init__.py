@@ -26,6 +26,10 @@ def __getattr__(name: str) -> Any:
     """
     if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'pgflow' has no attribute {name!r}")
+    if name == "inspect":  # `from pgflow import inspect` asks for it here first
+        import pgflow.inspect
+
+        return pgflow.inspect
     import pgflow._surface as surface
 
     ours = globals()

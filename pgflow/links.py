@@ -142,8 +142,15 @@ class LinkKeys:
             raise InvalidArgument("a link needs a gate, the hash of its request, and by=")
         if until.tzinfo is None:
             raise InvalidArgument("until of a link must have a time zone")
-        said = [self._current, gate, payload_hash, verdict, by, until.astimezone(UTC).isoformat()]
-        body = base64_encode(json.dumps(said, ensure_ascii=False, separators=(",", ":")))
+        payload = [
+            self._current,
+            gate,
+            payload_hash,
+            verdict,
+            by,
+            until.astimezone(UTC).isoformat(),
+        ]
+        body = base64_encode(json.dumps(payload, ensure_ascii=False, separators=(",", ":")))
         return self._signers[self._current].sign(body).decode()
 
     def read(self, token: str) -> Link:
@@ -198,15 +205,15 @@ async def _find(app: App | AsyncApp, gate: str) -> GateRow | None:
 async def _answer(app: App | AsyncApp, link: Link, reason: str) -> None:
     """Answer a gate. The database refuses invalid answers."""
     answer = Approve(comment=reason) if link.verdict == "approve" else Reject(reason)
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "by": link.by,
         "payload_hash": link.payload_hash,
         "valid_until": link.until,
     }
     if isinstance(app, App):
-        await asyncio.to_thread(app.answer, link.gate, answer, **said)
+        await asyncio.to_thread(app.answer, link.gate, answer, **options)
     else:
-        await app.answer(link.gate, answer, **said)
+        await app.answer(link.gate, answer, **options)
 
 
 def asgi(app: App | AsyncApp, *, keys: LinkKeys) -> Asgi:

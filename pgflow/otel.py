@@ -280,8 +280,8 @@ def _with_trace(options: StartOptions, span: trace.Span) -> StartOptions:
 
 
 def _carrier(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the trace headers in metadata, without those that are no text;
-    anybody may have written it.
+    """Return the trace headers in metadata, without those that are not text;
+    any sender may have written it.
     """
     return {key: value for key in METADATA_KEYS if isinstance(value := metadata.get(key), str)}
 

@@ -38,7 +38,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
 from pgflow import __version__, inspect
 from pgflow._transactions.join import connect_within
 from pgflow.logs import redacted
-from pgflow.meter import Histogram, Meter
+from pgflow.meter import Histogram, Meter, Metered
 
 log = logging.getLogger("pgflow")
 
@@ -57,93 +57,101 @@ class WorkerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The figures at this moment."""
-        meter = self._meter
-        yield _counts(
-            "pgflow_runs_claimed",
-            "Runs that this worker has taken up, replays included",
-            ("workflow",),
-            meter.claimed,
-        )
-        yield _counts(
-            "pgflow_runs_finished",
-            "Runs that ended on this worker",
-            ("workflow", "status"),
-            meter.finished,
-        )
-        yield _counts(
-            "pgflow_runs_left",
-            "Runs that left this worker without an end of their own",
-            ("workflow", "place"),
-            meter.left,
-        )
-        yield _counts(
-            "pgflow_step_attempts",
-            "Attempts of step bodies, by outcome",
-            ("effect", "outcome"),
-            meter.attempts,
-        )
-        yield _counts(
-            "pgflow_step_retries",
-            "Attempts of step bodies after the first",
-            ("effect", "reason"),
-            meter.retries,
-        )
-        yield _count(
-            "pgflow_threads_lost",
-            "Bodies that went on in their threads after a time-out or cancel",
-            meter.threads_lost,
-        )
-        yield _count(
-            "pgflow_units_committed",
-            "Units of journals that this worker has sent with group commits",
-            meter.units,
-        )
-        yield _count("pgflow_commits", "Group commits", meter.commits)
-        yield _count("pgflow_losses", "Fail-overs that lost what was acknowledged", meter.losses)
-        yield _count(
-            "pgflow_lost_runs", "Runs of which something acknowledged was lost", meter.lost_runs
-        )
-        yield _count(
-            "pgflow_commit_failures",
-            "Group commits that had to be sent again",
-            meter.commit_failures,
-        )
-        yield _histogram("pgflow_commit_batch_runs", "Runs in one group commit", meter.batch_runs)
-        yield _histogram(
-            "pgflow_commit_seconds", "Time that a group commit took", meter.commit_seconds
-        )
-        yield _histogram(
-            "pgflow_claim_seconds",
-            "Time that a claim took that did not ride with a commit",
-            meter.claim_seconds,
-        )
-        worker = meter.worker
-        if worker is not None:
-            yield GaugeMetricFamily(
-                "pgflow_active_runs", "Runs that this worker works on", value=worker.active
-            )
-            yield GaugeMetricFamily(
-                "pgflow_lost_threads",
-                "Threads of this worker whose step bodies outlive their steps",
-                value=worker.lost_threads,
-            )
-            yield GaugeMetricFamily(
-                "pgflow_concurrency",
-                "Runs that this worker may work on at once",
-                value=worker.concurrency,
-            )
-            yield GaugeMetricFamily(
-                "pgflow_heartbeat_age_seconds",
-                "Time since the database last heard that this worker lives",
-                value=worker.beat_age_seconds,
-            )
-            info = GaugeMetricFamily(
-                "pgflow_worker_info",
-                "Always 1: which worker this is",
-                labels=("worker_id", "version"),
-            )
-            info.add_metric((str(worker.worker_id), __version__), 1)
-            yield info
+        yield from _of_runs(self._meter)
+        yield from _of_commits(self._meter)
+        if self._meter.worker is not None:
+            yield from _of_worker(self._meter.worker)
+
+
+def _of_runs(meter: Meter) -> Iterator[Metric]:
+    yield _counts(
+        "pgflow_runs_claimed",
+        "Runs that this worker has taken up, replays included",
+        ("workflow",),
+        meter.claimed,
+    )
+    yield _counts(
+        "pgflow_runs_finished",
+        "Runs that ended on this worker",
+        ("workflow", "status"),
+        meter.finished,
+    )
+    yield _counts(
+        "pgflow_runs_left",
+        "Runs that left this worker without an end of their own",
+        ("workflow", "place"),
+        meter.left,
+    )
+    yield _counts(
+        "pgflow_step_attempts",
+        "Attempts of step bodies, by outcome",
+        ("effect", "outcome"),
+        meter.attempts,
+    )
+    yield _counts(
+        "pgflow_step_retries",
+        "Attempts of step bodies after the first",
+        ("effect", "reason"),
+        meter.retries,
+    )
+    yield _count(
+        "pgflow_threads_lost",
+        "Bodies that went on in their threads after a time-out or cancel",
+        meter.threads_lost,
+    )
+
+
+def _of_commits(meter: Meter) -> Iterator[Metric]:
+    yield _count(
+        "pgflow_units_committed",
+        "Units of journals that this worker has sent with group commits",
+        meter.units,
+    )
+    yield _count("pgflow_commits", "Group commits", meter.commits)
+    yield _count("pgflow_losses", "Fail-overs that lost what was acknowledged", meter.losses)
+    yield _count(
+        "pgflow_lost_runs", "Runs of which something acknowledged was lost", meter.lost_runs
+    )
+    yield _count(
+        "pgflow_commit_failures",
+        "Group commits that had to be sent again",
+        meter.commit_failures,
+    )
+    yield _histogram("pgflow_commit_batch_runs", "Runs in one group commit", meter.batch_runs)
+    yield _histogram("pgflow_commit_seconds", "Time that a group commit took", meter.commit_seconds)
+    yield _histogram(
+        "pgflow_claim_seconds",
+        "Time that a claim took that did not ride with a commit",
+        meter.claim_seconds,
+    )
+
+
+def _of_worker(worker: Metered) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "pgflow_active_runs", "Runs that this worker works on", value=worker.active
+    )
+    yield GaugeMetricFamily(
+        "pgflow_lost_threads",
+        "Threads of this worker whose step bodies outlive their steps",
+        value=worker.lost_threads,
+    )
+    yield GaugeMetricFamily(
+        "pgflow_concurrency",
+        "Runs that this worker may work on at once",
+        value=worker.concurrency,
+    )
+    yield GaugeMetricFamily(
+        "pgflow_heartbeat_age_seconds",
+        "Time since the database last heard that this worker lives",
+        value=worker.beat_age_seconds,
+    )
+    info = GaugeMetricFamily(
+        "pgflow_worker_info",
+        "Always 1: which worker this is",
+        labels=("worker_id", "version"),
+    )
+    info.add_metric((str(worker.worker_id), __version__), 1)
+    yield info
 
 
 class DatabaseCollector(Collector):

@@ -167,13 +167,13 @@ async def _pass_over(response: Any) -> None:
 def _judge(status: int, retry_after: str | None) -> None:
     if 200 <= status < 300:
         return
-    said = f"the server answered {status}"
+    message = f"the server answered {status}"
     if status == GONE:
-        raise Undeliverable(said)
+        raise Undeliverable(message)
     seconds = _seconds_of(retry_after)
     if seconds is not None:
-        raise TryLater(said, seconds)
-    raise HttpRefused(said)
+        raise TryLater(message, seconds)
+    raise HttpRefused(message)
 
 
 def _seconds_of(retry_after: str | None) -> float | None:
@@ -226,10 +226,10 @@ class Notify:
             relay: Name of the relay.
         """
         del relay
-        said = {"id": event.id, "topic": event.topic, "key": event.key}
-        text = json.dumps({**said, "payload": event.payload}, ensure_ascii=False)
+        payload = {"id": event.id, "topic": event.topic, "key": event.key}
+        text = json.dumps({**payload, "payload": event.payload}, ensure_ascii=False)
         if len(text.encode()) > MAX_NOTIFY_BYTES:
-            text = json.dumps(said, ensure_ascii=False)
+            text = json.dumps(payload, ensure_ascii=False)
         sql = "select pg_catalog.pg_notify(%s::text, %s::text)"
         return Query(sql, (self.channel, text), lambda _: None)
 

@@ -1774,7 +1774,7 @@ view pgflow.lane_reasons, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.lanes, owner pgflow_owner
-  -- Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why nobody takes it
+  -- Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why no worker takes it
   queue text -- Name of the queue
   workflow text -- Name of the workflow
   version text -- Version of the code that its runs need; empty = any
@@ -2645,7 +2645,7 @@ function pgflow.balance_effects_() returns TABLE(run_id bigint, opened bigint, c
   -- Effects of each run: the number intended, and the state of each
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 1f02a4e303324f7b452119cef2287999
+  md5 a51436258cb7fa63242a69731659a248
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[], timeline integer, flushed bigint, recovered_to bigint, waits boolean), owner pgflow_owner
   -- Sign of life; returns whether the worker still counts as alive, its runs to cancel or pause, and the position of the log
@@ -2714,7 +2714,7 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 24bdddb62956501a901c4361c536a0ff
+  md5 49430c38f9a5bdd68659aae45ad94421
 
 function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Starts watching the beats of effects that a commit accepts, or accepts again, and stops for those that it closes
@@ -2734,7 +2734,7 @@ function pgflow.bound_names_(workflow text) returns void, owner pgflow_owner
   -- Refuses (PF003) a new name that no worker has ever had, where too many are there: they are kept for ever
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 1ea8652f43a5036f1bd2c448638d06d7
+  md5 8c57eb25596051dbd49632568201b911
 
 function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
   -- Takes a lock away from its holders, and records author and reason; returns their number. A run gets LockLost at its next durable call in the block. For operators
@@ -3470,7 +3470,7 @@ function pgflow.cron_slots_(cron text, zone text, after timestamp with time zone
   -- The next times after one that an expression of cron names in a zone, so many at most
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 0d55cbb852cc01b63c337092494c966a
+  md5 b155793ed35427e88bb4311a8c00e1c3
 
 function pgflow.cron_value_(said text, field integer) returns integer, owner pgflow_owner
   -- The number that a value of a field is; refuses (PF003) others
@@ -3619,7 +3619,7 @@ function pgflow.delivery_rows_(list json) returns TABLE(event_id bigint, outcome
   md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.discharge(obligation_key text, evidence json DEFAULT NULL::json, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Closes an obligation: it was done, as the evidence shows. Also closes the debt of an effect that is uncompensated: somebody has taken it back. PF001 if nothing that is owed has the key
+  -- Closes an obligation: it was done, as the evidence shows. Also closes the debt of an effect that is uncompensated: it was taken back. PF001 if nothing that is owed has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -3666,7 +3666,7 @@ function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   -- Drops partitions of the journal of which no run is left; answers how many
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 eb66a6101f3e0dce1b6255f6693cdcf6
+  md5 3d7d8011cd636f19df910f4230ff6640
 
 function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT events bigint, OUT partitions integer) returns record, owner pgflow_owner
   -- Removes events that are older, that every relay has taken and no run waits for: whole partitions as tables, and at most so many rows of the newest ones; answers how many of each
@@ -4240,7 +4240,7 @@ function pgflow.flow_place_(body text, at integer) returns text, owner pgflow_ow
   md5 32a9ac1349974e9255bd5d3382643bae
 
 function pgflow.flow_place_word_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
-  -- Compiles one statement that is no SQL, or the head of its block, by the word that it begins with
+  -- Compiles one statement that is not SQL, or the head of its block, by the word that it begins with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 b75a3bfa7cfa40009bca9629adf029f9
@@ -4725,7 +4725,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
-  -- Inserts a run that another database exported, as history that nothing can execute; answers its number here. PF002 if the key or the run is known, PF003 if the text is no history
+  -- Inserts a run that another database exported, as history that nothing can execute; answers its number here. PF002 if the key or the run is known, PF003 if the text is not a history
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5093,7 +5093,7 @@ function pgflow.leave_queues_(run_ids bigint[], calls integer[], t timestamp wit
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 d003e29ab55e5f4dd65ab722b709e8f8
+  md5 648167024481494b16bceab61e33920c
 
 function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
@@ -5359,7 +5359,7 @@ function pgflow.misfit_(shape jsonb, value jsonb, place text DEFAULT ''::text) r
   -- Reason why a value does not fit a shape; null = it may fit
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 e56f9b12eed5cb1a237e95f59c5d2299
+  md5 cc370c3ab19fc563582528a409d5858a
 
 function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_call integer) returns void, owner pgflow_owner
   -- Moves the beats of an accepted effect to the generation that owes it now, whose journal and debt exist already
@@ -5453,7 +5453,7 @@ function pgflow.next_fence_() returns bigint, owner pgflow_owner
   md5 7444068229b04b335bfdfe77b9c68a46
 
 function pgflow.next_time(cron text, zone text DEFAULT 'UTC'::text, after timestamp with time zone DEFAULT now()) returns timestamp with time zone, owner pgflow_owner
-  -- The next time after one that an expression of cron names in a time zone; null if there is none. Where clocks change it is that of schedules. PF003 for what is no expression
+  -- The next time after one that an expression of cron names in a time zone; null if there is none. Where clocks change it is that of schedules. PF003 if it is not an expression
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5883,7 +5883,7 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   -- Posts the outcome of an effect to its run, or records it if the run has ended; returns the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1fc60b66d7d3476005560ea8cded6462
+  md5 7bc9b0bb2c096fa1d61a247cee89c927
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and the status of a run that has ended: pgflow.undelivered_messages keeps its message. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
@@ -6145,7 +6145,7 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 376e289f50d5ca4ecf86f004ce6d57dd
+  md5 80598ae9cf8fcaf93fc16897a2f0a0df
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
@@ -6155,7 +6155,7 @@ function pgflow.redact_copies_(runs bigint[], body json, asked json) returns voi
   md5 9eb4e5af289adfb31f72d6eb46116b65
 
 function pgflow.redact_update(key text, update_id text, why text, by text DEFAULT NULL::text, tenant text DEFAULT ''::text, OUT removed integer) returns integer, owner pgflow_owner
-  -- Replaces by their hashes all values of an update of a run that has ended: its arguments, and its value or error, also of one that was rejected or that nobody took. Answers how many. PF001 if there is none of this id, PF006 while the run is open
+  -- Replaces by their hashes all values of an update of a run that has ended: its arguments, and its value or error, also of one that was rejected or never taken. Answers how many. PF001 if there is none of this id, PF006 while the run is open
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -6666,7 +6666,7 @@ function pgflow.seal_runs_(ids bigint[], this_round bigint, t timestamp with tim
   md5 7123fe6da7b356bf3fbecb3ca447b2ad
 
 function pgflow.seal_units(max_runs integer DEFAULT 500, at_once boolean DEFAULT false) returns TABLE(sealed integer, has_more boolean, wait_seconds double precision), owner pgflow_owner
-  -- One round of the sealer: seals what is new of at most so many new runs and so many that were open; answers how many have a new seal, whether there is more to do at once, and when the next round is due (null: sealing is off). at_once: without waiting for that time, and for whoever else is sealing
+  -- One round of the sealer: seals what is new of at most so many new runs and so many that were open; answers how many have a new seal, whether there is more to do at once, and when the next round is due (null: sealing is off). at_once: without waiting for that time, and for other sealers
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
@@ -6888,7 +6888,7 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   set seq_page_cost=1000000
   set max_parallel_workers_per_gather=0
   set jit=off
-  md5 edcaac510ca140cc307b42643e027149
+  md5 111cb0b260347b7b0efc5dc336dda544
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -7106,7 +7106,7 @@ function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DE
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 1b5217238c2ec783f57f0de968a515ad
+  md5 93e79da84e95818af3df887a24ccd1dd
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -167,7 +167,7 @@ def readers_page() -> str:
 
 
 def _row(thing: type) -> str:
-    """A class that is only ever read: nobody calls it."""
+    """A class that is only ever read, never called."""
     methods = [line for member in _methods(thing) if (line := _method(*member, None))]
     said = [f"### `{thing.__qualname__}`\n", f"{_prose(inspect.getdoc(thing) or '')}\n"]
     return "\n".join([*said, "\n".join(methods) + "\n"] if methods else said)
@@ -487,7 +487,7 @@ def sql_page(conn: psycopg.Connection[Any]) -> str:
         "# SQL\n",
         (
             "Everything is in the schema `pgflow`. Views may be read by four of the five roles; functions are "
-            "granted as shown; tables are granted to nobody, "
+            "granted as shown; no role may use a table directly, "
             "and are here for those who want to understand. See "
             "[roles](../how-to/managed-postgres.md#roles).\n"
         ),

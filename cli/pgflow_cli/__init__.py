@@ -2,9 +2,9 @@
 
 Each module is a command or a group of them, and `commands` lists them: ``runs`` has those on runs,
 ``ledgers`` those on effects and decisions, ``files`` those on workflow files and code, ``ops``
-those on a database and its workers. ``look`` has what they share: `help` how they explain
-themselves, `output` the forms of an answer, `failures` exit codes and mistakes, `selection` which
-runs are meant, `parsing` what was typed, `targets` what code is meant, `database` which database.
+those on a database and its workers. ``look`` has what they share: `declaring` and `options` declare
+parameters, `help` prints them, `parsing` reads what was typed, `selection`, `targets` and
+`database` find runs, code and the database, `output` prints answers, `failures` has the exit codes.
 ``shop`` is the example that ``pgflow demo`` runs.
 
 Exit codes, the same for every command, are in `look.failures`. A user's mistake gives one line on

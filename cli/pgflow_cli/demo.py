@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.output import console
 
@@ -30,23 +30,17 @@ FAST_ORDERS = 24
 
 def demo(
     *,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="Fewer orders, and a provider that answers sooner.")
-    ] = False,
+    fast: Annotated[bool, opt("Fewer orders, and a provider that answers sooner.")] = False,
     orders: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="So many orders.", show_default="60")
+        int | None, opt("So many orders.", min=1, max=1000, show_default="60")
     ] = None,
-    kills: Annotated[
-        int, typer.Option(min=0, max=50, help="Workers to kill while they hold runs.")
-    ] = 3,
-    seed: Annotated[int, typer.Option(help="Of the orders, and of the answers that get lost.")] = 1,
+    kills: Annotated[int, opt("Workers to kill while they hold runs.", min=0, max=50)] = 3,
+    seed: Annotated[int, opt("Of the orders, and of the answers that get lost.")] = 1,
     prove: Annotated[
-        bool,
-        typer.Option("--prove", help="Run nothing: compare the books of the last demo once more."),
+        bool, opt("Run nothing: compare the books of the last demo once more.")
     ] = False,
     folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the provider's book and the logs; else a temporary one."),
+        Path | None, opt("Folder for the provider's book and the logs; else a temporary one.")
     ] = None,
     dsn: Dsn = None,
 ) -> None:
@@ -135,7 +129,6 @@ def _show_proofs(proofs: Sequence[Proof]) -> None:
 
 def _show_killed_run(dsn: str, report: Report) -> None:
     """Print the timeline of a run whose worker was killed."""
-    from pgflow.inspect import read_history
     from pgflow_cli.look.database import connect, fetch
     from pgflow_cli.runs.timeline import draw
 
@@ -144,7 +137,7 @@ def _show_killed_run(dsn: str, report: Report) -> None:
         return
     out = console()
     with connect(dsn) as connection:
-        histories = [fetch(connection, read_history(key)) for key in held[:20]]
+        histories = [fetch(connection, inspect.read_history(key)) for key in held[:20]]
     found = (h for h in histories if any(entry.name == "recovered" for entry in h.entries))
     history = next(found, histories[0])
     out.print()

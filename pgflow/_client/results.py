@@ -151,7 +151,7 @@ class ResultWaiter:
             if end is not None:
                 await cancel([end])
 
-    def told(self, chains: Iterable[int]) -> None:
+    def notify(self, chains: Iterable[int]) -> None:
         """Wake the waits for these chains, which have ended or answered, ahead of the next poll."""
         for chain in chains:
             if chain in self._waits:
@@ -160,7 +160,7 @@ class ResultWaiter:
                 news.set()
 
     def _heard(self, payload: str) -> None:
-        self.told(parse_done(payload))
+        self.notify(parse_done(payload))
 
     def _look_now(self) -> None:
         self._look.set()

@@ -152,9 +152,9 @@ def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> 
     """Return psycopg's keyword arguments for this database, without those that its string or the
     environment sets.
     """
-    said = _said(dsn)
+    given = _said(dsn)
     timeout = connect_timeout_seconds or (
-        CONNECT_ONE_OF_SEVERAL_SECONDS if len(_servers(said)) > 1 else CONNECT_SECONDS
+        CONNECT_ONE_OF_SEVERAL_SECONDS if len(_servers(given)) > 1 else CONNECT_SECONDS
     )
     wanted = {
         "connect_timeout": timeout,
@@ -168,7 +168,7 @@ def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> 
     return {
         name: value
         for name, value in wanted.items()
-        if name not in said and not os.environ.get(_ENVIRONMENT.get(name, name))
+        if name not in given and not os.environ.get(_ENVIRONMENT.get(name, name))
     }
 
 
@@ -208,21 +208,21 @@ def in_order(dsn: str) -> dict[str, str]:
     """Hosts and ports of a connection string, the most promising first; empty where there is
     nothing to choose.
     """
-    said = _said(dsn)
-    servers = _servers(said)
-    wanted = said.get("target_session_attrs") or os.environ.get(
+    given = _said(dsn)
+    servers = _servers(given)
+    wanted = given.get("target_session_attrs") or os.environ.get(
         "PGTARGETSESSIONATTRS", "read-write"
     )
     if (
         len(servers) < 2
         or wanted not in ("read-write", "primary")
-        or said.get("load_balance_hosts") == "random"
+        or given.get("load_balance_hosts") == "random"
     ):
         return {}
     order = sorted(range(len(servers)), key=lambda n: -_standing.get(servers[n], 0.0))
     ordered = {"port": ",".join(servers[n][1] for n in order)}
     for name in ("host", "hostaddr"):
-        values = str(said.get(name) or "").split(",")
+        values = str(given.get(name) or "").split(",")
         if len(values) == len(servers):
             ordered[name] = ",".join(values[n] for n in order)
     return ordered
@@ -430,7 +430,7 @@ async def connect_async(options: ConnectOptions, application_name: str) -> Async
             await connection.close()
             raise
     except asyncio.CancelledError as error:
-        # Its frames hold what is half open, for as long as anybody holds the task.
+        # Its frames hold what is half open, for as long as anything holds the task.
         raise error.with_traceback(None) from None
     return connection
 

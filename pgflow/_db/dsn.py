@@ -179,20 +179,20 @@ def _check(origin: str, dsn: str, hint: str) -> None:
         raise InvalidArgument(f"{origin} {why}: {typo or hint}")
 
 
-def _typo(said: str) -> str | None:
+def _typo(message: str) -> str | None:
     """Return a hint for a name that is close to one of libpq's: such a name is not part of a
     password.
     """
     from psycopg.pq import Conninfo
 
-    found = _UNKNOWN_NAME.search(said)
+    found = _UNKNOWN_NAME.search(message)
     names = [option.keyword.decode() for option in Conninfo.get_defaults()]
     near = difflib.get_close_matches(found[1], names, 1, 0.8) if found else []
     return f"it has {found[1]!r} where {near[0]!r} may be meant" if found and near else None
 
 
-def _is_whole(said: Mapping[str, object]) -> bool:
-    hosts, ports = (str(said.get(name) or "").split(",") for name in ("host", "port"))
+def _is_whole(given: Mapping[str, object]) -> bool:
+    hosts, ports = (str(given.get(name) or "").split(",") for name in ("host", "port"))
     return not any("@" in host[1:] for host in hosts) and all(
         port.isdecimal() or not port for port in ports
     )

@@ -92,8 +92,8 @@ def command_of(order: Order, key: str, signal: str, payload: str, why: str) -> s
     """Return the command line of an order."""
     if order.verb == "signal":
         return f"pgflow signal {quoted(key)} {quoted(signal or 'NAME')} {quoted(payload or 'JSON')}"
-    said = f" --why {quoted(why)}" if why else ""
-    return f"pgflow {order.verb} {quoted(key)}{said}"
+    reason = f" --why {quoted(why)}" if why else ""
+    return f"pgflow {order.verb} {quoted(key)}{reason}"
 
 
 def sql_of(order: Order, key: str, signal: str, payload: str, by: str) -> str:

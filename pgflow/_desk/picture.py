@@ -78,8 +78,8 @@ def _bar(bar: Bar, shape: str, y: int) -> str:
         f'<line class="notch" x1="{_x(at)}" x2="{_x(at)}" y1="{y - 2}" y2="{y + 16}"/>'
         for at in bar.notches
     )
-    said = _text(bar.title)
-    return f'<g class="{shape} {kind}"><title>{said}</title>{drawn}{notches}</g>'
+    title = _text(bar.title)
+    return f'<g class="{shape} {kind}"><title>{title}</title>{drawn}{notches}</g>'
 
 
 def _x(per_cent: float) -> str:

@@ -53,9 +53,9 @@ def orders_for(state: str, dead: int) -> list[Order]:
 
 def command_of(order: Order, name: str, event: str) -> str:
     """Return the command line of an order."""
-    said = {"replay": f" --from {quoted(event or 'EVENT')}", "redeliver": f" {quoted(event)}"}
+    options = {"replay": f" --from {quoted(event or 'EVENT')}", "redeliver": f" {quoted(event)}"}
     return f"pgflow outbox {order.verb} {quoted(name)}" + (
-        said[order.verb] if order.verb == "replay" or (event and order.verb in said) else ""
+        options[order.verb] if order.verb == "replay" or (event and order.verb in options) else ""
     )
 
 

@@ -133,9 +133,9 @@ def quoted(text: str) -> str:
 
 def literal(text: str) -> str:
     """Return a text as a literal of SQL."""
-    said = visible(text)
-    escaped = said.replace("'", "''")
-    if "\\" in said:
+    shown = visible(text)
+    escaped = shown.replace("'", "''")
+    if "\\" in shown:
         escaped = escaped.replace("\\", "\\\\")
         return f"e'{escaped}'"
     return f"'{escaped}'"

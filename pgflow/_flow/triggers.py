@@ -407,17 +407,26 @@ def _parse_condition(text: str, where: str) -> tuple[str, set[str]]:
         if isinstance(node, exp.In) and set(_given(node)) != {"this", "expressions"}:
             raise DefinitionError(f"{where}: when={text!r} is not plain: IN takes constants")
         if isinstance(node, exp.Column):
-            side = _folded(node.args["table"]) if node.args.get("table") else None
-            if side not in ("new", "old") or node.args.get("db"):
-                raise DefinitionError(
-                    f"{where}: column {node.sql(dialect='postgres')} of when={text!r} must be one "
-                    "of new or old: new.status, say"
-                )
-            sides.add(side)
+            sides.add(_side_of(node, text, where))
         elif isinstance(node, exp.Identifier):
             node.set("this", _folded(node))
             node.set("quoted", True)
     return condition.sql(dialect="postgres"), sides
+
+
+def _side_of(column: Any, text: str, where: str) -> str:
+    """Return which of ``new`` and ``old`` a column of a condition is of.
+
+    Raises:
+        DefinitionError: It is of neither.
+    """
+    side = _folded(column.args["table"]) if column.args.get("table") else None
+    if side not in ("new", "old") or column.args.get("db"):
+        raise DefinitionError(
+            f"{where}: column {column.sql(dialect='postgres')} of when={text!r} must be one of "
+            "new or old: new.status, say"
+        )
+    return side
 
 
 def _given(node: Any) -> list[str]:

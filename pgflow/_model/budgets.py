@@ -165,7 +165,7 @@ class Pool:
 
     def declaration(self) -> str:
         """Return it as ``declare_pools`` takes it, JSON."""
-        told: dict[str, Any] = {
+        declared: dict[str, Any] = {
             "name": self.name,
             "parent": self.parent,
             "per": self.per,
@@ -173,7 +173,7 @@ class Pool:
             "soft": self.soft,
             "hard": self.hard,
         }
-        return f'{json.dumps(told)[:-1]}, "limits": {numbers(self.limits)}}}'
+        return f'{json.dumps(declared)[:-1]}, "limits": {numbers(self.limits)}}}'
 
 
 @dataclass(frozen=True)
@@ -231,26 +231,26 @@ class Spent(NamedTuple):
     model: str | None = None
 
 
-def refusal(step: str, said: dict[str, Any]) -> BudgetExceeded:
+def refusal(step: str, detail: dict[str, Any]) -> BudgetExceeded:
     """Return the error of a refused call, from its unit."""
-    reason, pool, unit = said.get("reason", ""), said.get("pool"), said.get("unit")
+    reason, pool, unit = detail.get("reason", ""), detail.get("pool"), detail.get("unit")
     if reason == "revoked":
-        told = f"pool {pool!r} is revoked"
+        message = f"pool {pool!r} is revoked"
     elif reason == "used_up":
-        told = (
-            f"of {said.get('limit')} {unit} pool {pool!r} has {said.get('left')} left, and the "
-            f"call asks for {said.get('asked')}"
+        message = (
+            f"of {detail.get('limit')} {unit} pool {pool!r} has {detail.get('left')} left, and the "
+            f"call asks for {detail.get('asked')}"
         )
     elif pool is not None:
-        told = f"no pool is named {pool!r}"
+        message = f"no pool is named {pool!r}"
     else:
-        told = (
+        message = (
             "the run has no pool: start it with options(pool=...), or name one in Admit(pool=...)"
         )
     return BudgetExceeded(
-        f"step {step} was not admitted and did not run: {told}",
+        f"step {step} was not admitted and did not run: {message}",
         reason=reason,
         pool=pool,
         unit=unit,
-        amounts={name: said[name] for name in ("limit", "left", "asked") if name in said},
+        amounts={name: detail[name] for name in ("limit", "left", "asked") if name in detail},
     )

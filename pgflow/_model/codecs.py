@@ -483,8 +483,8 @@ def _refuse_constant(name: str) -> NoReturn:
 def _first_line(error: BaseException) -> str:
     if isinstance(error, pydantic.ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where, said = ".".join(map(str, first["loc"])), _complaint(first["type"], first["msg"])
-        return f"{where}: {said}" if where else said
+        where, complaint = ".".join(map(str, first["loc"])), _complaint(first["type"], first["msg"])
+        return f"{where}: {complaint}" if where else complaint
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -497,8 +497,8 @@ def _complaint(kind: str, message: str) -> str:
     """
     if kind not in ("value_error", "assertion_error"):
         return message
-    prefix, _, said = message.partition(", ")
-    return said or prefix
+    prefix, _, detail = message.partition(", ")
+    return detail or prefix
 
 
 def describe(annotation: Any) -> str:

@@ -98,14 +98,16 @@ def _exact_numbers(text: str) -> dict[float, Decimal]:
     """Return what the text has for each float in it; nothing if those say it all."""
     if len(text) <= SURE_DIGITS:
         return {}
-    numbers = [said for said in _NUMBER.findall(outside_strings(text)) if set(said) & set(".eE")]
-    if all(Decimal(said) == Decimal(repr(float(said))) for said in numbers):
+    numbers = [
+        number for number in _NUMBER.findall(outside_strings(text)) if set(number) & set(".eE")
+    ]
+    if all(Decimal(number) == Decimal(repr(float(number))) for number in numbers):
         return {}
     exact: dict[float, Decimal] = {}
-    for said in numbers:
-        if exact.setdefault(float(said), Decimal(said)) != Decimal(said):
+    for number in numbers:
+        if exact.setdefault(float(number), Decimal(number)) != Decimal(number):
             raise ValueError(
-                f"{exact[float(said)]} and {said} are the same float: write one as a string"
+                f"{exact[float(number)]} and {number} are the same float: write one as a string"
             )
     return exact
 

@@ -1,4 +1,4 @@
-"""Envelopes: values that an app's codec has encoded, as they stand in the database.
+"""Envelopes: values that an app's codec has encoded, as the database stores them.
 
 A value becomes JSON text first (:mod:`pgflow._model.codecs`). An app with a :class:`PayloadCodec`
 then hands that text to the codec, and stores an *envelope* in its place: a JSON object whose first

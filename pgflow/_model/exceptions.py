@@ -112,8 +112,8 @@ def _fields(error: BaseException) -> dict[str, Any]:
     for name, value in list(vars(error).items()):
         if not isinstance(name, str) or name.startswith("__"):
             continue
-        told = MASK if isinstance(value, str) and is_secret_name(name) else value
-        named, found = _as_json(name), _as_json(told)
+        shown = MASK if isinstance(value, str) and is_secret_name(name) else value
+        named, found = _as_json(name), _as_json(shown)
         if named is not None and found is not None and named[1] + found[1] <= left:
             left -= named[1] + found[1]
             kept[name] = found[0]

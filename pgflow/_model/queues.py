@@ -162,14 +162,14 @@ def _rate_in_short(rate: Any, what: str) -> str:
 
 def rules_json(rules: QueueRules) -> str:
     """Return the rules as the database takes them."""
-    told: dict[str, Any] = dict(rules)
+    declared: dict[str, Any] = dict(rules)
     for name in ("ageing", "expires"):
-        if name in told:
-            span = duration(told.pop(name), f"{name} of a queue")
-            told[f"{name}_seconds"] = None if span is None else span.total_seconds()
+        if name in declared:
+            span = duration(declared.pop(name), f"{name} of a queue")
+            declared[f"{name}_seconds"] = None if span is None else span.total_seconds()
     for name in ("rate", "key_rate"):
-        if told.get(name) is not None:
-            told[name] = _rate_in_short(told[name], f"{name} of a queue")
-    if told.get("weights") is not None:
-        told["weights"] = dict(told["weights"])
-    return json.dumps(told)
+        if declared.get(name) is not None:
+            declared[name] = _rate_in_short(declared[name], f"{name} of a queue")
+    if declared.get("weights") is not None:
+        declared["weights"] = dict(declared["weights"])
+    return json.dumps(declared)

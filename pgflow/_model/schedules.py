@@ -85,29 +85,29 @@ class Spec:
 
     def as_json(self) -> dict[str, Any]:
         """As it is stored."""
-        told: dict[str, Any] = (
+        spec: dict[str, Any] = (
             {"cron": list(self.cron)}
             if self.every is None
             else {"every": self.every.total_seconds()}
         )
         if self.offset:
-            told["offset"] = self.offset.total_seconds()
+            spec["offset"] = self.offset.total_seconds()
         if self.cron or self.not_on or self.only_on:
-            told["tz"] = self.tz
+            spec["tz"] = self.tz
         for name, days in (("not_on", self.not_on), ("only_on", self.only_on)):
             if days:
-                told[name] = [day.isoformat() for day in sorted(days)]
+                spec[name] = [day.isoformat() for day in sorted(days)]
         for name, at in (("start_at", self.start_at), ("end_at", self.end_at)):
             if at is not None:
-                told[name] = at.astimezone(UTC).isoformat()
-        return told
+                spec[name] = at.astimezone(UTC).isoformat()
+        return spec
 
     def __str__(self) -> str:
         """For people: ``30 2 * * * Europe/London``."""
         if self.every is not None:
             return f"every {in_short(self.every)}"
-        said = " | ".join(self.cron)
-        return said if self.tz == "UTC" else f"{said} {self.tz}"
+        text = " | ".join(self.cron)
+        return text if self.tz == "UTC" else f"{text} {self.tz}"
 
 
 def make_spec(

@@ -199,8 +199,8 @@ def _can_be_closed(shape: dict[str, Any]) -> bool:
 
 def _about(field: dict[str, Any]) -> str:
     """Return the description of a field; empty if it has none."""
-    said = field.get("metadata", {}).get("pydantic_js_updates", {}).get("description")
-    return said[:MAX_ABOUT_CHARS] if isinstance(said, str) else ""
+    description = field.get("metadata", {}).get("pydantic_js_updates", {}).get("description")
+    return description[:MAX_ABOUT_CHARS] if isinstance(description, str) else ""
 
 
 def _bounds_of(schema: dict[str, Any]) -> dict[str, Any]:

@@ -578,7 +578,7 @@ def _subclass_member(base: type, value: dict[str, Any]) -> Any:
     for cls in _subclasses(base):
         if issubclass(cls, Enum) and cls.__qualname__ == value[TAG]:
             return _member_of(cls, value)
-    raise ValueError(f"it is tagged as a {value[TAG]}, which is no {base.__name__} that is loaded")
+    raise ValueError(f"it is tagged as a {value[TAG]}, which is not a loaded {base.__name__}")
 
 
 def untag_within(value: Any, codec_of: Codecs) -> Any:

@@ -61,7 +61,7 @@ OBLIGATION_MARKS = frozenset(
 notes of the code.
 """
 _SAID_BY_OTHERS = {Kind.OBLIGATION_OPENED: '{"carried"', Kind.OBLIGATION_CLOSED: '{"word"'}
-"""Beginnings of the payloads of those that are no notes (``sql/ledgers/obligations.sql``)."""
+"""Beginnings of the payloads of those that are not notes (``sql/ledgers/obligations.sql``)."""
 
 KIND_NAMES = {
     Kind.STEP_STARTED: "step started",

@@ -40,7 +40,7 @@ def upcaster(target: Any, /) -> Callable[[U], U]:
             or a workflow, for the object of its parameters.
 
     Raises:
-        DefinitionError: Values of the target are no objects of named fields.
+        DefinitionError: Values of the target are not objects of named fields.
 
     Example::
 

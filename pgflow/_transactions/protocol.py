@@ -139,19 +139,7 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
         return False
     committed, at_us = False, 0
     try:
-        at = flush.rows[-1].at_us
-        apart: list[str] = []
-        rows = flush.unit_rows(lambda: at, apart)
-        fence = calls.fence_step(
-            claim.run_id,
-            claim.token,
-            call.number,
-            rows,
-            call.args_hash,
-            apart,
-            draws_of(flush),
-            call.fences,
-        )
+        fence = _fence(claim, call, flush)
         if not together:
             try:
                 at_us = yield Op("query", (fence, COMMIT_SECONDS))
@@ -170,14 +158,31 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
             if not committed:
                 _raise_from_commit(error, together=together)
             if has_hooks:
-                told = (
+                warning = (
                     "step %s has committed, but its commit raised (%s): "
                     "hooks behind it may not have run"
                 )
-                log.warning(told, call.name, redacted(error))
+                log.warning(warning, call.name, redacted(error))
     finally:
         yield Op("end", (call, flush, committed, at_us))
     return True
+
+
+def _fence(claim: Claim, call: StepCall, flush: Flush) -> Query[int]:
+    """Return the query that fences the transaction and writes what the step has to record."""
+    at = flush.rows[-1].at_us
+    apart: list[str] = []
+    rows = flush.unit_rows(lambda: at, apart)  # it fills `apart`
+    return calls.fence_step(
+        claim.run_id,
+        claim.token,
+        call.number,
+        rows,
+        call.args_hash,
+        apart,
+        draws_of(flush),
+        call.fences,
+    )
 
 
 def _raise_from_engine(error: Exception) -> NoReturn:

@@ -147,29 +147,40 @@ def loop(
                     if action is None:
                         break
                     with because(chosen):
-                        verdict: Verdict[A] = Approved(action)
-                        try:
-                            if gate is not None:
-                                verdict = gate(action)
-                            if isinstance(verdict, Approved):
-                                action = verdict.value
-                                with saga():  # an act of several effects is one
-                                    result: R = _acted(act, action)
-                            elif isinstance(verdict, TakenOver):
-                                result = verdict.result
-                            else:
-                                state = declined(decline, state, action, verdict)
-                                continue
-                        except (Stale, Diverged):
-                            continue
-                        except GateRejected as refusal:
-                            state = declined(decline, state, action, verdict_of(refusal))
-                            continue
-                    state = fold(state, action, result)
+                        state, did = _approved_and_acted(state, action, gate, act, decline)
+                    if did is not None:
+                        state = fold(state, *did)
                 how = _judge(goal, state, oracle, grade, sure, review)
         except missed as error:
             return Outcome("compensated", state, type(error).__name__)
         return Outcome(how, state)
+
+
+def _approved_and_acted(
+    state: S,
+    action: A,
+    gate: Callable[[A], Verdict[A]] | None,
+    act: Callable[[A], R],
+    decline: Callable[[S, A, Verdict[A]], S] | None,
+) -> tuple[S, tuple[A, R] | None]:
+    """Ask for approval of an action, and do it. Return the state, and the action as it was done
+    with its result; None if it was declined, or the world had changed.
+    """
+    verdict: Verdict[A] = Approved(action)
+    try:
+        if gate is not None:
+            verdict = gate(action)
+        if isinstance(verdict, Approved):
+            action = verdict.value
+            with saga():  # an act of several effects is one
+                return state, (action, _acted(act, action))
+        if isinstance(verdict, TakenOver):
+            return state, (action, verdict.result)
+    except (Stale, Diverged):
+        return state, None
+    except GateRejected as refusal:
+        return declined(decline, state, action, verdict_of(refusal)), None
+    return declined(decline, state, action, verdict), None
 
 
 def _acted(act: Callable[[A], R], action: A) -> R:

@@ -113,15 +113,15 @@ class AsyncApp(AsyncPoolClient):
 
     async def _declare(self, pool: AsyncConnectionPool[Any]) -> None:
         """Set the declarations of the app that are not set yet."""
-        if (told := declarations(self.definitions)) is None:
+        if (declared := declarations(self.definitions)) is None:
             return
         missing: list[str] = []
         try:
             async with lent_async(pool) as connection:
                 with naming_refusals(connection):
-                    missing = await run_async(connection, declare.undeclared(told))
+                    missing = await run_async(connection, declare.undeclared(declared))
                     if missing:
-                        await run_async(connection, declare.declare_app(told))
+                        await run_async(connection, declare.declare_app(declared))
         except (psycopg.Error, PgflowError) as error:
             forgive(error, missing)
 
@@ -295,7 +295,7 @@ class AsyncApp(AsyncPoolClient):
         options = replace(options, listen=options.listen and self.listens)
         try:
             async with self.definitions.hooks.around():
-                worker = Worker(self._connect, definitions, options, here.told)
+                worker = Worker(self._connect, definitions, options, here.notify)
                 with naming_refusals(self._connect.dsn):
                     await worker.start()
                 here.workers.append(worker)

@@ -22,7 +22,7 @@ def declarations(definitions: Definitions) -> str | None:
     app declares none of these.
     """
     workflows = definitions.workflows
-    told: dict[str, Any] = {
+    declared: dict[str, Any] = {
         "pools": [json.loads(pool.declaration(), parse_float=str) for pool in definitions.pools],
         "queues": [queue.declaration() for queue in definitions.queues],
         "relays": [
@@ -41,7 +41,7 @@ def declarations(definitions: Definitions) -> str | None:
             if workflow.signals
         ],
     }
-    return json.dumps(told) if any(told.values()) else None
+    return json.dumps(declared) if any(declared.values()) else None
 
 
 def forgive(error: Exception, missing: list[str]) -> None:

@@ -43,10 +43,10 @@ class OnLoop:
         self.nudging: asyncio.Task[None] | None = None
         self.next_nudge_at = -math.inf
 
-    def told(self, chains: list[int]) -> None:
+    def notify(self, chains: list[int]) -> None:
         """Wake the waits for these chains, whose runs have ended or answered."""
         if self.waiter is not None:
-            self.waiter.told(chains)
+            self.waiter.notify(chains)
 
     def abandon(self) -> None:
         """Cut the connections of a loop that ended without a close and can no longer wait."""

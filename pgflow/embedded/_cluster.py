@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pgflow.embedded._namespace import Account
 
 # Local connections are as private as the folder of the socket;
-# by TCP anybody on this machine may try.
+# by TCP any user of this machine may try.
 HOST_BASED_AUTHENTICATION = """\
 local all         all              trust
 local replication all              trust

@@ -71,8 +71,8 @@ def _check_run(run: Mapping[str, Any], anchor: Mapping[str, Any]) -> list[str]:
         head, after = bytes.fromhex(seal["hash"]), upto
     if after < len(units):
         problems.append(f"units from {after + 1} on have no seal")
-    told = "" if run["outcome"] is None else _hash(run["outcome"].encode()).hex()
-    if outcome and told != outcome:
+    outcome_hash = "" if run["outcome"] is None else _hash(run["outcome"].encode()).hex()
+    if outcome and outcome_hash != outcome:
         problems.append("its outcome is not the one that was sealed")
     return problems
 

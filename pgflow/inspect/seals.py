@@ -215,9 +215,9 @@ def verify_seals(
     findings: list[SealFinding] = []
     anchored: int | None = None
     if anchor is not None:
-        told = yield calls.verify_anchor(anchor)
-        anchored = told["rounds"]
-        findings += [SealFinding(code, place, detail) for place, code, detail in told["findings"]]
+        counts = yield calls.verify_anchor(anchor)
+        anchored = counts["rounds"]
+        findings += [SealFinding(code, place, detail) for place, code, detail in counts["findings"]]
     days = yield calls.verify_days()
     findings += [SealFinding(code, str(day), detail) for day, code, detail in days["findings"]]
     after: int | None = 0

@@ -27,7 +27,7 @@ class ServerState:
         risks: Settings that are off and should not be, such as ``fsync``.
         bytes: Size of the database on disk.
         connections: Connections of clients that are open.
-        room: Connections that it admits to roles that are no superuser.
+        room: Connections that it admits to roles that are not superusers.
         sees_all: True if the role sees the sessions and statements of others.
     """
 

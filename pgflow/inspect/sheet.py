@@ -324,8 +324,10 @@ def _open(dsn: str) -> Connection:
 
 def _as_auditor(dsn: str) -> str:
     """Return the same database with the login of the role itself, and no password."""
-    said = {name: value for name, value in conninfo_to_dict(dsn).items() if name not in _OF_A_LOGIN}
-    return make_conninfo("", **{**said, "user": AUDITOR})
+    given = {
+        name: value for name, value in conninfo_to_dict(dsn).items() if name not in _OF_A_LOGIN
+    }
+    return make_conninfo("", **{**given, "user": AUDITOR})
 
 
 _OF_A_LOGIN = ("user", "password", "sslcert", "sslkey", "sslpassword", "options")
@@ -458,7 +460,7 @@ def shown_statement(query: Query[object]) -> str:
     """Return a statement of a reader with its parameters as literals."""
     parts = re.split(r"(?<!%)%s", str(query.sql))
     literals = [*(Literal(param).as_string(None) for param in query.params), ""]
-    text = "".join(part + said for part, said in zip(parts, literals, strict=True))
+    text = "".join(part + value for part, value in zip(parts, literals, strict=True))
     lines = text.replace("%%", "%").strip("\n").splitlines()
     indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     return "\n".join(line[indent:].rstrip() for line in lines)

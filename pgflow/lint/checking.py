@@ -148,11 +148,11 @@ def _is_said(finding: Finding, found: Collection[Finding]) -> bool:
 
 
 def _without_echoes(found: Collection[Finding]) -> list[Finding]:
-    said = {(finding.line, finding.column, finding.code) for finding in found}
+    places = {(finding.line, finding.column, finding.code) for finding in found}
     return [
         f
         for f in found
-        if not any((f.line, f.column, other) in said for other in INSTEAD_OF.get(f.code, ()))
+        if not any((f.line, f.column, other) in places for other in INSTEAD_OF.get(f.code, ()))
     ]
 
 

@@ -39,8 +39,8 @@ class Region:
     called: str | None
 
     @property
-    def said(self) -> str:
-        """Place in the words of a message."""
+    def place(self) -> str:
+        """Place, as a message names it."""
         workflow = f"workflow {self.workflow.label}"
         return (
             f"in {workflow}"

@@ -142,11 +142,11 @@ def _parameters(workflow: Workflow[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _described(workflow: Workflow[..., Any]) -> str:
-    said = inspect.cleandoc(workflow.__doc__ or f"Run the workflow {workflow.name}.")
+    description = inspect.cleandoc(workflow.__doc__ or f"Run the workflow {workflow.name}.")
     return (
-        f"{said} It is a durable run: the answer is its result, or its {KEY} if it takes longer. "
-        f"{KEY}: a name of yours for this run; the same name again is the same run, not a second "
-        "one."
+        f"{description} It is a durable run: the answer is its result, or its {KEY} if it takes "
+        f"longer. {KEY}: a name of yours for this run; the same name again is the same run, not a "
+        "second one."
     )
 
 

@@ -73,11 +73,11 @@ def make_server(
 
 def _add(server: MCPServer[Any], tool: Tool, note: str, *, is_reading: bool) -> None:
     name = tool.__name__
-    said = " ".join((tool.__doc__ or "").split())
+    description = " ".join((tool.__doc__ or "").split())
     server.add_tool(
         _told(tool),
         name=name,
-        description=f"{said} {note}",
+        description=f"{description} {note}",
         annotations=ToolAnnotations(
             read_only_hint=is_reading, destructive_hint=name in GRAVE, open_world_hint=False
         ),

@@ -74,8 +74,8 @@ def naming_refusals(connection: object) -> Iterator[None]:
 
 def _role_of(connection: object) -> str | None:
     if isinstance(connection, str):
-        said = conninfo_to_dict(connection)
-        user, options = said.get("user"), str(said.get("options") or "")
+        given = conninfo_to_dict(connection)
+        user, options = given.get("user"), str(given.get("options") or "")
     elif isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
         user, options = connection.info.user, connection.info.options
     else:

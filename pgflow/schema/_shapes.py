@@ -45,7 +45,7 @@ begin
         )
     )
   loop
-    if not one.is_ours then -- somebody else has put it there, and it may be dropped only
+    if not one.is_ours then -- another user has put it there, and it may be dropped only
       execute format('drop function %s', one.signature);
       continue;
     end if;

@@ -180,8 +180,8 @@ def _line(step: _Told) -> str:
     if step.event is None:
         return f"event: {step.kind}\ndata: {json.dumps(step.why or None)}\n\n"
     id_ = f"id: {step.event.id}\n" if step.event.is_durable else ""
-    said = {"value": step.event.value, "draft": step.event.draft}
-    return f"event: {step.kind}\n{id_}data: {json.dumps(said, ensure_ascii=False)}\n\n"
+    frame = {"value": step.event.value, "draft": step.event.draft}
+    return f"event: {step.kind}\n{id_}data: {json.dumps(frame, ensure_ascii=False)}\n\n"
 
 
 async def _converse(
@@ -213,8 +213,8 @@ async def _send_all(tails: Tails, socket: WebSocket) -> None:
     async with contextlib.aclosing(_tell(tails, socket, socket.query_params.get("after"))) as told:
         async for kind, event, why, status in told:
             if event is not None:
-                said = {"id": event.id, "value": event.value, "draft": event.draft}
-                await _say(socket, kind, **said)
+                frame = {"id": event.id, "value": event.value, "draft": event.draft}
+                await _say(socket, kind, **frame)
             elif kind == "end":
                 await _say(socket, kind)
                 await socket.close(OVER)

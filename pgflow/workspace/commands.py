@@ -173,7 +173,7 @@ def _classify_request(program: str, arguments: list[str]) -> Command:
 
 
 def _subcommands(arguments: list[str]) -> list[str]:
-    """Return the first words that are no options; of git's, those behind ``-C`` and ``-c`` are
+    """Return the first words that are not options; of git's, those behind ``-C`` and ``-c`` are
     skipped.
     """
     found: list[str] = []

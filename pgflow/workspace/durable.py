@@ -78,8 +78,8 @@ def change(
         @functools.wraps(fn)
         def act(ws: Workspace, /, *args: P.args, **kwargs: P.kwargs) -> Snapshot:
             key = pgflow.idempotency_key()
-            said = fn.__name__ if note is None else note(ws, *args, **kwargs)
-            with ws.change(key, note=said, decision=key.rsplit("/", 2)[0]) as made:
+            line = fn.__name__ if note is None else note(ws, *args, **kwargs)
+            with ws.change(key, note=line, decision=key.rsplit("/", 2)[0]) as made:
                 if made.done is None:
                     try:
                         fn(ws, *args, **kwargs)

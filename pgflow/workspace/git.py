@@ -160,8 +160,8 @@ class Git:
         except OSError as error:
             raise WorkspaceError(f"cannot run git in {self.folder}: {error}") from None
         if done.returncode not in (0, *may):
-            said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())
-            raise WorkspaceError(f"git {command} in {self.folder}: {said}")
+            message = " ".join((done.stderr or done.stdout).decode(errors="replace").split())
+            raise WorkspaceError(f"git {command} in {self.folder}: {message}")
         return done
 
     @cached_property
@@ -418,13 +418,15 @@ def find_git() -> str:
         found = shutil.which("git")
         if found is None:
             raise WorkspaceError("git is not on the PATH: a workspace needs it")
-        said = subprocess.run(  # noqa: S603 - see above
+        printed = subprocess.run(  # noqa: S603 - see above
             [found, "--version"], capture_output=True, text=True, check=True
         ).stdout
-        numbers = re.search(r"(\d+)\.(\d+)", said)
+        numbers = re.search(r"(\d+)\.(\d+)", printed)
         if numbers is None or (int(numbers[1]), int(numbers[2])) < MIN_VERSION:
             wanted = ".".join(map(str, MIN_VERSION))
-            raise WorkspaceError(f"a workspace needs git {wanted} or newer, this is {said.strip()}")
+            raise WorkspaceError(
+                f"a workspace needs git {wanted} or newer, this is {printed.strip()}"
+            )
         _program = found
     return _program
 

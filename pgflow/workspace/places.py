@@ -207,7 +207,7 @@ def _for_this_process() -> Path:
 @cache
 def _users_ignored() -> Path:
     """Return the file of all that the user ignores everywhere."""
-    said = subprocess.run(
+    printed = subprocess.run(
         ["git", "config", "--type=path", "--get", "core.excludesFile"],  # noqa: S607
         cwd="/",
         env={**os.environ, "GIT_DIR": os.devnull},
@@ -216,4 +216,4 @@ def _users_ignored() -> Path:
         check=False,
     ).stdout.rstrip("\n")
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
-    return Path(said) if said else Path(home, "git", "ignore")
+    return Path(printed) if printed else Path(home, "git", "ignore")

@@ -68,10 +68,10 @@ def push(ws: Workspace, remote: str, branch: str, message: str) -> Pushed:
         may=(1,),
     )
     if done.returncode != 0:
-        said = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
-        if any(line.startswith("!") for line in said.splitlines()):
-            raise PushRefused(f"{remote} refuses branch {branch}: {said.strip()}")
-        raise WorkspaceError(f"git push to {remote}: {said.strip()}")
+        printed = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+        if any(line.startswith("!") for line in printed.splitlines()):
+            raise PushRefused(f"{remote} refuses branch {branch}: {printed.strip()}")
+        raise WorkspaceError(f"git push to {remote}: {printed.strip()}")
     return wanted
 
 
@@ -97,8 +97,8 @@ def _(done: Pushed, ws: Workspace, remote: str, branch: str, message: str) -> No
 
 def find_branch(git: Git, remote: str, branch: str) -> str | None:
     """Asks a remote where a branch is; None if it has none."""
-    said = git.ask("ls-remote", "--end-of-options", remote, f"refs/heads/{branch}")
-    return said.split()[0] if said else None
+    listed = git.ask("ls-remote", "--end-of-options", remote, f"refs/heads/{branch}")
+    return listed.split()[0] if listed else None
 
 
 def _prepare(ws: Workspace, remote: str, branch: str, message: str) -> Pushed:

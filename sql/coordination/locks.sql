@@ -209,8 +209,8 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 begin
-  -- Before anybody is let in by the same transaction: who leaves may wait for one who lets it in, and who lets others
-  -- in waits for nobody.
+  -- Before the same transaction lets a waiter in: one that leaves may wait for one that lets it
+  -- in, and one that lets others in waits for none.
   with gone as (
     delete from pgflow.lock_wait w using unnest(run_ids, calls) as g (run_id, call)
     where w.run_id = g.run_id and (g.call is null or w.call = g.call)
@@ -792,7 +792,7 @@ begin
     if held.is_shared <> shared then
       raise exception using errcode = 'PF006',
         message = format('%s holds lock %s already, and %s', quote_literal(holder), quote_literal(key),
-          case when shared then 'shares it with nobody' else 'shares it with others' end),
+          case when shared then 'holds it alone' else 'shares it with others' end),
         hint = 'Release it first, or take it under the name of another holder.';
     end if;
     -- What it was answered before is lost, or it would not ask.

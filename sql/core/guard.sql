@@ -1,9 +1,9 @@
--- The journal is append only: for roles by privilege, since no table is granted to anybody, and for the owner by these
+-- The journal is append only: for roles by privilege, since no table is granted to any role, and for the owner by these
 -- triggers. They stand on the journal and on each of its partitions, fire once a statement, and only for those that
 -- change or remove rows; an insert has nothing to do with them.
 --
 -- What may rewrite history switches `pgflow.rewrites` on for one statement: the removal of history and the redaction of
--- a value, which record what they did. It guards against a mistake and is no secret: what an owner changes on purpose
+-- a value, which record what they did. It guards against mistakes and is not a secret: what an owner changes on purpose
 -- is found by the seals (sql/ledgers/seals.sql).
 
 create or replace function pgflow.refuse_rewrite_()
@@ -42,7 +42,7 @@ end
 $$;
 comment on function pgflow.guard_table_(text) is 'Makes a table append only, unless it is';
 
--- The journal before its partitions, as whoever writes to it locks them.
+-- The journal before its partitions, as writers lock them.
 do $$
 declare
   name text;

@@ -57,7 +57,7 @@ begin
     raise exception using errcode = 'PF003',
       message = format('no worker has ever had a workflow %s, and there are %s such lanes already',
         quote_literal(workflow), most),
-      hint = 'Start a worker that has the workflow first. Names of workflows are no place for values.';
+      hint = 'Start a worker that has the workflow first. Do not put values into names of workflows.';
   end if;
 end
 $$;

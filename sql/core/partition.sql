@@ -80,7 +80,7 @@ declare
   dropped int := 0;
 begin
   select case when is_called then last_value else 0 end into newest from pgflow.run_id_seq;
-  -- Nobody waits behind us for long: a partition whose turn does not come goes the next time.
+  -- No session waits behind us for long: a partition whose turn does not come goes the next time.
   perform set_config('lock_timeout', '100ms', true);
   for part in
     select c.relname, b.lower, b.upper

@@ -58,12 +58,12 @@ begin
     return format('%s is %s, and must be one of %s', coalesce(nullif(place, ''), 'it'), shown, shape->>'one_of');
   end if;
   if kind = 'string' and shape ? 'like' and (value #>> '{}') !~* (shape->>'like') then
-    return format('%s is %s, which is no %s', coalesce(nullif(place, ''), 'it'), shown, shape->>'what');
+    return format('%s is %s, not a %s', coalesce(nullif(place, ''), 'it'), shown, shape->>'what');
   end if;
   if kind = 'number' then
     number := (value #>> '{}')::numeric;
     if shape ? 'whole' and number % 1 <> 0 then
-      return format('%s is %s, which is no whole number', coalesce(nullif(place, ''), 'it'), shown);
+      return format('%s is %s, not a whole number', coalesce(nullif(place, ''), 'it'), shown);
     end if;
     if number < (shape->>'ge')::numeric or number <= (shape->>'gt')::numeric or number > (shape->>'le')::numeric
       or number >= (shape->>'lt')::numeric then

@@ -1,18 +1,18 @@
 -- Partitions of the journal that a few rows keep.
 --
 -- A run that stays open for years keeps the partition of the five million runs that began beside it. Their
--- rows are deleted, but the file stays as large as it was: nobody writes there any more who could use the
+-- rows are deleted, but the file stays as large as it was: no later write goes there that could use the
 -- room again. So what is still needed is moved into a new file, and the old file is removed as a whole.
 --
 -- `cluster` does that: it copies the rows behind its index, with the transaction numbers that they have,
 -- under a lock on this partition alone. Rows inserted anew into a fresh table would carry our number, and
--- whoever reads with a snapshot from before - a transaction at repeatable read, a dump, a claim that is
+-- a reader with a snapshot from before - a transaction at repeatable read, a dump, a claim that is
 -- just under way - would find an empty journal. It is one transaction: a kill leaves the old file.
 --
 -- Everybody who reads the journal waits while the lock is held, so the copy must be short. We look first, without the
 -- lock, at what the index still points to, dead or alive, and refuse more than `max_units` rows or `max_bytes`. We take
 -- the lock (`access exclusive`) only if it is to be had within 100 ms, in which readers of the journal wait behind us,
--- and while we hold nothing that anybody waits for. If we give up, workers try again after 1, 2, 4 and at most 60
+-- and while we hold nothing that others wait for. If we give up, workers try again after 1, 2, 4 and at most 60
 -- minutes. Only one shrinks at a time: others just try its advisory lock (`pgflow.shrink_journal`).
 
 drop view if exists pgflow.partitions;
@@ -95,7 +95,7 @@ begin
     obstacle := case
       -- Values of many pages lie beside the table, so a row has no four pages of it to itself unless others have gone.
       when (part.pages + part.index_pages) * page_size < min_bytes then 'full'
-      -- Where the file has grown by much since it was counted, nobody knows.
+      -- Where the file has grown by much since it was counted is unknown.
       when part.reltuples < 0 or part.pages + part.index_pages <= 4 * part.reltuples
         or part.pages - part.relpages > 1000 then
         case when pg_stat_get_dead_tuples(part.oid) > greatest(pg_stat_get_live_tuples(part.oid), 1) then 'vacuum'
@@ -147,7 +147,7 @@ begin
     on conflict (name) do update set
       units = excluded.units, reason = excluded.reason, tries = s.tries + excluded.tries,
       next_try_at = t + least(2 ^ least(s.tries, 6), 60) * interval '1 minute';
-    -- Whoever reads the journal stood in line behind us: not twice in one call.
+    -- Readers of the journal have waited behind us: not twice in one call.
     exit when obstacle = 'busy';
   end loop;
 end

@@ -149,7 +149,7 @@ begin
     when '@ANNUALLY' then '0 0 1 1 *' else said end;
   fields := regexp_split_to_array(said, '[[:space:]]+');
   if coalesce(cardinality(fields), 0) not in (5, 6) then
-    raise exception using errcode = 'PF003', message = format('%s is no expression of cron', quote_nullable(cron)),
+    raise exception using errcode = 'PF003', message = format('%s is not a cron expression', quote_nullable(cron)),
       hint = 'It has five fields (minute, hour, day of month, month, day of week), or six that begin with seconds.';
   end if;
   is_fixed := cardinality(fields) = 5 and fields[1] !~ '^[*]' and fields[2] !~ '^[*]';
@@ -216,7 +216,7 @@ as $$
 $$;
 comment on function pgflow.next_time(text, text, timestamptz)
   is 'The next time after one that an expression of cron names in a time zone; null if there is none. Where clocks change '
-     'it is that of schedules. PF003 for what is no expression';
+     'it is that of schedules. PF003 if it is not an expression';
 --! grant next_time to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.slots_(spec jsonb, after timestamptz, most int, upto timestamptz default 'infinity')

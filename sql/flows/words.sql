@@ -844,4 +844,4 @@ begin
 end
 $$;
 comment on function pgflow.flow_place_word_(jsonb, text, text[], int[], int, int)
-  is 'Compiles one statement that is no SQL, or the head of its block, by the word that it begins with';
+  is 'Compiles one statement that is not SQL, or the head of its block, by the word that it begins with';

@@ -28,7 +28,7 @@ as $$
         e.seq > min(e.seq) filter (where e.kind = 'A') over same_call as was_accepted,
         -- One that was refused before it was let through has failed without an intent.
         bool_or(e.kind = 'i') over same_call as was_intended,
-        -- What another run has taken over counts there: its end may stand here and there, or nowhere here.
+        -- What another run has taken over counts there: its end may be here and there, or nowhere here.
         bool_or(e.kind = 'i' and pgflow.is_handed_on_(e.run_id, e.seq)) over same_call as is_elsewhere
       from pgflow.unit e
       where e.kind in ('i', 'A', 'C', 'F', 'E')

@@ -239,7 +239,7 @@ begin
   delete from pgflow.owed o using pgflow.unit_rows_(units) u
   where (u.kind in ('C', 'F') or u.kind = 'E' and o.detail ? 'ref') and o.run_id = u.run_id and o.call = u.call
     and o.kind = 'effect';
-  -- The units of a run stand in their order: of several, the last one counts.
+  -- The units of a run are in their order: of several, the last one counts.
   update pgflow.owed o
   set due_at = t + g.delay,
     detail = o.detail || jsonb_strip_nulls(jsonb_build_object(
@@ -482,7 +482,7 @@ begin
     raise exception using errcode = 'PF006',
       message = format('effect %s is under way: its own outcome will say what became of it', debt.detail->>'key'),
       hint = 'Only an effect whose outcome is unknown, or that was accepted, can be settled.';
-  elsif ended then -- there is nobody to take mail, and what is owed must not stay for ever
+  elsif ended then -- the run takes no more mail, and what is owed must not stay for ever
     perform pgflow.settle_by_word_(debt.run_id, debt.call,
       json_build_object('verdict', verdict, 'value', value, 'why', why), sent_by, 0, pgflow.now_(), true,
       (select max(u.seq) from pgflow.unit u where u.run_id = debt.run_id));

@@ -313,7 +313,7 @@ end
 $$;
 comment on function pgflow.discharge(text, json, text)
   is 'Closes an obligation: it was done, as the evidence shows. Also closes the debt of an effect that is '
-     'uncompensated: somebody has taken it back. PF001 if nothing that is owed has the key';
+     'uncompensated: it was taken back. PF001 if nothing that is owed has the key';
 --! grant discharge to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.transfer_obligation(

@@ -202,7 +202,7 @@ begin
       raise exception using errcode = 'PF003',
         message = format('unit %s of run %s is %s, which holds no value that can be redacted', seq, shown,
           (select k.name from pgflow.unit_kind k where k.kind = old.kind)),
-        hint = 'Values stand in results, verdicts, errors, signals, updates, state, decisions, requests, answers, '
+        hint = 'Values are in results, verdicts, errors, signals, updates, state, decisions, requests, answers, '
           'obligations, results of children.';
     end if;
     if old.kind = 'O' and exists (
@@ -349,6 +349,6 @@ end
 $$;
 comment on function pgflow.redact_update(text, text, text, text, text)
   is 'Replaces by their hashes all values of an update of a run that has ended: its arguments, and its value or error, '
-     'also of one that was rejected or that nobody took. Answers how many. PF001 if there is none of this id, PF006 '
+     'also of one that was rejected or never taken. Answers how many. PF001 if there is none of this id, PF006 '
      'while the run is open';
 --! grant redact_update to pgflow_operator

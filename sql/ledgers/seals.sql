@@ -23,12 +23,12 @@
 -- - New runs by their number. It passes them in this order, and none can appear behind it: before it passes a number it
 --   notes who holds the lock of the sequence, which every transaction that has drawn a number keeps to its end, and
 --   waits until all of these have ended. (That is sharper than the oldest running transaction: one that has drawn a
---   number may have no transaction number yet, and one that never starts a run holds nobody up.)
+--   number may have no transaction number yet, and one that never starts a run delays no seal.)
 -- - A run that has ended is sealed as a whole. What may still grow is `seal_pending`, and looked at in turn: open runs,
 --   and those that have ended and still owe, since a person's word on it is recorded after the end.
 -- - A rewind replaces an outcome, a redaction adds a unit, and so does a debt that is opened after the end: each makes
---   the run pending again (`look_again_`). It only inserts, so it is safe at any isolation level and waits for nobody.
---   It need not where nothing was ever sealed; so the first round also waits for whoever has looked whether that is so.
+--   the run pending again (`look_again_`). It only inserts, so it is safe at any isolation level and waits for no lock.
+--   It need not where nothing was ever sealed; so the first round also waits for transactions that have looked whether that is so.
 --
 -- One round seals a limited number of runs, of each at most 1,000 units or a megabyte, and starts no further run
 -- after 50 ms: others use the worker's connection too. One worker at a time seals, and the row `seal_state` has the
@@ -529,7 +529,7 @@ $$;
 comment on function pgflow.seal_units(int, boolean)
   is 'One round of the sealer: seals what is new of at most so many new runs and so many that were open; answers how '
      'many have a new seal, whether there is more to do at once, and when the next round is due (null: sealing is '
-     'off). at_once: without waiting for that time, and for whoever else is sealing';
+     'off). at_once: without waiting for that time, and for other sealers';
 --! grant seal_units to pgflow_worker, pgflow_operator
 
 create or replace function pgflow.look_again_(ids bigint[])

@@ -1,7 +1,7 @@
 -- The engine's own audit. There are no foreign keys between hot tables; instead every invariant is a
 -- query, and the tests run it after everything they do. An empty answer says that the books balance.
 --
--- The invariants of a concept stand in its file, as the function check_<concept>_() without arguments.
+-- The invariants of a concept are in its file, as the function check_<concept>_() without arguments.
 
 create or replace function pgflow.check()
 returns table (invariant text, detail text)

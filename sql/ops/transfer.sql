@@ -2,7 +2,7 @@
 --
 -- A line is one generation of a run: an object with the version of the format, what the run was started
 -- with, how it stood, and its journal. Inputs, results, errors and payloads are the exact text that was
--- recorded, as strings. Waiting mail, timers and leases are no history and stay where they are.
+-- recorded, as strings. Waiting mail, timers and leases are not history and stay where they are.
 --
 -- An imported run is history and nothing else. It gets an outcome in the transaction that inserts it, so it
 -- has no place from which it could be claimed, woken, resumed or cancelled into running. One that was open is
@@ -284,7 +284,7 @@ end
 $$;
 comment on function pgflow.import_run(json)
   is 'Inserts a run that another database exported, as history that nothing can execute; answers its number here. '
-     'PF002 if the key or the run is known, PF003 if the text is no history';
+     'PF002 if the key or the run is known, PF003 if the text is not a history';
 --! grant import_run to pgflow_operator
 
 comment on column pgflow.imported.run_id is 'The number that the run has here';

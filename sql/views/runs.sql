@@ -1,4 +1,4 @@
--- Views that anybody may read with any SQL client. Status comes from the place a run is in, so each place is
+-- Views for any SQL client. Status comes from the place a run is in, so each place is
 -- a branch of its own, without a condition in it that would hide it from the planner: a filter on status
 -- reads that place only.
 
@@ -75,7 +75,7 @@ left join (
 ) r on r.lane_id = l.lane_id;
 comment on view pgflow.lanes
   is 'Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why '
-     'nobody takes it';
+     'no worker takes it';
 --! grant lanes to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.lanes.queue is 'Name of the queue';
 comment on column pgflow.lanes.workflow is 'Name of the workflow';

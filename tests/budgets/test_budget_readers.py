@@ -190,7 +190,7 @@ def test_the_command_line_sets_grants_and_revokes(dsn: str, conn: psycopg.Connec
         (["set", "ada", "usd=1", "--per", "fortnight"], "per= of pool 'ada' is"),
         (["set", "ada", "usd=NaN"], "usd must be a number from 0"),
         (["set", "ada", "usd"], "usd"),
-        (["set", "ada", "per=1"], "per is a word for an option of a pool, and no unit"),
+        (["set", "ada", "per=1"], "per is an option of a pool and cannot be a unit"),
         (["set", "ada", "US-D=1"], "a unit is a name in lower case"),
         (["set", "ada", "usd=1", "--tz", "Mars/Olympus"], "no time zone is named 'Mars/Olympus'"),
         (["set", "ada", "usd=1", "--parent", "nobody"], "no pool is named 'nobody'"),

@@ -82,13 +82,12 @@ def test_exactly_the_runs_that_were_shown_are_told(runs, conn, monkeypatch):
     assert set(found.values()) == {"cancelled"}
 
 
-def test_where_there_is_nobody_to_ask_nothing_is_done(runs, conn):
+def test_without_a_terminal_to_ask_at_nothing_is_done(runs, conn):
     answer = pgflow(runs, "cancel", "--all")
     assert (answer.code, answer.err) == (
         2,
         (
-            "pgflow: 5 runs would be cancelled, and there is no terminal to ask at: pass --yes, or look with "
-            "--dry-run\n"
+            "pgflow: Cancel these 5 runs? Cannot ask without a terminal: pass --yes, or look with --dry-run\n"
         ),
     )
     assert set(statuses(conn).values()) == {"queued"}

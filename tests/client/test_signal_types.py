@@ -176,20 +176,20 @@ def test_nothing_is_refused_that_the_code_would_take(db: Conn, annotation: Any) 
 
 
 @pytest.mark.parametrize(("annotation", "value", "says"), [
-    (int, "five", 'it is "five", which is no number'),
+    (int, "five", 'it is "five", not a number'),
     (int, None, "it is null, and must be number or string or boolean"),
-    (int, 1.5, "it is 1.5, which is no whole number"),
+    (int, 1.5, "it is 1.5, not a whole number"),
     (str, 5, "it is number, and must be string"),
     (Colour, "green", 'it is "green", and must be one of ["red", "blue"]'),
     (Item, {"SKU": "s"}, "count is missing"),
     (Item, {"SKU": "s", "count": 0}, "count is 0, and must be more than 0 and at most 100"),
     (Closed, {"type": "closed", "at": 5, "more": 1}, "more is unknown"),
     (Closed, {"type": "closed", "at": 5, "items": [{"sku": "s", "count": 1}, {"count": 1}]}, "items[1].SKU is missing"),
-    (dict[str, int], {"a": 1, "b": "x"}, 'b is "x", which is no number'),
+    (dict[str, int], {"a": 1, "b": "x"}, 'b is "x", not a number'),
     (list[Point | None], [None, {"x": "one"}], ('[1] fits none of the types it may have (the last: '
-                                               '[1].x is "one", which is no number)')),
+                                               '[1].x is "one", not a number)')),
     (Tree, {"name": "a", "children": [{"nam": "b"}]}, "children[0].name is missing"),
-    (datetime, "soon", 'it is "soon", which is no time'),
+    (datetime, "soon", 'it is "soon", not a time'),
     (Row, {"note": "n"}, "id is missing"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_said_with_its_place(
@@ -236,7 +236,7 @@ async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_c
         with pytest.raises(
             psycopg.Error,
             match="the payload of signal 'paid' does not fit the code of run 'k': it is \"five\", "
-            "which is no",
+            "not a ",
         ) as refused:
             conn.execute(f"select pgflow.{verb}('k', 'paid', '\"five\"')")  # type: ignore[arg-type]
         assert refused.value.sqlstate == InvalidArgument.sqlstate
@@ -312,7 +312,7 @@ def test_a_message_is_neither_replaced_nor_requeued_by_one_of_the_wrong_type(db:
     number = one(db, "select message_id from pgflow.post_signal('k', 'paid', '\"five\"')")
     registered(db, order)
     for verb in ("replace_message('k', %s, '\"six\"')", "requeue_message('k', %s)"):
-        with pytest.raises(psycopg.Error, match="which is no number"), db.transaction():
+        with pytest.raises(psycopg.Error, match="not a number"), db.transaction():
             db.execute(f"select pgflow.{verb}", (number,))  # type: ignore[arg-type]
     db.execute("select pgflow.replace_message('k', %s, '6')", (number,))
     assert mailbox(db) == [("paid", "6")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 import servers
@@ -36,6 +36,13 @@ QUESTION_WORDS = {
 """A docstring or comment that begins with one of these names a question instead of an answer:
 "Return True if", "Seconds until".
 """
+
+STILTED = re.compile(
+    r"\b(?:whoever|nobody|somebody)\b"
+    r"|(?<!there )\b(?:is|are|was|were) no (?!longer\b|more\b|such\b|other\b|less\b|faster\b)\w+",
+    re.IGNORECASE,
+)
+"""Words that a native engineer writes otherwise: "any user", "is not a request"."""
 
 CODE = ("pgflow", "cli", "bench", "examples", "tools", "tests/kits")
 
@@ -172,6 +179,41 @@ def questions(folder: str) -> list[str]:
 def test_docstrings_and_comments_begin_with_a_verb_or_a_noun():
     found = [line for folder in (*CODE, "sql") for line in questions(folder)]
     assert not found, "say what is returned or held instead of asking:\n" + "\n".join(found)
+
+
+def stilted(source: str, texts: Callable[[str], Iterable[tuple[int, str]]]) -> list[str]:
+    """Return ``line: words`` of each phrase of a source that reads stilted."""
+    return [
+        f"{line}: {found[0]}"
+        for line, text in texts(source)
+        for found in STILTED.finditer(" ".join(text.split()))
+    ]
+
+
+def test_pages_docstrings_and_comments_use_plain_words():
+    def of_page(page: str) -> list[tuple[int, str]]:
+        return [(0, sentence) for sentence in sentences(page)]
+
+    def of_objects(sql: str) -> list[tuple[int, str]]:
+        return [(line, text) for line, text in sql_comments(sql) if line > 1]
+
+    places = [(page, of_page) for page in PAGES]
+    for folder in ("pgflow", "cli"):
+        places += [(path, docstrings) for path in (servers.REPOSITORY / folder).rglob("*.py")]
+    places += [(path, of_objects) for path in (servers.REPOSITORY / "sql").rglob("*.sql")]
+    found = [
+        f"{path.relative_to(servers.REPOSITORY)}:{phrase}"
+        for path, texts in places
+        for phrase in stilted(path.read_text(), texts)
+    ]
+    assert not found, "say it with plain words:\n" + "\n".join(found)
+
+
+def test_stilted_words_are_found():
+    source = (
+        '"""Whoever asks.\n\nIt is no\nrequest, there is no reason, and it is no longer open."""\n'
+    )
+    assert stilted(source, docstrings) == ["1: Whoever", "1: is no request"]
 
 
 def test_docstrings_that_ask_are_found():

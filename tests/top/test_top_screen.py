@@ -16,7 +16,7 @@ from pgflow_cli.top.asking import Ask
 from pgflow_cli.top.orders import Person, orders_of_gate
 from pgflow_cli.top.page import Page
 from pgflow_cli.top.screen import Board, Find, Top
-from pgflow_cli.top.stories import Teller
+from pgflow_cli.top.stories import StoryReader
 from pgflow_cli.top.troubles import ImpatientDesk
 from pgflow_cli.top.views import VIEWS
 from psycopg import sql
@@ -214,16 +214,16 @@ async def test_an_answer_counts_for_what_was_shown_and_for_nothing_else(
     aflow.include(ask_first)
     await aflow.start(ask_first.options(key="ask-1"), {"qty": 20})
     await aflow.until_idle()
-    teller = Teller(Desk(aflow.app), ANN, datetime.now(UTC), 80)
-    place = (await teller.tell(("run", "ask-1"))).links[0][1]
-    shown = next(order for order in (await teller.tell(place)).orders if order.key == "a")
+    reader = StoryReader(Desk(aflow.app), ANN, datetime.now(UTC), 80)
+    place = (await reader.read(("run", "ask-1"))).links[0][1]
+    shown = next(order for order in (await reader.read(place)).orders if order.key == "a")
     with pytest.raises(PayloadChanged):
         gate = replace(await Desk(aflow.app).ask(find_gate(place[1])), payload_hash="0" * 64)
         stale = orders_of_gate(gate, gate.request, is_clear=True, person=ANN)[0]
         await stale.give(Desk(aflow.app), {"why": ""})
     await shown.give(Desk(aflow.app), {"why": "fine"})
     with pytest.raises(GateClosed):
-        await teller.tell(place)
+        await reader.read(place)
 
 
 @pytest.mark.full
@@ -234,11 +234,11 @@ async def test_the_statement_that_is_shown_does_the_same(
     asked = await aflow.start(ask_first.options(key="it's"), {"qty": 20})
     waits = await aflow.start(await_payment.options(key="a\\b"), "o")
     await aflow.until_idle()
-    teller = Teller(Desk(aflow.app), ANN, datetime.now(UTC), 80)
-    gate = (await teller.tell(("run", "it's"))).links[0][1]
-    shown = {order.key: order for order in (await teller.tell(gate)).orders}
+    reader = StoryReader(Desk(aflow.app), ANN, datetime.now(UTC), 80)
+    gate = (await reader.read(("run", "it's"))).links[0][1]
+    shown = {order.key: order for order in (await reader.read(gate)).orders}
     conn.execute(shown["e"].sql({"edit": '{"qty": 2}', "why": "it's too many"}))
-    told = {order.key: order for order in (await teller.tell(("run", "a\\b"))).orders}
+    told = {order.key: order for order in (await reader.read(("run", "a\\b"))).orders}
     conn.execute(told["s"].sql({"name": "paid", "payload": '{"cents": 7}'}))
     await aflow.until_idle()
     assert "'qty': 2" in await asked.result(SOON) and "ann" in await asked.result(SOON)

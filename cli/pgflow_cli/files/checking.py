@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pgflow_cli.look import github
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, USAGE, Ended, Mistake
 from pgflow_cli.look.output import as_object, console, many, note, print_json_rows, shown
 
@@ -26,37 +25,24 @@ if TYPE_CHECKING:
     from pgflow.lint import Report, Rule
 
 Targets = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="MODULE...", help="Files, folders, or names of modules.", show_default=False
-    ),
+    list[str] | None, arg("Files, folders, or names of modules.", metavar="MODULE...")
 ]
 
 
 def check(
     targets: Targets = None,
     *,
-    select: Annotated[
-        str, typer.Option(metavar="CODES", help="Only these rules: PF101,PF2.", show_default=False)
-    ] = "",
-    ignore: Annotated[
-        str, typer.Option(metavar="CODES", help="All rules but these.", show_default=False)
-    ] = "",
+    select: Annotated[str, opt("Only these rules: PF101,PF2.", metavar="CODES")] = "",
+    ignore: Annotated[str, opt("All rules but these.", metavar="CODES")] = "",
     imports: Annotated[
-        bool,
-        typer.Option(
-            "--import", help="Also import the modules, and ask for the codec of every annotation."
-        ),
+        bool, opt("Also import the modules, and ask for the codec of every annotation.", "--import")
     ] = False,
     annotate: Annotated[
-        bool,
-        typer.Option("--github", help="Also annotate for GitHub; the default in GitHub Actions."),
+        bool, opt("Also annotate for GitHub; the default in GitHub Actions.", "--github")
     ] = False,
-    rules: Annotated[bool, typer.Option("--rules", help="List the rules instead.")] = False,
-    explain: Annotated[
-        str, typer.Option(metavar="CODE", help="Explain one rule instead.", show_default=False)
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+    rules: Annotated[bool, opt("List the rules instead.")] = False,
+    explain: Annotated[str, opt("Explain one rule instead.", metavar="CODE")] = "",
+    as_json: Annotated[bool, opt("Answer in JSON.", "--json")] = False,
 ) -> None:
     """Finds code in workflows that a replay would not repeat.
 

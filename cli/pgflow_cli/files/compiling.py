@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pgflow_cli.files.declared import File, SearchPath, check_search, read_graph, write_text
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.output import note
 
 if TYPE_CHECKING:
@@ -19,12 +18,9 @@ if TYPE_CHECKING:
 def compile_workflow(
     file: File,
     *,
-    mermaid: Annotated[
-        bool, typer.Option("--mermaid", help="As Mermaid text, which GitHub and many sites draw.")
-    ] = False,
+    mermaid: Annotated[bool, opt("As Mermaid text, which GitHub and many sites draw.")] = False,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write it to this file instead of standard output."),
+        Path | None, opt("Write it to this file instead of standard output.", "--output", "-o")
     ] = None,
     search: SearchPath = None,
 ) -> None:

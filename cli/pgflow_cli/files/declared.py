@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.output import console, dump, shown
 from pgflow_cli.look.parsing import refuse_no_folder
@@ -26,12 +27,7 @@ if TYPE_CHECKING:
     from pgflow.declare import Graph, Problem, Verdict
 
 File = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE",
-        help="A workflow (.yaml, .sop.md), or the folder of a workspace.",
-        show_default=False,
-    ),
+    Path, arg("A workflow (.yaml, .sop.md), or the folder of a workspace.", metavar="FILE")
 ]
 
 
@@ -44,28 +40,26 @@ class Dialect(StrEnum):
 
 SearchPath = Annotated[
     list[Path] | None,
-    typer.Option(
+    opt(
+        "Folder in which a DAG finds other workflows, commands and scripts, after its own; "
+        "may be given again.",
         "--path",
         metavar="FOLDER",
-        help="Folder in which a DAG finds other workflows, commands and scripts, after its own; "
-        "may be given again.",
     ),
 ]
 
 
 ProviderMap = Annotated[
     list[str] | None,
-    typer.Option(
+    opt(
+        "FILE: provider to use where it names WORD; may be given again.",
         "--map",
         metavar="WORD=PROVIDER",
-        help="FILE: provider to use where it names WORD; may be given again.",
     ),
 ]
 
 
-Watch = Annotated[
-    bool, typer.Option("--watch", help="Do it again whenever a file changes, until Ctrl-C.")
-]
+Watch = Annotated[bool, opt("Do it again whenever a file changes, until Ctrl-C.", "--watch")]
 
 
 def check_search(folders: list[Path] | None) -> tuple[Path, ...]:

@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow_cli.files.declared import (
     Dialect,
     File,
@@ -24,8 +22,9 @@ from pgflow_cli.files.declared import (
     say_json,
 )
 from pgflow_cli.files.watching import again_and_again
+from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer, Made
+from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import (
     STYLES,
     Column,
@@ -57,33 +56,26 @@ class Given:
 
     stubs: Annotated[
         str | None,
-        typer.Option(
-            help="Outputs of nodes: a file with a JSON object (or YAML), node id to output; - is "
+        opt(
+            "Outputs of nodes: a file with a JSON object (or YAML), node id to output; - is "
             "standard input."
         ),
     ] = None
-    message: Annotated[str, typer.Option(help="Message of the person who starts the run.")] = ""
+    message: Annotated[str, opt("Message of the person who starts the run.")] = ""
     inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", help="An input: NAME=TEXT or NAME:=JSON; may be repeated."),
+        list[str] | None, opt("An input: NAME=TEXT or NAME:=JSON; may be repeated.", "--input")
     ] = None
-    default_stubs: Annotated[
-        bool,
-        typer.Option("--default-stubs", help="Make up the outputs of nodes that have no stub."),
-    ] = False
-    pause_at_gates: Annotated[
-        bool, typer.Option("--pause-at-gates", help="Stop where a person would be asked.")
-    ] = False
+    default_stubs: Annotated[bool, opt("Make up the outputs of nodes that have no stub.")] = False
+    pause_at_gates: Annotated[bool, opt("Stop where a person would be asked.")] = False
     reject: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NODE[=WHY]",
-            help="Reject this approval; once more for each time that it is given.",
+        opt(
+            "Reject this approval; once more for each time that it is given.", metavar="NODE[=WHY]"
         ),
     ] = None
-    dialect: Annotated[
-        Dialect, typer.Option(help="A rejection cancels the run, or fails the node (ion).")
-    ] = Dialect.ARCHON
+    dialect: Annotated[Dialect, opt("A rejection cancels the run, or fails the node (ion).")] = (
+        Dialect.ARCHON
+    )
 
     def options(self, graph: Graph) -> dict[str, Any]:
         """Return them as `pgflow.declare.dry_run` takes them."""
@@ -103,18 +95,11 @@ class Programs:
     """Options that say whether the programs of nodes are run, and where."""
 
     exec_code: Annotated[
-        bool,
-        typer.Option(
-            "--exec-code",
-            help="Run shells and programs that have no stub, here; not those of external nodes.",
-        ),
+        bool, opt("Run shells and programs that have no stub, here; not those of external nodes.")
     ] = False
-    cwd: Annotated[
-        Path | None, typer.Option(help="With --exec-code: folder to work in; else this one.")
-    ] = None
+    cwd: Annotated[Path | None, opt("With --exec-code: folder to work in; else this one.")] = None
     env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="With --exec-code: a variable that programs get too."),
+        list[str] | None, opt("With --exec-code: a variable that programs get too.", metavar="NAME")
     ] = None
 
     def __post_init__(self) -> None:
@@ -152,9 +137,7 @@ def dry_run(
     given: Annotated[Given, Made(Given)],
     stubs_init: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write made-up outputs of all nodes to a new file, and end."
-        ),
+        opt("Write made-up outputs of all nodes to a new file, and end.", metavar="FILE"),
     ] = None,
     programs: Annotated[Programs, Made(Programs)],
     search: SearchPath = None,

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.files.sqlflows import text_of
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Column, Form, age, print_rows
 
-if TYPE_CHECKING:
-    from pgflow.inspect import SqlFlowRow
-
 flow = make_group("flow", "Lists workflows in SQL, or shows one.", invoke_without_command=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the workflow.", show_default=False)]
-Version = Annotated[
-    int | None, typer.Option("--version", help="Number of a version; else the current one.")
-]
+Name = Annotated[str, arg("Name of the workflow.")]
+Version = Annotated[int | None, opt("Number of a version; else the current one.", "--version")]
 
 
 @flow.callback()
@@ -43,16 +40,12 @@ def show_flow(name: Name, *, form: Answer, db: Db) -> None:
 @flow.command("draw")
 def draw_flow(name: Name, *, version: Version = None, db: Db) -> None:
     """Prints a picture of a workflow, as text for Mermaid."""
-    from pgflow import inspect
-
     typer.echo(db.ask(inspect.draw_sql_flow(name, version)))
 
 
 @flow.command("check")
 def check_flow(name: Name, *, version: Version = None, form: Answer, db: Db) -> None:
     """Lists the errors that plpgsql_check finds in the steps, and fails if there are any."""
-    from pgflow import inspect
-
     found = db.ask(inspect.check_sql_flow(name, version))
     columns = [
         Column("LINE", "line", right=True),
@@ -64,9 +57,7 @@ def check_flow(name: Name, *, version: Version = None, form: Answer, db: Db) -> 
         raise typer.Exit(1)
 
 
-def _print(db: Database, name: str | None, form: Form) -> list[SqlFlowRow]:
-    from pgflow import inspect
-
+def _print(db: Database, name: str | None, form: Form) -> list[inspect.SqlFlowRow]:
     found, now = db.ask(inspect.list_sql_flows(name)), db.now()
     if name is not None and not found:
         raise Mistake(f"no workflow in SQL is named {name!r}: `pgflow flow` lists them")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow_cli.files.declared import problem_lines, say_json
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer
@@ -26,13 +25,9 @@ def _group() -> None:
 
 @icm.command("init")
 def init(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="The workspace.", show_default=False)
-    ],
+    directory: Annotated[Path, arg("The workspace.", metavar="DIRECTORY")],
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
-    ] = False,
+    dry_run: Annotated[bool, opt("Show what would be written, and write nothing.")] = False,
     form: Answer,
 ) -> None:
     """Writes the workflow.yaml and frontmatter that are missing."""

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Form, print_one
 
-if TYPE_CHECKING:
-    from pgflow.inspect import SqlFlowRow
-
 
 def apply(
-    paths: Annotated[
-        list[Path], typer.Argument(help="Files of SQL, or folders of them.", show_default=False)
-    ],
+    paths: Annotated[list[Path], arg("Files of SQL, or folders of them.")],
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, opt("Show what would change, and change nothing.")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -73,14 +68,12 @@ def _files(paths: list[Path]) -> list[Path]:
     return found
 
 
-def _current(db: Database) -> dict[str, SqlFlowRow]:
-    from pgflow import inspect
-
+def _current(db: Database) -> dict[str, inspect.SqlFlowRow]:
     return {flow.workflow: flow for flow in db.ask(inspect.list_sql_flows())}
 
 
 def _changes(
-    before: dict[str, SqlFlowRow], changed: dict[str, SqlFlowRow], *, dry_run: bool
+    before: dict[str, inspect.SqlFlowRow], changed: dict[str, inspect.SqlFlowRow], *, dry_run: bool
 ) -> list[str]:
     lines = []
     for name, flow in changed.items():
@@ -93,6 +86,6 @@ def _changes(
     return lines
 
 
-def text_of(flow: SqlFlowRow) -> list[str]:
+def text_of(flow: inspect.SqlFlowRow) -> list[str]:
     """Return the lines of a workflow: its signature, and its text."""
     return [flow.signature, *(flow.body or "").strip("\n").splitlines()]

@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pgflow_cli.files.declared import SearchPath, Watch, check_search, problem_lines, say_json
 from pgflow_cli.files.watching import again_and_again
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import Form, as_object, console, many, note, shown
@@ -25,10 +24,8 @@ if TYPE_CHECKING:
 
 Paths = Annotated[
     list[str],
-    typer.Argument(
-        metavar="FILE_OR_DIR...",
-        help="Workflows (.yaml, .sop.md), ICM workspaces, or folders of them.",
-        show_default=False,
+    arg(
+        "Workflows (.yaml, .sop.md), ICM workspaces, or folders of them.", metavar="FILE_OR_DIR..."
     ),
 ]
 

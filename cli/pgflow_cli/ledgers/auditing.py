@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import AsJson, Form, as_object, choose_form, console, dump, plain, when
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from pgflow.inspect import Audit, RunDetail
 
 _RUN = (
     "key", "status", "workflow", "run_id", "generation", "created_at", "finished_at", "output",
@@ -54,16 +55,12 @@ class Event:
 
 
 def _short(value: Any, most: int = 200) -> str:
-    from pgflow.inspect import readable
-
-    text = json.dumps(readable(value), ensure_ascii=False)
+    text = json.dumps(inspect.readable(value), ensure_ascii=False)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _decided(p: Mapping[str, Any]) -> str:
-    from pgflow.inspect import encoded
-
-    parts = [encoded(dict(p)) or f"{_short(p['value'])}, because {p['why']}"]
+    parts = [inspect.encoded(dict(p)) or f"{_short(p['value'])}, because {p['why']}"]
     for label, name in (("evidence", "evidence"), ("instead of", "alternatives")):
         if p.get(name):
             parts.append(f"{label} {', '.join(map(str, p[name]))}")
@@ -72,9 +69,7 @@ def _decided(p: Mapping[str, Any]) -> str:
 
 
 def _intended(p: Mapping[str, Any]) -> str:
-    from pgflow.inspect import encoded
-
-    parts = [encoded(dict(p)) or _short(p["request"]), str(p["risk"])]
+    parts = [inspect.encoded(dict(p)) or _short(p["request"]), str(p["risk"])]
     if p.get("decision"):
         parts.append(f"rests on {p['decision']}")
     if p.get("compensates"):
@@ -85,9 +80,7 @@ def _intended(p: Mapping[str, Any]) -> str:
 
 
 def _settled(p: Mapping[str, Any]) -> str:
-    from pgflow.inspect import describe_reason
-
-    words = describe_reason(p)
+    words = inspect.describe_reason(p)
     return f"{p['verdict']}, says {p['by']}" + (f": {words}" if words else "")
 
 
@@ -117,9 +110,7 @@ def _redacted(p: Mapping[str, Any]) -> str:
 
 
 def _error(p: Any) -> str:
-    from pgflow.inspect import describe_error
-
-    return describe_error(p)
+    return inspect.describe_error(p)
 
 
 _GROUNDS = {
@@ -151,15 +142,13 @@ _EVENTS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def read_audit(database: Database, key: str) -> tuple[Audit, list[Event]]:
+def read_audit(database: Database, key: str) -> tuple[inspect.Audit, list[Event]]:
     """Return a run with what it owes, and its events in words.
 
     Raises:
         Mistake: No run has the key.
     """
-    from pgflow.inspect import read_audit as audit_of
-
-    found = find(database, key, audit_of(key))
+    found = find(database, key, inspect.read_audit(key))
     events = []
     for one in found.events:
         what, describe = _EVENTS[one.event]
@@ -173,9 +162,7 @@ def audit(
     key: Key,
     database: Db,
     *,
-    as_html: Annotated[
-        bool, typer.Option("--html", help="Answer with a page for the browser.")
-    ] = False,
+    as_html: Annotated[bool, opt("Answer with a page for the browser.", "--html")] = False,
     as_json: AsJson = None,
 ) -> None:
     """Shows what a run decided and did, why, and what it owes.
@@ -201,12 +188,12 @@ def audit(
         _print(found, events)
 
 
-def _headline(run: RunDetail) -> str:
+def _headline(run: inspect.RunDetail) -> str:
     why = f": {run.why}" if run.why else ""
     return f"{run.key}  {run.workflow}  {run.status}{why}"
 
 
-def _print(found: Audit, events: list[Event]) -> None:
+def _print(found: inspect.Audit, events: list[Event]) -> None:
     out = console()
 
     def line(first: str, *cells: str) -> None:
@@ -245,7 +232,7 @@ code {{ font-size: .85em; opacity: .75; overflow-wrap: anywhere }}
 </tbody></table></body></html>"""
 
 
-def page(found: Audit, events: list[Event]) -> str:
+def page(found: inspect.Audit, events: list[Event]) -> str:
     """Return the story as one HTML page that needs nothing else."""
 
     def row(at: datetime, what: str, name: str, text: str, key: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
@@ -15,23 +17,15 @@ from pgflow_cli.look.options import Answer, Db, Rows
 from pgflow_cli.look.output import Column, Form, Limit, amount, note, print_rows
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
-if TYPE_CHECKING:
-    from pgflow.inspect import BudgetRow
-
 budgets = make_group(
     "budgets",
     "Shows what pools allow, or sets, revokes and grants.",
     invoke_without_command=True,
 )
 
-Name = Annotated[str, typer.Argument(help="Name of the pool.", show_default=False)]
-Amounts = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="UNIT=AMOUNT...", help="Such as usd=50 tokens=1000000.", show_default=False
-    ),
-]
-Why = Annotated[str | None, typer.Option(help="The reason, kept with the change.")]
+Name = Annotated[str, arg("Name of the pool.")]
+Amounts = Annotated[list[str], arg("Such as usd=50 tokens=1000000.", metavar="UNIT=AMOUNT...")]
+Why = Annotated[str | None, opt("The reason, kept with the change.")]
 
 _OPTIONS = ("name", "parent", "per", "tz", "soft", "hard")
 _NAMES = (
@@ -54,23 +48,13 @@ def set_pool(
     form: Answer,
     database: Db,
     *,
-    parent: Annotated[
-        str | None, typer.Option(help="Pool that it draws on.", show_default=False)
-    ] = None,
+    parent: Annotated[str | None, opt("Pool that it draws on.")] = None,
     per: Annotated[
-        str | None,
-        typer.Option(
-            help="Refill it each hour, day, week, month, quarter or year.",
-            show_default=False,
-        ),
+        str | None, opt("Refill it each hour, day, week, month, quarter or year.")
     ] = None,
-    tz: Annotated[str, typer.Option(help="Time zone of that calendar.")] = "UTC",
-    soft: Annotated[
-        float, typer.Option(help="Fraction of a limit from which runs get a warning.")
-    ] = 0.8,
-    hard: Annotated[
-        bool, typer.Option("--hard", help="No step of a run under it starts once it is used up.")
-    ] = False,
+    tz: Annotated[str, opt("Time zone of that calendar.")] = "UTC",
+    soft: Annotated[float, opt("Fraction of a limit from which runs get a warning.")] = 0.8,
+    hard: Annotated[bool, opt("No step of a run under it starts once it is used up.")] = False,
     why: Why = None,
 ) -> None:
     """Makes a pool, or sets its limits anew.
@@ -109,7 +93,7 @@ def revoke(
     form: Answer,
     database: Db,
     *,
-    restore: Annotated[bool, typer.Option("--restore", help="Let it admit again.")] = False,
+    restore: Annotated[bool, opt("Let it admit again.")] = False,
     why: Why = None,
 ) -> None:
     """Has a pool, and all that draw on it, admit nothing.
@@ -124,16 +108,13 @@ def revoke(
 def show_spent(
     form: Rows,
     database: Db,
-    pool: Annotated[
-        str | None,
-        typer.Argument(help="Pool that it was drawn on; all if not given.", show_default=False),
-    ] = None,
+    pool: Annotated[str | None, arg("Pool that it was drawn on; all if not given.")] = None,
     *,
     by: Annotated[
-        str, typer.Option(help="Way to add up: day, run, model, step, workflow, pool or decision.")
+        str, opt("Way to add up: day, run, model, step, workflow, pool or decision.")
     ] = "day",
     since: Annotated[
-        str, typer.Option(help="Time, or duration back from now, since which it was spent.")
+        str, opt("Time, or duration back from now, since which it was spent.")
     ] = "30d",
     limit: Limit = 50,
 ) -> None:
@@ -144,13 +125,11 @@ def show_spent(
     """
     from typing import get_args
 
-    from pgflow.inspect import ChargesBy, sum_charges
-
-    ways = {str(way): way for way in get_args(ChargesBy)}
+    ways = {str(way): way for way in get_args(inspect.ChargesBy)}
     if by not in ways:
         raise Mistake(f"--by is {', '.join(ways)}, not {by!r}")
     moment = parse_moment(since, "--since")
-    found = database.ask(sum_charges(ways[by], pool=pool, since=moment))
+    found = database.ask(inspect.sum_charges(ways[by], pool=pool, since=moment))
     found.sort(key=lambda row: (row.unit, -row.amount, row.name or ""))
     if by == "day":
         found.sort(key=lambda row: row.name or "", reverse=True)
@@ -170,14 +149,12 @@ def _amounts(words: list[str]) -> dict[str, Decimal]:
     amounts = parse_amounts(words)
     for unit in amounts:
         if unit in _OPTIONS:
-            raise Mistake(f"{unit} is a word for an option of a pool, and no unit")
+            raise Mistake(f"{unit} is an option of a pool and cannot be a unit")
     return amounts
 
 
 def _print(database: Database, form: Form, pool: str | None, limit: int) -> None:
-    from pgflow.inspect import list_budgets
-
-    page = database.ask(list_budgets(pool, limit=limit or None))
+    page = database.ask(inspect.list_budgets(pool, limit=limit or None))
     empty = (
         "There are no pools yet."
         if pool is None
@@ -188,7 +165,7 @@ def _print(database: Database, form: Form, pool: str | None, limit: int) -> None
         note(f"The first {limit}; there are more: --limit 0 shows all.")
 
 
-def _state(row: BudgetRow) -> str:
+def _state(row: inspect.BudgetRow) -> str:
     states = {"revoked": row.revoked_at is not None, "overrun": row.overrun, "hard": row.is_hard}
     return ", ".join(state for state, holds in states.items() if holds)
 

@@ -6,49 +6,44 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, ExitCode, Made, OptionalKey, Rows
+from pgflow_cli.look.options import Answer, Db, ExitCode, OptionalKey, Rows
 from pgflow_cli.look.output import Column, age, duration, print_one, print_rows, short_json
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import ENDED, find_run, see
 
 if TYPE_CHECKING:
     from pgflow import authority
-    from pgflow.inspect import GateRow
 
 Gate = Annotated[
     str,
-    typer.Argument(
+    arg(
+        "Key of the gate, as `pgflow gates` shows it, or of a run that waits at one.",
         metavar="GATE",
-        help="Key of the gate, as `pgflow gates` shows it, or of a run that waits at one.",
-        show_default=False,
     ),
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
+    arg(
+        "Words that go with it; a first one that names a node which asks says which gate.",
         metavar="WORDS",
-        help="Words that go with it; a first one that names a node which asks says which gate.",
-        show_default=False,
     ),
 ]
 By = Annotated[
     str | None,
-    typer.Option(
+    opt(
+        "Who answers; by default your login and the machine: ann@host. A role that does "
+        "not speak for others answers in its own name.",
         metavar="NAME",
         callback=refuse_empty,
-        help="Who answers; by default your login and the machine: ann@host. A role that does "
-        "not speak for others answers in its own name.",
     ),
 ]
-To = Annotated[
-    str, typer.Option(metavar="NAME", callback=refuse_empty, help="Who must answer instead.")
-]
-Why = Annotated[str | None, typer.Option(help="The reason, kept with the answer.")]
+To = Annotated[str, opt("Who must answer instead.", metavar="NAME", callback=refuse_empty)]
+Why = Annotated[str | None, opt("The reason, kept with the answer.")]
 
 _NAMES = (
     "gate", "key", "workflow", "name", "asked_at", "expires_at", "approvers", "quorum", "answers",
@@ -63,8 +58,7 @@ def gates(
     key: OptionalKey = None,
     *,
     asks: Annotated[
-        str | None,
-        typer.Option("--for", metavar="NAME", help="Only those that this name or role may answer."),
+        str | None, opt("Only those that this name or role may answer.", "--for", metavar="NAME")
     ] = None,
     wanted: ExitCode = False,
 ) -> None:
@@ -73,14 +67,12 @@ def gates(
     Each row shows who is asked, for what, since when and until when. JSON has all of each gate: the
     exact request and its hash, the answers so far, and the decision that it rests on.
     """
-    from pgflow.inspect import list_gates
-
     if key is not None:
         find_run(database, key)
-    found = database.ask(list_gates(key, asks=asks, limit=None)).items
+    found = database.ask(inspect.list_gates(key, asks=asks, limit=None)).items
     now = database.now()
 
-    def until(gate: GateRow) -> str:
+    def until(gate: inspect.GateRow) -> str:
         return (gate.expires_at and "in " + duration((gate.expires_at - now).total_seconds())) or ""
 
     columns = [
@@ -110,26 +102,24 @@ class AskedGate:
     database: Db
     node: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "Which gate of the run, by its name or that of its node, if it waits at several.",
             metavar="NAME",
             callback=refuse_empty,
-            help="Which gate of the run, by its name or that of its node, if it waits at several.",
         ),
     ] = None
     payload_hash: Annotated[
         str | None,
-        typer.Option(
-            "--hash", metavar="HASH", help="The answer counts only for the request with this hash."
-        ),
+        opt("The answer counts only for the request with this hash.", "--hash", metavar="HASH"),
     ] = None
     by: By = None
     roles: Annotated[
         list[str] | None,
-        typer.Option(
+        opt(
+            "A role of the person who answers; may be given again.",
             "--as",
             metavar="ROLE",
             callback=refuse_empty,
-            help="A role of the person who answers; may be given again.",
         ),
     ] = None
     why: Why = None
@@ -143,8 +133,6 @@ class AskedGate:
             value: Argument of a verdict: a value, or the name of another person.
         """
         from pgflow.errors import RunNotFound
-        from pgflow.inspect import find_gate
-        from pgflow.inspect import find_run as run_of
 
         database, by = self.database, self.by or own_name(self.database)
         asked, words = self._find(words)
@@ -153,9 +141,9 @@ class AskedGate:
         database.client.answer(
             key, answer, by=by, payload_hash=self.payload_hash, acting_as=self.roles or None
         )
-        still = database.ask(find_gate(key))
+        still = database.ask(inspect.find_gate(key))
         try:
-            run = database.ask(run_of(key if asked is None else asked.key))
+            run = database.ask(inspect.find_run(key if asked is None else asked.key))
         except RunNotFound:
             raise Mistake(f"the history of the run of gate {key} was removed meanwhile") from None
         row = {"gate": key, "verdict": verdict, "by": by, "key": run.key, "status": run.status}
@@ -166,7 +154,7 @@ class AskedGate:
         )
         print_one(self.form, {**row, "open": still is not None}, text)
 
-    def _find(self, words: tuple[str, ...]) -> tuple[GateRow | None, tuple[str, ...]]:
+    def _find(self, words: tuple[str, ...]) -> tuple[inspect.GateRow | None, tuple[str, ...]]:
         """Return the open gate, and the words without the node that they begin with. The gate is
         None if there is none.
 
@@ -174,18 +162,16 @@ class AskedGate:
             Mistake: The run waits at several or has ended, or the words begin with a node whose
                 gate was answered. They are not taken for an answer to another gate.
         """
-        from pgflow.inspect import find_gate, list_gate_names, list_gates_below
-
         ask, named, node = self.database.ask, self.named, self.node
-        if (found := ask(find_gate(named))) is not None:
+        if (found := ask(inspect.find_gate(named))) is not None:
             return found, words
-        below = ask(list_gates_below(named))
+        below = ask(inspect.list_gates_below(named))
         open_gates = [one for one in below if one.key == named] or below
         first = words[0] if words else None
         if node is None and any(_is_of(one.name, first) for one in open_gates):
             node, words = first, words[1:]
         elif node is None and first is not None and open_gates:
-            answered = any(_is_of(name, first) for name in ask(list_gate_names(named)))
+            answered = any(_is_of(name, first) for name in ask(inspect.list_gate_names(named)))
             if answered:
                 rest = _listed(open_gates)
                 raise Mistake(f"gate {first!r} of run {named!r} was answered: {rest}")
@@ -200,7 +186,7 @@ class AskedGate:
 
 
 def make_answer(
-    verdict: str, words: tuple[str, ...], value: Any, asked: GateRow | None, why: str
+    verdict: str, words: tuple[str, ...], value: Any, asked: inspect.GateRow | None, why: str
 ) -> tuple[authority.Answer, str]:
     """Return an answer as this gate takes it, and its verdict. Words and decisions are an edit of a
     request that has a place for them; else words are the reason.
@@ -241,9 +227,9 @@ def own_name(database: Database) -> str:
     """Return the name to answer as: that of the person at the terminal if the role of the
     connection may speak for people, else the role itself.
     """
-    from pgflow.inspect import speaks_for_others
-
-    return operator() if database.ask(speaks_for_others()) else database.connection.info.user
+    return (
+        operator() if database.ask(inspect.speaks_for_others()) else database.connection.info.user
+    )
 
 
 def refuse_ended(database: Database, word: str) -> None:
@@ -253,10 +239,9 @@ def refuse_ended(database: Database, word: str) -> None:
         Mistake: It has.
     """
     from pgflow.errors import RunNotFound
-    from pgflow.inspect import find_run as run_of
 
     try:
-        found = database.ask(run_of(word))
+        found = database.ask(inspect.find_run(word))
     except RunNotFound:
         return
     if found.status in ENDED:
@@ -272,13 +257,13 @@ def _is_of(gate: str, name: str | None) -> bool:
     return name in (gate, node, node.rpartition("/")[2])
 
 
-def _listed(several: list[GateRow]) -> str:
+def _listed(several: list[inspect.GateRow]) -> str:
     return "name the node, or the gate by its key: " + ", ".join(
         f"{one.name} ({one.gate})" for one in several
     )
 
 
-def _approvals(gate: GateRow) -> list[str]:
+def _approvals(gate: inspect.GateRow) -> list[str]:
     """Return the names of those who have approved what the gate asks now."""
     names: list[str] = []
     for answer in gate.answers:
@@ -304,12 +289,7 @@ def approve(gate: Asked, words: Words = None) -> None:
 def respond(
     gate: Asked,
     decision: Annotated[
-        str,
-        typer.Argument(
-            metavar="DECISION",
-            help="One that the gate offers, or approve, or reject.",
-            show_default=False,
-        ),
+        str, arg("One that the gate offers, or approve, or reject.", metavar="DECISION")
     ],
     words: Words = None,
 ) -> None:
@@ -324,11 +304,7 @@ def edit(
     gate: Asked,
     value: Annotated[
         str,
-        typer.Argument(
-            metavar="JSON",
-            help="What is approved instead, in JSON, @FILE, or - for standard input.",
-            show_default=False,
-        ),
+        arg("What is approved instead, in JSON, @FILE, or - for standard input.", metavar="JSON"),
     ],
 ) -> None:
     """Approves an edited version of the request.
@@ -338,7 +314,7 @@ def edit(
     """
     edited = parse_json(value, "the edit")
     if edited is None:
-        raise Mistake("the edit is null, which is no request: `pgflow approve` changes nothing")
+        raise Mistake("the edit cannot be null: `pgflow approve` approves the request as it is")
     gate.answer("edit", value=edited)
 
 
@@ -358,7 +334,7 @@ def escalate(gate: Asked, to: To) -> None:
 def take_over(
     gate: Asked,
     result: Annotated[
-        str, typer.Option(metavar="JSON", help="Result in JSON, @FILE, or - for standard input.")
+        str, opt("Result in JSON, @FILE, or - for standard input.", metavar="JSON")
     ] = "null",
 ) -> None:
     """Closes a gate whose request you did yourself.

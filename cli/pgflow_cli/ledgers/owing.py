@@ -8,9 +8,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, LedgerWhy, Rows
@@ -28,7 +28,6 @@ from pgflow_cli.look.parsing import parse_json, refuse_empty
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.inspect import ObligationRow
 
 STATES = ("intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached")
 _NAMES = (
@@ -43,8 +42,8 @@ def owed(
     *,
     state: Annotated[
         str | None,
-        typer.Option(
-            help="Only effects that are intended, unknown, absent, accepted or uncompensated, "
+        opt(
+            "Only effects that are intended, unknown, absent, accepted or uncompensated, "
             "or obligations that are open or breached."
         ),
     ] = None,
@@ -58,11 +57,9 @@ def owed(
     it was due at the time shown. WHY is failed or cancelled if its run ended so. PAGED shows how
     long ago the app's pager was called, if it has one.
     """
-    from pgflow.inspect import list_obligations
-
     if state is not None and state not in STATES:
         raise Mistake(f"what is owed is {either(STATES)}, not {state!r}")
-    debts = database.ask(list_obligations(state=state, limit=None)).items
+    debts = database.ask(inspect.list_obligations(state=state, limit=None)).items
     now = database.now()
     columns = [
         Column("RUN", "key"),
@@ -85,7 +82,7 @@ def owed(
     print_rows(form, shown, debts, names=_NAMES, empty="Nothing is owed.")
 
 
-def _until(debt: ObligationRow, now: datetime) -> str:
+def _until(debt: inspect.ObligationRow, now: datetime) -> str:
     """Return the time until something happens to a debt by itself."""
     if debt.state != "unknown" and debt.kind != "obligation":
         return ""
@@ -98,37 +95,21 @@ def _until(debt: ObligationRow, now: datetime) -> str:
 
 
 def settle(
-    effect: Annotated[
-        str,
-        typer.Argument(
-            metavar="EFFECT",
-            help="Key of the effect, as `pgflow owed` shows it.",
-            show_default=False,
-        ),
-    ],
+    effect: Annotated[str, arg("Key of the effect, as `pgflow owed` shows it.", metavar="EFFECT")],
     form: Answer,
     database: Db,
     *,
     confirmed: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON", help="It was done; its result in JSON, @FILE, or - for standard input."
-        ),
+        opt("It was done; its result in JSON, @FILE, or - for standard input.", metavar="JSON"),
     ] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="It was not done and will not be.")
-    ] = False,
-    absent: Annotated[
-        bool, typer.Option("--absent", help="It was not done: it may be tried again.")
-    ] = False,
+    failed: Annotated[bool, opt("It was not done and will not be.")] = False,
+    absent: Annotated[bool, opt("It was not done: it may be tried again.")] = False,
     taken_back: Annotated[
-        bool,
-        typer.Option("--taken-back", help="It is uncompensated: it was taken back by other means."),
+        bool, opt("It is uncompensated: it was taken back by other means.")
     ] = False,
-    stands: Annotated[
-        bool, typer.Option("--stands", help="It is uncompensated: it need not be taken back.")
-    ] = False,
-    why: Annotated[str | None, typer.Option(help="How this is known; kept in the ledger.")] = None,
+    stands: Annotated[bool, opt("It is uncompensated: it need not be taken back.")] = False,
+    why: Annotated[str | None, opt("How this is known; kept in the ledger.")] = None,
 ) -> None:
     """Records the outcome of an effect that is unknown.
 
@@ -158,17 +139,9 @@ def settle(
 
 
 ObligationKey = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY",
-        help="Key of the obligation, as `pgflow owed` shows it.",
-        show_default=False,
-    ),
+    str, arg("Key of the obligation, as `pgflow owed` shows it.", metavar="KEY")
 ]
-By = Annotated[
-    str | None,
-    typer.Option(callback=refuse_empty, help="Who decides so; you by default."),
-]
+By = Annotated[str | None, opt("Who decides so; you by default.", callback=refuse_empty)]
 
 
 def discharge(
@@ -178,10 +151,7 @@ def discharge(
     *,
     evidence: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON",
-            help="What shows that it was done: JSON, @FILE, or - for standard input.",
-        ),
+        opt("What shows that it was done: JSON, @FILE, or - for standard input.", metavar="JSON"),
     ] = None,
     by: By = None,
 ) -> None:
@@ -195,9 +165,7 @@ def discharge(
 
 def transfer(
     key: ObligationKey,
-    to: Annotated[
-        str, typer.Argument(metavar="HOLDER", help="Who holds it now.", show_default=False)
-    ],
+    to: Annotated[str, arg("Who holds it now.", metavar="HOLDER")],
     form: Answer,
     database: Db,
     *,
@@ -217,7 +185,7 @@ def waive(
     form: Answer,
     database: Db,
     *,
-    why: Annotated[str, typer.Option(help="Reason; kept in the ledger.", show_default=False)],
+    why: Annotated[str, opt("Reason; kept in the ledger.")],
     by: By = None,
 ) -> None:
     """Waives an obligation."""
@@ -249,13 +217,11 @@ def _close(
     text: str,
 ) -> None:
     """Send a verdict on a debt, and print it with the status of the run."""
-    from pgflow.inspect import find_obligation, find_run
-
-    debt = database.ask(find_obligation(key))
+    debt = database.ask(inspect.find_obligation(key))
     send()
     if debt is None:  # of another tenant
         print_one(form, row, f"{text}.")
         return
-    run = database.ask(find_run(debt.key))
+    run = database.ask(inspect.find_run(debt.key))
     row |= {"key": run.key, "status": run.status}
     print_one(form, row, f"{text}: run {run.key} is {run.status}.")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Arguments, Db, ExitCode, Rows, check_word
 from pgflow_cli.look.output import Column, dump, note, print_rows
 from pgflow_cli.look.parsing import parse_json, refuse_empty
-
-if TYPE_CHECKING:
-    from pgflow.inspect import JudgedRule
 
 RISKS = ("reversible", "compensable", "irreversible")
 
@@ -26,26 +23,19 @@ _NAMES = ("version", "rule", "needs", "fits", "counts", "says", "terms")
 
 @policy.command()
 def check(
-    name: Annotated[str, typer.Argument(help="Name of the effect.", show_default=False)],
+    name: Annotated[str, arg("Name of the effect.")],
     form: Rows,
     database: Db,
     args: Arguments = "{}",
     *,
-    risk: Annotated[
-        str, typer.Option(help="reversible, compensable or irreversible.", show_default=False)
-    ],
-    by_model: Annotated[bool, typer.Option("--model", help="A model chose it.")] = False,
+    risk: Annotated[str, opt("reversible, compensable or irreversible.")],
+    by_model: Annotated[bool, opt("A model chose it.", "--model")] = False,
     role: Annotated[
         str | None,
-        typer.Option(
-            metavar="ROLE", callback=refuse_empty, help="Database role of the worker; else yours."
-        ),
+        opt("Database role of the worker; else yours.", metavar="ROLE", callback=refuse_empty),
     ] = None,
     rules: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON", help="Rules in place of those in force, in JSON, @FILE, or -."
-        ),
+        str | None, opt("Rules in place of those in force, in JSON, @FILE, or -.", metavar="JSON")
     ] = None,
     wanted: ExitCode = False,
 ) -> None:
@@ -81,21 +71,19 @@ def _judge(
     *,
     by_model: bool,
     role: str | None,
-) -> list[JudgedRule]:
+) -> list[inspect.JudgedRule]:
     """Ask, perhaps under other rules, which are gone afterwards."""
     import psycopg
-
-    from pgflow.inspect import judge_act
 
     with database.connection.transaction() as transaction:
         if draft is not None:
             database.client.set_policy(draft, why="tried", by=operator())
-        judged = database.ask(judge_act(name, risk, request, by_model=by_model, role=role))
+        judged = database.ask(inspect.judge_act(name, risk, request, by_model=by_model, role=role))
         raise psycopg.Rollback(transaction)
     return judged
 
 
-def _asks(rule: JudgedRule) -> str:
+def _asks(rule: inspect.JudgedRule) -> str:
     if rule.needs != "gate":
         return ""
     return ", ".join((rule.terms or {}).get("approvers") or ()) or "anybody"

@@ -7,20 +7,19 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.ledgers import auditing
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.help import Group, make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Column, Form, as_object, dump, note, print_one, print_rows
 from pgflow_cli.look.selection import Key
-
-if TYPE_CHECKING:
-    from pgflow.inspect import Verification
 
 PATIENCE_SECONDS = 5.0
 """Longest wait for transactions that have started a run and are still open."""
@@ -50,12 +49,7 @@ audit.command("show")(auditing.audit)
 
 AnchorFile = Annotated[
     Path | None,
-    typer.Option(
-        "--anchor",
-        metavar="FILE",
-        help="An anchor that was kept elsewhere, or - for standard input.",
-        show_default=False,
-    ),
+    opt("An anchor that was kept elsewhere, or - for standard input.", "--anchor", metavar="FILE"),
 ]
 
 
@@ -64,9 +58,7 @@ def verify(
     form: Answer,
     database: Db,
     *,
-    run: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only this run.", show_default=False)
-    ] = None,
+    run: Annotated[str | None, opt("Only this run.", metavar="KEY")] = None,
     anchor: AnchorFile = None,
 ) -> None:
     """Compares the journal with its seals.
@@ -75,10 +67,8 @@ def verify(
     compared with the seals in the same database. An anchor, kept elsewhere, also detects changes by
     someone who can write to the database. Exit code 1 if something has changed.
     """
-    from pgflow.inspect import read_seal_lag, verify_seals
-
     kept = None if anchor is None else _read(anchor, "an anchor")
-    lag = database.ask(read_seal_lag())
+    lag = database.ask(inspect.read_seal_lag())
     if lag.last_round is None and kept is None:
         raise Mistake("nothing is sealed yet: `pgflow audit on` has workers seal the journal")
 
@@ -86,7 +76,7 @@ def verify(
         if form is not Form.JSON and runs >= 10_000 and runs % 10_000 < 1000:
             note(f"{runs:,} runs compared")
 
-    found = database.ask(verify_seals(run, anchor=kept, progress=progress))
+    found = database.ask(inspect.verify_seals(run, anchor=kept, progress=progress))
     _print(found, form)
     if form is not Form.JSON and run is None and (lag.runs_behind or lag.runs_pending):
         note(f"not sealed yet: {lag.runs_behind:,} runs; may still grow: {lag.runs_pending:,}")
@@ -94,7 +84,7 @@ def verify(
         raise Ended(FAILED)
 
 
-def _print(found: Verification, form: Form) -> None:
+def _print(found: inspect.Verification, form: Form) -> None:
     if form is Form.JSON:
         names = ("finding", "place", "detail", "run_id")
         findings = [as_object(finding, names) for finding in found.findings]
@@ -120,9 +110,7 @@ def anchor(database: Db) -> None:
     Store it where no writer of this database has access: in another account, in a register of a
     third party, on paper. `pgflow audit verify` compares it with the database.
     """
-    from pgflow.inspect import read_anchor
-
-    typer.echo(json.dumps(database.ask(read_anchor()), indent=1))
+    typer.echo(json.dumps(database.ask(inspect.read_anchor()), indent=1))
 
 
 @audit.command("proof")
@@ -133,33 +121,21 @@ def proof(key: Key, database: Db, *, anchor: AnchorFile = None) -> None:
     database, as does the function pgflow.inspect.check_proof. Without an anchor it fits one that is
     taken now, and once the day is over every later one.
     """
-    from pgflow.inspect import read_proof
-
     kept = None if anchor is None else _read(anchor, "an anchor")
-    found = database.ask(read_proof(key, anchor=kept))
+    found = database.ask(inspect.read_proof(key, anchor=kept))
     typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
 
 
 @audit.command("check")
 def check(
-    proof: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PROOF", help="What `pgflow audit proof` wrote.", show_default=False
-        ),
-    ],
+    proof: Annotated[Path, arg("What `pgflow audit proof` wrote.", metavar="PROOF")],
     *,
-    anchor: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="An anchor that was taken later.", show_default=False),
-    ],
+    anchor: Annotated[Path, opt("An anchor that was taken later.", metavar="FILE")],
 ) -> None:
     """Checks a proof against an anchor, without a database."""
-    from pgflow.inspect import check_proof
-
     shown, kept = _read(proof, "a proof"), _read(anchor, "an anchor")
     try:
-        problems = check_proof(shown, kept)
+        problems = inspect.check_proof(shown, kept)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Mistake(f"{proof} or {anchor} is damaged: {error!r}") from error
     for problem in problems:
@@ -190,14 +166,12 @@ def seal(form: Answer, database: Db) -> None:
     Workers do it by themselves once `pgflow audit on` was called; this is for where none is, and
     before an anchor is taken.
     """
-    from pgflow.inspect import read_seal_lag
-
-    before = lag = database.ask(read_seal_lag())
+    before = lag = database.ask(inspect.read_seal_lag())
     newest = before.passed_run_id + before.runs_behind
     until = time.monotonic() + PATIENCE_SECONDS
     sealed = database.client.seal()
     while True:
-        lag = database.ask(read_seal_lag())
+        lag = database.ask(inspect.read_seal_lag())
         if lag.passed_run_id >= newest or time.monotonic() > until:
             break
         time.sleep(0.1)
@@ -233,21 +207,13 @@ def _read(path: Path, what: str) -> dict[str, Any]:
 def redact(
     key: Key,
     part: Annotated[
-        str,
-        typer.Argument(
-            metavar="PART",
-            help="Number of the unit in the journal, input, result, or update:ID.",
-            show_default=False,
-        ),
+        str, arg("Number of the unit in the journal, input, result, or update:ID.", metavar="PART")
     ],
     form: Answer,
     database: Db,
     *,
-    why: Annotated[str, typer.Option(help="Reason; kept in the journal.", show_default=False)],
-    generation: Annotated[
-        int | None,
-        typer.Option(min=1, help="Generation of the run; else the newest.", show_default=False),
-    ] = None,
+    why: Annotated[str, opt("Reason; kept in the journal.")],
+    generation: Annotated[int | None, opt("Generation of the run; else the newest.", min=1)] = None,
 ) -> None:
     """Replaces a value of a run by its hash, permanently.
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.parsing import refuse_empty
 
 if TYPE_CHECKING:
@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     import psycopg
 
     from pgflow.app import ConnectionClient
-    from pgflow.inspect import Question
 
 T = TypeVar("T")
 
 Dsn = Annotated[
     str | None,
-    typer.Option(
+    opt(
+        "Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.",
         callback=refuse_empty,
-        help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.",
-        show_default=False,
     ),
 ]
 
@@ -38,7 +36,7 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
         dsn: Connection string that the command was given.
         migrate: True to install the schema in the embedded server's database, if it lacks it.
     """
-    from pgflow._db.dsn import resolve_dsn  # a probe imports little: inspect brings all readers
+    from pgflow.inspect.connecting import resolve_dsn  # a probe needs no reader
 
     found = resolve_dsn(dsn)
     if found is not None:
@@ -54,12 +52,10 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """Return a connection of a command, as `pgflow.inspect.connect` makes it."""
-    from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
-    from pgflow._db.connect import connect as connect_patiently
+    """Return a connection of a command."""
+    from pgflow.inspect.connecting import connect as connect_patiently
 
-    options = ConnectOptions(dsn, prepare_threshold=None)
-    return connect_patiently(options, "pgflow cli", PATIENCE_SECONDS)
+    return connect_patiently(dsn, name="pgflow cli")
 
 
 def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
@@ -142,24 +138,20 @@ class Database:
 
         return ConnectionClient(self.connection)
 
-    def ask(self, question: Question[T]) -> T:
+    def ask(self, question: inspect.Question[T]) -> T:
         """Return the answer to a reader's question. Commands hold no statements of their own."""
         return fetch(self.connection, question)
 
     def now(self) -> datetime:
         """Return the time by the database's clock, from which ages are computed."""
-        from pgflow.inspect import database_now
-
-        return self.ask(database_now())
+        return self.ask(inspect.database_now())
 
 
-def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
+def fetch(connection: psycopg.Connection[Any], question: inspect.Question[T]) -> T:
     """Return the answer of the database to a reader's question. Commands hold no statements of
     their own.
     """
-    from pgflow.inspect import ask
-
-    return ask(connection, question)
+    return inspect.ask(connection, question)
 
 
 def fetch_dicts(

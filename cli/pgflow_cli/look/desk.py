@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pgflow_cli.look.database import find_dsn
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
@@ -15,16 +14,11 @@ if TYPE_CHECKING:
 
 Target = Annotated[
     str | None,
-    typer.Argument(
-        help="Module or file with an app whose codec and approvers count here.",
-        metavar="MODULE[:APP]",
-    ),
+    arg("Module or file with an app whose codec and approvers count here.", metavar="MODULE[:APP]"),
 ]
 Roles = Annotated[
     list[str] | None,
-    typer.Option(
-        "--as", metavar="ROLE", help="A role of yours that gates ask for; more than once for more."
-    ),
+    opt("A role of yours that gates ask for; more than once for more.", "--as", metavar="ROLE"),
 ]
 
 

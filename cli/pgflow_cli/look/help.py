@@ -12,6 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pgflow_cli.look.declaring import expanded
+
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
@@ -63,12 +65,10 @@ class Group(_Words, TyperGroup):
 
 
 class Commands(typer.Typer):
-    """Maker of a group; see `look.options` for the parameters of its commands."""
+    """Maker of a group; see `look.declaring` for the parameters of its commands."""
 
     def command(self, *given: Any, **options: Any) -> Callable[[Any], Any]:
         """Return a decorator that adds a command."""
-        from pgflow_cli.look.options import expanded
-
         add = super().command(*given, **{"cls": Command, **options})
 
         def decorate(command: Any) -> Any:
@@ -79,8 +79,6 @@ class Commands(typer.Typer):
 
     def callback(self, *given: Any, **options: Any) -> Callable[[Any], Any]:
         """Return a decorator that sets what the group does without a command."""
-        from pgflow_cli.look.options import expanded
-
         add = super().callback(*given, **options)
 
         def decorate(command: Any) -> Any:

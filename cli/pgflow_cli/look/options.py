@@ -1,21 +1,16 @@
-"""Options that commands share, and parameters that are made from several options.
-
-A parameter whose annotation has `Made` is made of the options of the function in it: a command that
-takes a `Database` has the option ``--dsn``, one that takes a `Rows` has ``--json`` and ``--csv``.
+"""Options that commands share. A command that takes a `Db` has the option ``--dsn``, one that takes
+`Rows` has ``--json`` and ``--csv``.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from pgflow_cli.look.database import Database, Dsn
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import AsCsv, AsJson, Form, choose_form, either
 from pgflow_cli.look.parsing import refuse_empty
@@ -31,64 +26,6 @@ from pgflow_cli.look.selection import (
     WorkflowNames,
     complete_key,
 )
-
-
-@dataclass(frozen=True)
-class Made:
-    """Mark of a parameter: its value is what this function returns, whose own parameters are
-    options. A context manager is open while the command works.
-    """
-
-    make: Callable[..., Any]
-
-
-_LAST = ("as_json", "as_csv", "dsn")
-"""Options that come last in the help."""
-
-
-class _Call:
-    """A function with the options that it and its parts need."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self._own: list[str] = []
-        self._parts: dict[str, _Call] = {}
-        self.options: list[inspect.Parameter] = []
-        for parameter in inspect.signature(function, eval_str=True).parameters.values():
-            marks = getattr(parameter.annotation, "__metadata__", ())
-            made = next((mark for mark in marks if isinstance(mark, Made)), None)
-            if made is None:
-                self._own.append(parameter.name)
-                self.options.append(parameter)
-            else:
-                self._parts[parameter.name] = part = _Call(made.make)
-                self.options += part.options
-
-    def call(self, given: dict[str, Any], opened: ExitStack) -> Any:
-        """Return what the function returns for these options."""
-        parts = {name: part.call(given, opened) for name, part in self._parts.items()}
-        for name, part in parts.items():
-            parts[name] = opened.enter_context(part) if hasattr(part, "__exit__") else part
-        return self._function(**{name: given[name] for name in self._own}, **parts)
-
-
-def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command as typer takes it: with options in place of parameters that are made."""
-    whole = _Call(command)
-    options = sorted(whole.options, key=lambda option: option.name in _LAST)
-
-    def call(**given: Any) -> Any:
-        with ExitStack() as opened:
-            return whole.call(given, opened)
-
-    call.__name__, call.__doc__ = command.__name__, command.__doc__
-    call.__module__ = command.__module__
-    call.__annotations__ = {each.name: each.annotation for each in options}
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options]
-    )
-    return call
-
 
 # ---------------------------------------------------------------- what is made
 
@@ -129,53 +66,36 @@ Chosen = Annotated[Filters, Made(_filters)]
 
 # ---------------------------------------------------------------- options
 
-OptionalKey = Annotated[
-    str | None,
-    typer.Argument(help="Key of a run.", show_default=False, autocompletion=complete_key),
-]
+OptionalKey = Annotated[str | None, arg("Key of a run.", autocompletion=complete_key)]
 Keys = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="KEY", help="Keys of runs; or choose them by options.", autocompletion=complete_key
-    ),
+    arg("Keys of runs; or choose them by options.", metavar="KEY", autocompletion=complete_key),
 ]
-Why = Annotated[str | None, typer.Option(help="The reason, kept in the history.")]
-LedgerWhy = Annotated[str | None, typer.Option(help="The reason, kept in the ledger.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and do nothing.")]
-ExitCode = Annotated[
-    bool, typer.Option("--exit-code", help="Exit code 4 if a person is needed, for scripts.")
-]
-Arguments = Annotated[
-    str, typer.Argument(help="Arguments by name in JSON, @FILE, or - for standard input.")
-]
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", help="Stop waiting after 90s, 10m...: exit code 3.")
-]
+Why = Annotated[str | None, opt("The reason, kept in the history.")]
+LedgerWhy = Annotated[str | None, opt("The reason, kept in the ledger.")]
+Yes = Annotated[bool, opt("Do not ask.", "--yes", "-y")]
+DryRun = Annotated[bool, opt("Show what it would do, and do nothing.", "--dry-run")]
+ExitCode = Annotated[bool, opt("Exit code 4 if a person is needed, for scripts.", "--exit-code")]
+Arguments = Annotated[str, arg("Arguments by name in JSON, @FILE, or - for standard input.")]
+Timeout = Annotated[str | None, opt("Stop waiting after 90s, 10m...: exit code 3.", "--timeout")]
 Deadline = Annotated[
-    str | None,
-    typer.Option("--deadline", help="Cancel the run if it is not over after 90s, 10m, 7d..."),
+    str | None, opt("Cancel the run if it is not over after 90s, 10m, 7d...", "--deadline")
 ]
 OwnLabels = Annotated[
-    list[str] | None,
-    typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label; may be given again."),
+    list[str] | None, opt("A label; may be given again.", "--label", "-l", metavar="NAME=VALUE")
 ]
 FromStep = Annotated[
     str | None,
-    typer.Option(
+    opt(
+        "Go back to just before this step's last call, the last failed one if any.",
         callback=refuse_empty,
-        help="Go back to just before this step's last call, the last failed one if any.",
     ),
 ]
-Attempts = Annotated[
-    int | None, typer.Option(min=1, help="How often each step may be tried from there on.")
-]
+Attempts = Annotated[int | None, opt("How often each step may be tried from there on.", min=1)]
 EFFECTS = ("reuse", "repeat", "compensate")
 Effects = Annotated[
     str | None,
-    typer.Option(
-        metavar="WORD", help=f"What becomes of what the dropped part has done: {either(EFFECTS)}."
-    ),
+    opt(f"What becomes of what the dropped part has done: {either(EFFECTS)}.", metavar="WORD"),
 ]
 
 
@@ -190,15 +110,12 @@ def check_word(option: str, word: str | None, words: tuple[str, ...]) -> Any:
     return word
 
 
-def confirm_removal(what: str, question: str) -> None:
-    """Ask before something is removed for good.
+def confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:
+    """Ask a question at the terminal, and end the command if the answer is no.
 
     Raises:
         Mistake: Standard input is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise Mistake(
-            f"{what} would be removed, and there is no terminal to ask at: pass --yes, or "
-            "look with --dry-run"
-        )
+        raise Mistake(f"{question} Cannot ask without a terminal: {remedy}")
     typer.confirm(question, abort=True, err=True)

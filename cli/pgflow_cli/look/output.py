@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
@@ -30,19 +32,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 AsJson = Annotated[
-    bool | None,
-    typer.Option(
-        "--json/--table",
-        show_default=False,
-        help="Answer in JSON; a table is the default, in a pipe too.",
-    ),
+    bool | None, opt("Answer in JSON; a table is the default, in a pipe too.", "--json/--table")
 ]
-Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
-]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Answer in CSV.")]
-LogLevel = Annotated[str, typer.Option(help="How much to log: debug, info, warning or error.")]
-LogFormat = Annotated[str, typer.Option(help="How to log: text, or json, one object a line.")]
+Limit = Annotated[int, opt("At most so many rows; 0 for all.", "--limit", "-n", min=0)]
+AsCsv = Annotated[bool, opt("Answer in CSV.", "--csv")]
+LogLevel = Annotated[str, opt("How much to log: debug, info, warning or error.")]
+LogFormat = Annotated[str, opt("How to log: text, or json, one object a line.")]
 
 Row = Any
 """A typed row of `pgflow.inspect`, or a mapping."""
@@ -329,9 +324,7 @@ def plain(value: Any) -> Text:
 
 def short_json(value: Any) -> Text:
     """Return a value as JSON on one line."""
-    from pgflow.inspect import readable
-
-    return plain("" if value is None else dump(readable(value)))
+    return plain("" if value is None else dump(inspect.readable(value)))
 
 
 def age(since: datetime | None, now: datetime) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import shown
 
@@ -53,6 +54,11 @@ def parse_duration(text: str, what: str = "a duration") -> timedelta:
         raise Mistake(f"{what} is too long: {text}") from None
 
 
+def parse_span(text: str | None, option: str) -> timedelta | None:
+    """Return the duration that an option was given; None if it was not."""
+    return None if text is None else parse_duration(text, option)
+
+
 def _is_duration(text: str) -> bool:
     return re.fullmatch(rf"(?:{_DURATION.pattern})+|0", text) is not None
 
@@ -82,7 +88,7 @@ def seconds_option(
             raise typer.BadParameter(f"it must be {bounds}, not {given}")
         return seconds
 
-    return typer.Option(name, parser=read, metavar="DURATION", help=about, show_default=shown)
+    return opt(about, name, parser=read, metavar="DURATION", show_default=shown)
 
 
 DeadAfter = Annotated[

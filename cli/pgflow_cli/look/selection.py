@@ -7,13 +7,12 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.parsing import parse_moment, parse_pairs
 
 if TYPE_CHECKING:
-    from pgflow.inspect import Question, RunDetail, RunFilter, RunRow
     from pgflow_cli.look.database import Database
 
 T = TypeVar("T")
@@ -30,45 +29,34 @@ def complete_status(incomplete: str) -> list[str]:
 
 Statuses = Annotated[
     list[str] | None,
-    typer.Option(
+    opt(
+        "Only runs of this status; may be given again.",
         "--status",
         "-s",
-        help="Only runs of this status; may be given again.",
         autocompletion=complete_status,
     ),
 ]
 WorkflowNames = Annotated[
-    list[str] | None,
-    typer.Option("--workflow", "-w", help="Only runs of this workflow; may be given again."),
+    list[str] | None, opt("Only runs of this workflow; may be given again.", "--workflow", "-w")
 ]
 Queues = Annotated[
-    list[str] | None,
-    typer.Option("--queue", "-q", help="Only runs of this queue; may be given again."),
+    list[str] | None, opt("Only runs of this queue; may be given again.", "--queue", "-q")
 ]
 Labels = Annotated[
     list[str] | None,
-    typer.Option(
-        "--label", "-l", metavar="NAME=VALUE", help="Only runs with this label; may be given again."
-    ),
+    opt("Only runs with this label; may be given again.", "--label", "-l", metavar="NAME=VALUE"),
 ]
 KeyPatterns = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY]...",
-        help="Only runs with these keys; * matches anything.",
-        show_default=False,
-    ),
+    list[str] | None, arg("Only runs with these keys; * matches anything.", metavar="[KEY]...")
 ]
 KeyPattern = Annotated[
-    str | None,
-    typer.Option("--key", "-k", help="Only runs whose key is this; * matches anything."),
+    str | None, opt("Only runs whose key is this; * matches anything.", "--key", "-k")
 ]
 ErrorText = Annotated[
-    str | None,
-    typer.Option("--error", help="Only failed and stuck runs whose error has this text."),
+    str | None, opt("Only failed and stuck runs whose error has this text.", "--error")
 ]
-Since = Annotated[str | None, typer.Option(help="Only runs created since: 2h, 7d, or a time.")]
-Until = Annotated[str | None, typer.Option(help="Only runs created until: 2h (ago), or a time.")]
+Since = Annotated[str | None, opt("Only runs created since: 2h, 7d, or a time.")]
+Until = Annotated[str | None, opt("Only runs created until: 2h (ago), or a time.")]
 
 
 @dataclass(frozen=True)
@@ -90,7 +78,7 @@ class Filters:
         """Return True if anything was asked for."""
         return any(vars(self).values())
 
-    def chosen(self, *, tenant: str | None = None) -> RunFilter:
+    def chosen(self, *, tenant: str | None = None) -> inspect.RunFilter:
         """Return the filter as the readers take it.
 
         Args:
@@ -99,9 +87,7 @@ class Filters:
         Raises:
             Mistake: A status, label or time is invalid.
         """
-        from pgflow.inspect import RunFilter
-
-        return RunFilter(
+        return inspect.RunFilter(
             status=_known_statuses(self.status or []),
             workflow=self.workflow or (),
             queue=self.queue or (),
@@ -130,19 +116,18 @@ def _known_statuses(statuses: list[str]) -> list[str]:
     return words
 
 
-def find(database: Database, key: str, question: Question[T]) -> T:
+def find(database: Database, key: str, question: inspect.Question[T]) -> T:
     """Return the answer to a question about the run with a key.
 
     Raises:
         Mistake: No run has the key; the message names similar keys.
     """
     from pgflow.errors import RunNotFound
-    from pgflow.inspect import find_keys
 
     try:
         return database.ask(question)
     except RunNotFound:
-        keys = database.ask(find_keys(key[: max(1, len(key) // 2)], 500))
+        keys = database.ask(inspect.find_keys(key[: max(1, len(key) // 2)], 500))
         close = difflib.get_close_matches(key, keys, 3)
         hint = f"there {'is' if len(close) == 1 else 'are'} {', '.join(close)}"
         hint = hint if close else "`pgflow list` shows those there are"
@@ -152,27 +137,22 @@ def find(database: Database, key: str, question: Question[T]) -> T:
 def exists(database: Database, key: str) -> bool:
     """Return True if a run has the key."""
     from pgflow.errors import RunNotFound
-    from pgflow.inspect import find_run as run_of
 
     try:
-        database.ask(run_of(key))
+        database.ask(inspect.find_run(key))
     except RunNotFound:
         return False
     return True
 
 
-def find_run(database: Database, key: str) -> RunRow:
+def find_run(database: Database, key: str) -> inspect.RunRow:
     """Return the run with a key; see `find`."""
-    from pgflow.inspect import find_run as run_of
-
-    return find(database, key, run_of(key))
+    return find(database, key, inspect.find_run(key))
 
 
-def find_detail(database: Database, key: str) -> RunDetail:
+def find_detail(database: Database, key: str) -> inspect.RunDetail:
     """Return the run with a key, with its values; see `find`."""
-    from pgflow.inspect import find_detail as detail_of
-
-    return find(database, key, detail_of(key))
+    return find(database, key, inspect.find_detail(key))
 
 
 def see(key: str) -> str:
@@ -192,18 +172,12 @@ def complete_key(incomplete: str) -> list[str]:
     import psycopg
 
     from pgflow.errors import InvalidArgument
-    from pgflow.inspect import ask, connect, find_keys
 
     try:
-        with connect(dsn, connect_timeout_seconds=2, patience_seconds=2.0) as connection:
-            return ask(connection, find_keys(incomplete))
+        with inspect.connect(dsn, connect_timeout_seconds=2, patience_seconds=2.0) as connection:
+            return inspect.ask(connection, inspect.find_keys(incomplete))
     except (psycopg.Error, InvalidArgument, UnicodeEncodeError):
         return []  # the latter two: the typed part is not text
 
 
-Key = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY", help="Key of the run.", autocompletion=complete_key, show_default=False
-    ),
-]
+Key = Annotated[str, arg("Key of the run.", metavar="KEY", autocompletion=complete_key)]

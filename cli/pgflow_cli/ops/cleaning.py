@@ -14,11 +14,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
-from pgflow_cli.look.options import Answer, Db, Yes, confirm_removal
+from pgflow_cli.look.options import Answer, Db, Yes, confirm
 from pgflow_cli.look.output import many, note, print_one, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pgflow.declare.durable.leftovers import Leftover, Leftovers
-    from pgflow.inspect import RunRow
 
 _NOUNS = {"folders": "folder", "worktrees": "worktree", "branches": "branch"}
 _GOES = ("", "commits")
@@ -46,24 +45,18 @@ _KEPT = {
 
 def cleanup(
     folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="The folder; else this one.", show_default=False),
+        Path, arg("Folder in which the runs were started.", metavar="FOLDER")
     ] = Path(),
     *,
     older_than: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long ago the runs must have ended.")
+        str, opt("How long ago the runs must have ended.", metavar="DURATION")
     ] = "7d",
-    orphans: Annotated[
-        bool, typer.Option("--orphans", help="Also of runs that the database does not know.")
-    ] = False,
+    orphans: Annotated[bool, opt("Also of runs that the database does not know.")] = False,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Also what is not committed, and commits of a branch alone."),
+        bool, opt("Also what is not committed, and commits of a branch alone.")
     ] = False,
     yes: Yes = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")
-    ] = False,
+    dry_run: Annotated[bool, opt("Show what would be removed, and remove nothing.")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -84,8 +77,7 @@ def cleanup(
     items = look.all()
     going = [item for item in items if item.going]
     if going and not (dry_run or yes):
-        what = _parts(_numbers(going))
-        confirm_removal(what, f"Remove {what} of {many(len(going), 'run')}?")
+        confirm(f"Remove {_parts(_numbers(going))} of {many(len(going), 'run')}?")
     if not dry_run:
         items = [_remove(look, item) if item.going else item for item in items]
     kept = [item for item in items if item.why]
@@ -159,18 +151,16 @@ class Look:
         """Return the item as it is now: its run may have been retried meanwhile."""
         return self._item(item.left.key, self._runs([item.left.key]).get(item.left.key, []))
 
-    def _runs(self, keys: Iterable[str]) -> dict[str, list[RunRow]]:
+    def _runs(self, keys: Iterable[str]) -> dict[str, list[inspect.RunRow]]:
         """Return the runs with these keys, of every tenant."""
-        from pgflow.inspect import RunFilter, list_runs
-
         chosen = sorted(set(keys))
-        found: dict[str, list[RunRow]] = {}
+        found: dict[str, list[inspect.RunRow]] = {}
         if chosen:
-            for run in self.db.ask(list_runs(RunFilter(keys=chosen), limit=None)):
+            for run in self.db.ask(inspect.list_runs(inspect.RunFilter(keys=chosen), limit=None)):
                 found.setdefault(run.key, []).append(run)
         return {key: found[key] for key in chosen if key in found}
 
-    def _item(self, key: str, runs: list[RunRow]) -> Item:
+    def _item(self, key: str, runs: list[inspect.RunRow]) -> Item:
         from pgflow.workspace import WorkspaceError
 
         left = self.left.find(key)
@@ -181,7 +171,7 @@ class Look:
         parts = left.parts - ({left.branch} if why == "commits" else set())
         return Item(left, why, frozenset(parts if why in _GOES else ()))
 
-    def _why(self, left: Leftover, runs: list[RunRow]) -> str:
+    def _why(self, left: Leftover, runs: list[inspect.RunRow]) -> str:
         """Code of the reason why a leftover is kept, or its branch; empty if all of it may go."""
         if any(run.status in OPEN for run in runs):
             return "open"
@@ -198,26 +188,22 @@ class Look:
             return "open"
         return "" if self.force else self.left.why_kept(left)
 
-    def _was_here(self, run: RunRow) -> bool:
+    def _was_here(self, run: inspect.RunRow) -> bool:
         """True for a run that was started in this folder."""
-        from pgflow.inspect import find_detail
-
-        given = self.db.ask(find_detail(run.key, tenant=run.tenant)).input
+        given = self.db.ask(inspect.find_detail(run.key, tenant=run.tenant)).input
         settings = (given or {}).get("settings")
         if not isinstance(settings, dict):
             return False
         folder = settings.get("home") or settings.get("cwd")
         return isinstance(folder, str) and os.path.realpath(folder) == self.left.folder
 
-    def _has_open_parent(self, run: RunRow) -> bool:
+    def _has_open_parent(self, run: inspect.RunRow) -> bool:
         """True for a child whose parent, or the parent of that, has not ended or is not known."""
-        from pgflow.inspect import find_key, find_run
-
         while run.parent_run_id is not None:
-            key = self.db.ask(find_key(run.parent_run_id))
+            key = self.db.ask(inspect.find_key(run.parent_run_id))
             if key is None:
                 return True
-            run = self.db.ask(find_run(key, tenant=run.tenant))
+            run = self.db.ask(inspect.find_run(key, tenant=run.tenant))
             if run.status in OPEN:
                 return True
         return False

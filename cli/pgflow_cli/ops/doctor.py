@@ -6,9 +6,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow_cli.look.database import Dsn, connect_to_any, find_dsn
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import Form, console, note, plain, print_rows
@@ -61,12 +60,8 @@ WITH_SCHEMA: dict[str, Check] = {
 
 def doctor(
     *,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also prove every invariant, which reads all runs.")
-    ] = False,
-    fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="Least finding that makes the exit code 1.")
-    ] = FailOn.WARN,
+    deep: Annotated[bool, opt("Also prove every invariant, which reads all runs.")] = False,
+    fail_on: Annotated[FailOn, opt("Least finding that makes the exit code 1.")] = FailOn.WARN,
     form: Rows,
     dsn: Dsn = None,
 ) -> None:

@@ -20,8 +20,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pgflow import inspect
 from pgflow.errors import WorkerFailed
-from pgflow.inspect import Holder, ask_async, has_queued, list_holders, read_idleness, sum_taken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ class Silence:
     first: dict[int, int | None] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)
 
-    def look(self, holders: list[Holder]) -> bool:
+    def look(self, holders: list[inspect.Holder]) -> bool:
         """Return True if one of these workers may be dead."""
         for holder in holders:
             if (
@@ -85,7 +85,9 @@ class Drain:
         if not limits.budget or tally is None or tally.is_full or not tally.chains or not is_due:
             return
         self._counted_at = time.monotonic()
-        spent = await ask_async(self._app, sum_taken(sorted(tally.chains), limits.began_at))
+        spent = await inspect.ask_async(
+            self._app, inspect.sum_taken(sorted(tally.chains), limits.began_at)
+        )
         if any(spent.get(unit, 0) >= most for unit, most in limits.budget.items()):
             tally.most = len(tally.chains)
 
@@ -113,7 +115,9 @@ class Drain:
         options = self.worker.options
         mine = list(options.queues), list(self.worker.definitions.workflows)
         return self._silence.look(
-            await ask_async(self._app, list_holders(*mine, but=self.worker.worker_id))
+            await inspect.ask_async(
+                self._app, inspect.list_holders(*mine, but=self.worker.worker_id)
+            )
         )
 
 
@@ -184,8 +188,8 @@ async def _drain(app: AsyncApp, settings: Mapping[str, Any], limits: Limits, sto
             if not outcome:  # it has not started
                 raise
         mine = list(settings["queues"]), list(app.definitions.workflows)
-        left = await ask_async(app, has_queued(*mine))
-        next_wake_at = (await ask_async(app, read_idleness())).next_due_at
+        left = await inspect.ask_async(app, inspect.has_queued(*mine))
+        next_wake_at = (await inspect.ask_async(app, inspect.read_idleness())).next_due_at
     seconds, taken = time.monotonic() - began, settings["tally"].chains
     return Drained(outcome, seconds, taken, left, next_wake_at)
 

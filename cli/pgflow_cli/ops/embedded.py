@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import print_one
 
 pg = make_group("pg", "The embedded Postgres server, for development.", no_args_is_help=True)
 
-Home = Annotated[Path | None, typer.Option(help="Folder of its data; else PGFLOW_HOME.")]
+Home = Annotated[Path | None, opt("Folder of its data; else PGFLOW_HOME.")]
 
 
 @pg.command()

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Form, print_rows, short_json
 from pgflow_cli.ops.options import ago, names_of
 
-if TYPE_CHECKING:
-    from pgflow.inspect import EntityUpdateRow
-
 
 def entities(
-    name: Annotated[
-        str | None, typer.Argument(help="Name of the kind of entity.", show_default=False)
-    ] = None,
-    key: Annotated[str | None, typer.Argument(help="Key of an entity.", show_default=False)] = None,
+    name: Annotated[str | None, arg("Name of the kind of entity.")] = None,
+    key: Annotated[str | None, arg("Key of an entity.")] = None,
     *,
     form: Rows,
     db: Db,
@@ -31,9 +26,7 @@ def entities(
     with who made it, its arguments and its verdict. An empty STATE says that it changed nothing.
     """
     if name is None:
-        from pgflow.inspect import list_entity_names
-
-        rows = [{"name": found} for found in db.ask(list_entity_names())]
+        rows = [{"name": found} for found in db.ask(inspect.list_entity_names())]
         columns = [Column("NAME", "name")]
         print_rows(form, columns, rows, names=("name",), empty="There are no entities yet.")
     elif key is None:
@@ -43,23 +36,19 @@ def entities(
 
 
 def _print_kind(db: Database, form: Form, name: str) -> None:
-    from pgflow.inspect import EntityRow, list_entities
-
     columns = [
         Column("KEY", "key"),
         Column("VERSION", "version", right=True),
         ago("UPDATED", "updated_at", db.now()),
         _json_column("STATE", "state", takes_rest=True, most=120),
     ]
-    rows, names = db.ask(list_entities(name, limit=None)).items, names_of(EntityRow)
+    rows, names = db.ask(inspect.list_entities(name, limit=None)).items, names_of(inspect.EntityRow)
     empty = f"There are no entities of kind {name!r} yet."
     print_rows(form, columns, rows, names=names, empty=empty)
 
 
 def _print_updates(db: Database, form: Form, name: str, key: str) -> None:
-    from pgflow.inspect import EntityUpdateRow, find_entity, list_entity_updates
-
-    if db.ask(find_entity(name, key)) is None:
+    if db.ask(inspect.find_entity(name, key)) is None:
         raise Mistake(
             f"entity {name!r} {key!r} does not exist: `pgflow entities {name}` lists them"
         )
@@ -73,8 +62,8 @@ def _print_updates(db: Database, form: Form, name: str, key: str) -> None:
         _json_column("STATE", "state", takes_rest=True, most=120),
     ]
     rows, names = (
-        db.ask(list_entity_updates(name, key, limit=None)).items,
-        names_of(EntityUpdateRow),
+        db.ask(inspect.list_entity_updates(name, key, limit=None)).items,
+        names_of(inspect.EntityUpdateRow),
     )
     print_rows(form, columns, rows, names=names, empty="Nothing was done to it.")
 
@@ -83,6 +72,6 @@ def _json_column(title: str, name: str, **layout: Any) -> Column:
     return Column(title, lambda row: short_json(getattr(row, name)), **layout)
 
 
-def _verdict(row: EntityUpdateRow) -> Any:
+def _verdict(row: inspect.EntityUpdateRow) -> Any:
     refused = f"refused: {short_json(row.error).plain}" if row.error else ""
     return refused or short_json(row.verdict)

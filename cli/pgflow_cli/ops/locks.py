@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
 from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
 from pgflow_cli.ops.options import ago, names_of
-
-if TYPE_CHECKING:
-    from pgflow.inspect import LockRow
 
 locks = make_group(
     "locks", "Shows locks and their holders, or releases one.", invoke_without_command=True
@@ -31,8 +30,6 @@ def list_locks(context: typer.Context, *, form: Rows, db: Db) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from pgflow import inspect
-
     now = db.now()
     columns = [
         Column("LOCK", "key"),
@@ -47,7 +44,7 @@ def list_locks(context: typer.Context, *, form: Rows, db: Db) -> None:
     print_rows(form, columns, rows, names=names, empty="Nothing is locked.")
 
 
-def _ends(row: LockRow, now: datetime) -> str:
+def _ends(row: inspect.LockRow, now: datetime) -> str:
     if row.expires_at is None:
         return ""
     left = (row.expires_at - now).total_seconds()
@@ -56,9 +53,9 @@ def _ends(row: LockRow, now: datetime) -> str:
 
 @locks.command("release")
 def release_lock(
-    key: Annotated[str, typer.Argument(help="Name of what is locked.", show_default=False)],
+    key: Annotated[str, arg("Name of what is locked.")],
     *,
-    why: Annotated[str | None, typer.Option(help="The reason, kept with who took it away.")] = None,
+    why: Annotated[str | None, opt("The reason, kept with who took it away.")] = None,
     form: Answer,
     db: Db,
 ) -> None:

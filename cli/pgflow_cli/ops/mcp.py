@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.desk import Roles, Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
@@ -22,19 +21,17 @@ def mcp(
     *,
     dsn: Dsn = None,
     writes: Annotated[
-        bool, typer.Option("--write", help="Let it signal, pause, resume, retry, cancel, settle.")
+        bool, opt("Let it signal, pause, resume, retry, cancel, settle.", "--write")
     ] = False,
-    answers: Annotated[
-        bool, typer.Option("--answer", help="Let it answer gates, in your name.")
-    ] = False,
+    answers: Annotated[bool, opt("Let it answer gates, in your name.", "--answer")] = False,
     roles: Roles = None,
     offered: Annotated[
         list[str] | None,
-        typer.Option(
+        opt(
+            "Let it start this workflow of MODULE, as a tool; may be given again.",
             "--workflow",
             "-w",
             metavar="NAME",
-            help="Let it start this workflow of MODULE, as a tool; may be given again.",
         ),
     ] = None,
 ) -> None:

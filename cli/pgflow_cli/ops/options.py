@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-import typer
-
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Made
 from pgflow_cli.look.output import STYLES, Column, LogFormat, LogLevel, age, shown
 from pgflow_cli.look.parsing import seconds_option
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-ChangeWhy = Annotated[str | None, typer.Option("--why", help="The reason, kept with the change.")]
+ChangeWhy = Annotated[str | None, opt("The reason, kept with the change.", "--why")]
 
 
-Concurrency = Annotated[
-    int, typer.Option(min=1, help="Runs to work on at once; waiting runs do not count.")
-]
+Concurrency = Annotated[int, opt("Runs to work on at once; waiting runs do not count.", min=1)]
 QueueNames = Annotated[
     list[str] | None,
-    typer.Option(
-        "--queue", "-q", help="Queue to serve; may be given again. Else those of the workflows."
-    ),
+    opt("Queue to serve; may be given again. Else those of the workflows.", "--queue", "-q"),
 ]
 WorkerTarget = Annotated[
     str | None,
-    typer.Argument(
-        help="Module or file with the workflows, perhaps with the name of an app.",
+    arg(
+        "Module or file with the workflows, perhaps with the name of an app.",
         metavar="MODULE[:APP]",
     ),
 ]
@@ -48,12 +39,12 @@ def grace_option(what: str) -> Any:
 
 def port_option(about: str, **layout: Any) -> Any:
     """Return an option that takes the number of a port; 0 for any that is free."""
-    return typer.Option(min=0, max=65535, help=f"{about}; 0 for any that is free.", **layout)
+    return opt(f"{about}; 0 for any that is free.", min=0, max=65535, **layout)
 
 
 def several(name: str, metavar: str, about: str) -> Any:
     """Return an option that may be given more than once."""
-    return typer.Option(name, metavar=metavar, help=f"{about}; may be given again.")
+    return opt(f"{about}; may be given again.", name, metavar=metavar)
 
 
 class Endpoints(NamedTuple):
@@ -89,28 +80,6 @@ QuietLogs = Annotated[Logging, Made(_quiet_logging)]
 """The same, for a command whose answer is what matters: it logs warnings."""
 
 
-def made_of(options: Mapping[str, tuple[Any, Any]], make: Callable[..., Any]) -> Made:
-    """Return the mark of a parameter that is made of these options.
-
-    Args:
-        options: Annotation and default of each option, by the name under which `make` gets it.
-        make: Function that returns the value of the parameter.
-    """
-
-    def call(**given: Any) -> Any:
-        return make(**given)
-
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-            )
-            for name, (kind, default) in options.items()
-        ]
-    )
-    return Made(call)
-
-
 def ago(title: str, name: str, now: datetime, **layout: Any) -> Column:
     """Return a column with the time that has passed since a moment, an attribute of its rows."""
     return Column(title, lambda row: age(getattr(row, name), now), right=True, **layout)
@@ -134,10 +103,7 @@ def names_of(kind: Any) -> tuple[str, ...]:
 
 
 OutputFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", help="Write to this file instead of standard output.", show_default=False
-    ),
+    Path | None, opt("Write to this file instead of standard output.", "--output", "-o")
 ]
 
 
@@ -153,14 +119,3 @@ def open_file(path: Path, mode: Literal["r", "w"]) -> IO[str]:
         verb = "read" if mode == "r" else "written"
         why = getattr(error, "strerror", None) or error
         raise Mistake(f"{shown(str(path))} cannot be {verb}: {why}") from error
-
-
-def confirm(question: str, remedy: str = "pass --yes, or look with --dry-run") -> None:
-    """Ask a question at the terminal, and end the command if the answer is no.
-
-    Raises:
-        Mistake: Standard input is not a terminal.
-    """
-    if not sys.stdin.isatty():
-        raise Mistake(f"{question} Cannot ask without a terminal: {remedy}")
-    typer.confirm(question, abort=True, err=True)

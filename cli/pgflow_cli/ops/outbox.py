@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm_removal
+from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
 from pgflow_cli.look.output import Column, Form, dump, duration, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_json
 from pgflow_cli.ops.options import ChangeWhy, ago, names_of
-
-if TYPE_CHECKING:
-    from pgflow.inspect import DeliveryRow
 
 outbox = make_group(
     "outbox", "Shows relays and their lag, or replays or repairs one.", invoke_without_command=True
 )
 
-Name = Annotated[str, typer.Argument(help="Name of the relay.", show_default=False)]
+Name = Annotated[str, arg("Name of the relay.")]
 
 SAMPLE = 10_000
 """Events that a dry run counts beside whole partitions."""
@@ -37,8 +36,6 @@ def list_relays(context: typer.Context, *, form: Rows, db: Db) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from pgflow import inspect
-
     columns = [
         Column("RELAY", "name"),
         Column("STATE", "state"),
@@ -59,13 +56,11 @@ def list_relays(context: typer.Context, *, form: Rows, db: Db) -> None:
 def show_relay(
     relay: Name,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    limit: Annotated[int, opt("How many at most.", min=1)] = 50,
     form: Rows,
     db: Db,
 ) -> None:
     """Lists the events that a relay could not deliver at once."""
-    from pgflow import inspect
-
     if relay not in {row.name for row in db.ask(inspect.list_relays())}:
         raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
     now = db.now()
@@ -85,7 +80,7 @@ def show_relay(
     print_rows(form, columns, rows, names=names, empty="It has delivered all that it took.")
 
 
-def _next_try(row: DeliveryRow, now: datetime) -> str:
+def _next_try(row: inspect.DeliveryRow, now: datetime) -> str:
     left = (row.due_at - now).total_seconds()
     if row.state == "dead":
         return ""
@@ -96,10 +91,7 @@ def _next_try(row: DeliveryRow, now: datetime) -> str:
 def replay_relay(
     relay: Name,
     *,
-    from_event: Annotated[
-        int,
-        typer.Option("--from", min=1, help="Number of the first event.", show_default=False),
-    ],
+    from_event: Annotated[int, opt("Number of the first event.", "--from", min=1)],
     why: ChangeWhy = None,
     form: Answer,
     db: Db,
@@ -116,9 +108,7 @@ def replay_relay(
 @outbox.command("redeliver")
 def redeliver(
     relay: Name,
-    event: Annotated[
-        int | None, typer.Argument(help="Number of the event; all if left out.", show_default=False)
-    ] = None,
+    event: Annotated[int | None, arg("Number of the event; all if left out.")] = None,
     *,
     why: ChangeWhy = None,
     form: Answer,
@@ -150,9 +140,7 @@ def resume_relay(relay: Name, *, why: ChangeWhy = None, form: Answer, db: Db) ->
 def drop_relay(
     relay: Name,
     *,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Forget its place and its dead events.")
-    ] = False,
+    yes: Annotated[bool, opt("Forget its place and its dead events.")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -169,10 +157,10 @@ def _print_state(form: Form, relay: str, state: str) -> None:
 
 @outbox.command("publish")
 def publish(
-    topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
-    payload: Annotated[str, typer.Argument(help="The payload, as JSON.")] = "null",
+    topic: Annotated[str, arg("The topic.")],
+    payload: Annotated[str, arg("The payload, as JSON.")] = "null",
     *,
-    key: Annotated[str | None, typer.Option(help="Events of one key come in their order.")] = None,
+    key: Annotated[str | None, opt("Events of one key come in their order.")] = None,
     form: Answer,
     db: Db,
 ) -> None:
@@ -184,10 +172,7 @@ def publish(
 @outbox.command("prune")
 def prune_events(
     *,
-    older_than: Annotated[
-        str,
-        typer.Option(metavar="DURATION", help="How old they must be, like 7d.", show_default=False),
-    ],
+    older_than: Annotated[str, opt("How old they must be, like 7d.", metavar="DURATION")],
     yes: Yes = False,
     dry_run: DryRun = False,
     form: Answer,
@@ -203,8 +188,7 @@ def prune_events(
         with db.connection.transaction(force_rollback=True):
             found = db.client.drop_events(age, at_most=SAMPLE)
         if any(found) and not dry_run:
-            what = f"{_events(*found)}, older than {older_than}"
-            confirm_removal(f"{what},", f"Remove at least {what}?")
+            confirm(f"Remove at least {_events(*found)}, older than {older_than}?")
     events, partitions = found if dry_run else db.client.drop_events(age)
     verb = "Would remove" if dry_run else "Removed"
     print_one(

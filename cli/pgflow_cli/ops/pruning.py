@@ -6,22 +6,16 @@ import sys
 from datetime import datetime
 from typing import Annotated, Any
 
-import typer
-
-from pgflow_cli.look.options import Answer, Db, DryRun, Yes, confirm_removal
+from pgflow import inspect
+from pgflow_cli.look.declaring import opt
+from pgflow_cli.look.options import Answer, Db, DryRun, Yes, confirm
 from pgflow_cli.look.output import many, note, print_one, when
 from pgflow_cli.look.parsing import parse_duration
 
-OlderThan = Annotated[
-    str,
-    typer.Option(
-        metavar="DURATION", help="How long ago they must have ended, like 90d.", show_default=False
-    ),
-]
-Batch = Annotated[int, typer.Option(min=1, max=100_000, help="So many runs in one transaction.")]
+OlderThan = Annotated[str, opt("How long ago they must have ended, like 90d.", metavar="DURATION")]
+Batch = Annotated[int, opt("So many runs in one transaction.", min=1, max=100_000)]
 MoveAtMost = Annotated[
-    int,
-    typer.Option(min=1, help="Shrink partitions of the journal that so many rows keep, or fewer."),
+    int, opt("Shrink partitions of the journal that so many rows keep, or fewer.", min=1)
 ]
 
 
@@ -41,15 +35,12 @@ def prune(
     all of these have ended. pgflow.dropped_history records what was removed. A partition of the
     journal that only a few rows keep is shrunk to them, after the next vacuum.
     """
-    from pgflow.inspect import count_ended
-
     ended_before = db.now() - parse_duration(older_than, "--older-than")
-    runs = db.ask(count_ended(ended_before)) if dry_run or not yes else 0
+    runs = db.ask(inspect.count_ended(ended_before)) if dry_run or not yes else 0
     partitions = shrunk = 0
     if not dry_run:
         if runs:
-            what = many(runs, "run")
-            confirm_removal(what, f"Remove {what} that ended before {when(ended_before)}?")
+            confirm(f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?")
         gone = db.client.drop_history(ended_before, batch=batch, progress=_tell_progress)
         runs, partitions = gone.runs, gone.partitions
         shrunk = len(db.client.shrink_journal(move_at_most))

@@ -6,36 +6,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, made_of, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, Rows
+from pgflow_cli.look.options import Answer, Db, Rows, confirm
 from pgflow_cli.look.output import Column, Form, Limit, age, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
-from pgflow_cli.ops.options import ChangeWhy, ago, confirm, counted, made_of, names_of
-
-if TYPE_CHECKING:
-    from pgflow.inspect import QueueRow
+from pgflow_cli.ops.options import ChangeWhy, ago, counted, names_of
 
 queues = make_group(
     "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
 )
 
-Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Name = Annotated[str, arg("Name of the queue.")]
 
 
 @queues.callback()
 def list_queues(
     context: typer.Context,
     *,
-    plot: Annotated[
-        bool, typer.Option("--plot", help="Also draw what began and ended in the last hour.")
-    ] = False,
+    plot: Annotated[bool, opt("Also draw what began and ended in the last hour.")] = False,
     form: Rows,
     db: Db,
 ) -> None:
@@ -52,9 +49,8 @@ def list_queues(
 def _draw(db: Database) -> None:
     """Draw the last hour, a column a minute, in the order of time."""
     from pgflow._desk.plots import bars, plot_rates
-    from pgflow.inspect import read_rates
 
-    for one in plot_rates(db.ask(read_rates())):
+    for one in plot_rates(db.ask(inspect.read_rates())):
         typer.echo(f"\n{one.title}: {one.words}")
         typer.echo(f"{bars([column.height for column in one.columns])}▏{one.top}")
     typer.echo("60 minutes, the newest on the right.")
@@ -101,10 +97,10 @@ def _option(name: str, metavar: str, text: str) -> tuple[Any, None]:
     """Return the annotation of the option that sets a rule, and its default."""
     word = f"--{name.replace('_', '-')}"
     if metavar.islower():
-        flag = typer.Option(f"{word}/--{metavar}", help=text, show_default=False)
+        flag = opt(text, f"{word}/--{metavar}")
         return Annotated[bool | None, flag], None
     kind: Any = list[str] if name == "weight" else str
-    return Annotated[kind | None, typer.Option(word, metavar=f"{metavar}|none", help=text)], None
+    return Annotated[kind | None, opt(text, word, metavar=f"{metavar}|none")], None
 
 
 def _read_rules(weight: list[str] | None, **given: Any) -> dict[str, Any]:
@@ -118,9 +114,7 @@ def _read_rules(weight: list[str] | None, **given: Any) -> dict[str, Any]:
 
 
 def _read_rule(name: str, given: Any) -> Any:
-    from pgflow.inspect import QUEUE_RULES
-
-    kind = QUEUE_RULES[name].kind
+    kind = inspect.QUEUE_RULES[name].kind
     if given in ("none", ["none"]):
         return None
     if kind == "number":
@@ -152,7 +146,7 @@ def set_queue(
     rules: Rules,
     why: ChangeWhy = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask about a queue that nothing has used.")
+        bool, opt("Do not ask about a queue that nothing has used.", "--yes", "-y")
     ] = False,
     form: Answer,
     db: Db,
@@ -176,11 +170,9 @@ def set_queue(
 def purge_queue(
     queue: Name,
     *,
-    why: Annotated[str | None, typer.Option(help="The reason, kept with each run.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count the runs, and do nothing.")
-    ] = False,
+    why: Annotated[str | None, opt("The reason, kept with each run.")] = None,
+    yes: Annotated[bool, opt("Do not ask.", "--yes", "-y")] = False,
+    dry_run: Annotated[bool, opt("Count the runs, and do nothing.")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -209,9 +201,7 @@ def purge_queue(
 def require_known(
     queue: Name,
     *,
-    off: Annotated[
-        bool, typer.Option("--off", help="Take starts of unknown workflows again.")
-    ] = False,
+    off: Annotated[bool, opt("Take starts of unknown workflows again.")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -228,9 +218,7 @@ def require_known(
 
 @queues.command("history")
 def history(
-    queue: Annotated[
-        str | None, typer.Argument(help="Name of the queue; all without.", show_default=False)
-    ] = None,
+    queue: Annotated[str | None, arg("Name of the queue; all without.")] = None,
     *,
     limit: Limit = 50,
     form: Rows,
@@ -240,8 +228,6 @@ def history(
 
     The latest come first.
     """
-    from pgflow.inspect import list_queue_changes
-
     columns = [
         ago("AGO", "changed_at", db.now()),
         Column("QUEUE", "queue"),
@@ -253,7 +239,7 @@ def history(
     print_rows(
         form,
         columns,
-        db.ask(list_queue_changes(queue, limit=limit or None)),
+        db.ask(inspect.list_queue_changes(queue, limit=limit or None)),
         names=("changed_at", "queue", "what", "said", "why", "changed_by"),
         empty="No queue was ever changed.",
     )
@@ -271,9 +257,7 @@ def _in_words(rules: Mapping[str, Any]) -> str:
 
 
 def _names(db: Database) -> list[str]:
-    from pgflow.inspect import list_queue_names
-
-    return db.ask(list_queue_names())
+    return db.ask(inspect.list_queue_names())
 
 
 def _check_name(db: Database, queue: str) -> None:
@@ -283,9 +267,6 @@ def _check_name(db: Database, queue: str) -> None:
 
 
 def _print(db: Database, queue: str | None, form: Form) -> None:
-    from pgflow.inspect import QueueRow
-    from pgflow.inspect import list_queues as queues_of
-
     now = db.now()
     columns = [
         Column("QUEUE", "queue"),
@@ -296,16 +277,20 @@ def _print(db: Database, queue: str | None, form: Form) -> None:
         Column("RULES", _other_rules, from_width=100),
         Column("STATE", lambda row: _state(row, now)),
     ]
-    names = names_of(QueueRow)
+    names = names_of(inspect.QueueRow)
     print_rows(
-        form, columns, db.ask(queues_of(queue)), names=names, empty="There are no queues yet."
+        form,
+        columns,
+        db.ask(inspect.list_queues(queue)),
+        names=names,
+        empty="There are no queues yet.",
     )
 
 
-def _other_rules(row: QueueRow) -> str:
+def _other_rules(row: inspect.QueueRow) -> str:
     return _in_words({name: rule for name, rule in row.rules.items() if name != "concurrency"})
 
 
-def _state(row: QueueRow, now: datetime) -> str:
+def _state(row: inspect.QueueRow, now: datetime) -> str:
     states = [f"paused for {age(row.paused_at, now)}"] if row.paused_at is not None else []
     return ", ".join([*states, *(["known workflows only"] if row.refuses_unknown else [])])

@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Rows
 from pgflow_cli.look.output import Column, Form, Limit, note, print_rows, short_json
@@ -23,12 +22,7 @@ if TYPE_CHECKING:
 
 def sql(
     statement: Annotated[
-        str,
-        typer.Argument(
-            metavar="SELECT",
-            help="A question in SQL, @FILE, or - for standard input.",
-            show_default=False,
-        ),
+        str, arg("A question in SQL, @FILE, or - for standard input.", metavar="SELECT")
     ],
     *,
     limit: Limit = 1000,

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Answer, Chosen, Db
 from pgflow_cli.look.output import Form, console, dump, many, note
@@ -30,29 +32,20 @@ MAX_ANNOTATIONS = 10
 
 
 def replay(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE[:APP]", help="The code: a module or a file.", show_default=False
-        ),
-    ],
+    target: Annotated[str, arg("The code: a module or a file.", metavar="MODULE[:APP]")],
     *,
     from_files: Annotated[
         list[Path] | None,
-        typer.Option(
+        opt(
+            "Exported runs instead of a database; may be given again.",
             "--from-files",
             "-f",
             metavar="FILE_OR_DIR",
-            help="Exported runs instead of a database; may be given again.",
         ),
     ] = None,
     sample: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="So many runs of each workflow, the open ones first, then the newest.",
-            show_default=False,
-        ),
+        opt("So many runs of each workflow, the open ones first, then the newest.", min=1),
     ] = None,
     filters: Chosen,
     form: Answer,
@@ -97,7 +90,6 @@ def _from_files(paths: list[Path]) -> Iterator[Any]:
 def _from_database(
     db: Database, definitions: Any, filters: Filters, sample: int | None
 ) -> Iterator[Any]:
-    from pgflow.inspect import sample_chains
     from pgflow.replay.histories import read_database
 
     wanted = filters.workflow or definitions.workflows
@@ -105,7 +97,9 @@ def _from_database(
     db.connection.read_only = True
     if sample is not None:
         of_each = replace(filters, workflow=None).chosen()
-        yield from read_database(db.connection, db.ask(sample_chains(names, of_each, sample)))
+        yield from read_database(
+            db.connection, db.ask(inspect.sample_chains(names, of_each, sample))
+        )
         return
     with db.connection.transaction():
         chosen = choose_chains(db, replace(filters, workflow=names or [""]))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, Made, OwnLabels, Rows
+from pgflow_cli.look.options import Answer, Db, OwnLabels, Rows
 from pgflow_cli.look.output import (
     Column,
     Form,
@@ -24,17 +26,12 @@ from pgflow_cli.look.output import (
     shown,
     when,
 )
-from pgflow_cli.look.parsing import parse_duration, parse_input, parse_pairs
+from pgflow_cli.look.parsing import parse_input, parse_pairs, parse_span
 from pgflow_cli.ops.options import ChangeWhy, names_of
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from pgflow.inspect import ScheduleChangeRow, ScheduleRow
 
 schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_without_command=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
+Name = Annotated[str, arg("Name of the schedule.")]
 
 
 @schedules.callback()
@@ -69,8 +66,6 @@ _COLUMNS = [
 
 
 def _list(db: Database, form: Form) -> None:
-    from pgflow import inspect
-
     rows = db.ask(inspect.list_schedules(limit=None)).items
     names = (*names_of(inspect.ScheduleRow), "slots")
     print_rows(form, _COLUMNS, rows, names=names, empty="There are no schedules.")
@@ -80,14 +75,12 @@ def _list(db: Database, form: Form) -> None:
 def show_schedule(
     schedule: Name,
     *,
-    count: Annotated[int, typer.Option("--next", min=1, max=1000, help="Slots to show.")] = 5,
+    count: Annotated[int, opt("Slots to show.", "--next", min=1, max=1000)] = 5,
     form: Answer,
     db: Db,
 ) -> None:
     """Shows a schedule, its next slots, and its changes."""
     from rich.text import Text
-
-    from pgflow import inspect
 
     found = _find(db, schedule)
     coming = [] if found.state == "broken" else found.next_slots(count)
@@ -104,7 +97,9 @@ def show_schedule(
     )
 
 
-def _story(row: ScheduleRow, coming: list[datetime], changes: list[ScheduleChangeRow]) -> list[str]:
+def _story(
+    row: inspect.ScheduleRow, coming: list[datetime], changes: list[inspect.ScheduleChangeRow]
+) -> list[str]:
     policies = f"overlap {row.overlap}, catch-up {row.catch_up}"
     counts = f"{row.skipped} skipped, {row.missed} missed, {row.open_runs} open"
     lines = [
@@ -162,10 +157,7 @@ def trigger_schedule(
     schedule: Name,
     *,
     slot: Annotated[
-        str | None,
-        typer.Option(
-            help="Slot that the run is of; the present time if not given.", show_default=False
-        ),
+        str | None, opt("Slot that the run is of; the present time if not given.")
     ] = None,
     why: ChangeWhy = None,
     form: Answer,
@@ -184,19 +176,14 @@ def trigger_schedule(
 @schedules.command("backfill")
 def backfill_schedule(
     schedule: Name,
-    first: Annotated[
-        str,
-        typer.Argument(help="Begin: 2026-01-01, or 2026-01-01T02:30+00:00.", show_default=False),
-    ],
-    last: Annotated[str, typer.Argument(help="End, a slot at it included.", show_default=False)],
+    first: Annotated[str, arg("Begin: 2026-01-01, or 2026-01-01T02:30+00:00.")],
+    last: Annotated[str, arg("End, a slot at it included.")],
     *,
     overlap: Annotated[
         Literal["buffer_all", "allow"],
-        typer.Option(
-            metavar="WORD", help="One run after the other (buffer_all), or all at once (allow)."
-        ),
+        opt("One run after the other (buffer_all), or all at once (allow).", metavar="WORD"),
     ] = "buffer_all",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the slots.")] = False,
+    dry_run: Annotated[bool, opt("Only list the slots.")] = False,
     why: ChangeWhy = None,
     form: Rows,
     db: Db,
@@ -236,87 +223,55 @@ Days = list[str] | None
 def _schedule(
     *,
     cron: Annotated[
-        list[str] | None,
-        typer.Option(help="Expression of cron, or @daily; may be given again.", show_default=False),
+        list[str] | None, opt("Expression of cron, or @daily; may be given again.")
     ] = None,
-    every: Annotated[
-        str | None, typer.Option(help="Interval instead: 90s, 1h30m.", show_default=False)
-    ] = None,
-    offset: Annotated[
-        str | None, typer.Option(help="Part of the interval to be later.", show_default=False)
-    ] = None,
-    tz: Annotated[str, typer.Option(help="Time zone of expressions and days.")] = "UTC",
+    every: Annotated[str | None, opt("Interval instead: 90s, 1h30m.")] = None,
+    offset: Annotated[str | None, opt("Part of the interval to be later.")] = None,
+    tz: Annotated[str, opt("Time zone of expressions and days.")] = "UTC",
     overlap: Annotated[
-        str,
-        typer.Option(
-            help="While a run is open: skip, buffer_one, buffer_all, cancel_other or allow."
-        ),
+        str, opt("While a run is open: skip, buffer_one, buffer_all, cancel_other or allow.")
     ] = "skip",
-    catch_up: Annotated[
-        str, typer.Option(help="For missed slots: skip, latest or all.")
-    ] = "latest",
-    max_catch_up: Annotated[int, typer.Option(help="Most missed slots to catch up at once.")] = 100,
-    jitter: Annotated[str, typer.Option(help="Most that a slot is late on purpose.")] = "0s",
-    not_on: Annotated[
-        Days, typer.Option(help="Day without slots; may be given again.", show_default=False)
-    ] = None,
-    only_on: Annotated[
-        Days, typer.Option(help="Day that alone has slots; may be given again.", show_default=False)
-    ] = None,
-    start_at: Annotated[
-        str | None,
-        typer.Option(help="No slots before: 2026-01-01T02:30, in --tz.", show_default=False),
-    ] = None,
-    end_at: Annotated[str | None, typer.Option(help="None after.", show_default=False)] = None,
+    catch_up: Annotated[str, opt("For missed slots: skip, latest or all.")] = "latest",
+    max_catch_up: Annotated[int, opt("Most missed slots to catch up at once.")] = 100,
+    jitter: Annotated[str, opt("Most that a slot is late on purpose.")] = "0s",
+    not_on: Annotated[Days, opt("Day without slots; may be given again.")] = None,
+    only_on: Annotated[Days, opt("Day that alone has slots; may be given again.")] = None,
+    start_at: Annotated[str | None, opt("No slots before: 2026-01-01T02:30, in --tz.")] = None,
+    end_at: Annotated[str | None, opt("None after.")] = None,
 ) -> Any:
     """Return the schedule that these options describe."""
     import pgflow
-    from pgflow.inspect import parse_moment
 
     return pgflow.schedule(
         cron or None,
-        every=_span(every, "--every"),
-        offset=_span(offset, "--offset"),
+        every=parse_span(every, "--every"),
+        offset=parse_span(offset, "--offset"),
         tz=tz,
         overlap=overlap,  # type: ignore[arg-type]
         catch_up=catch_up,  # type: ignore[arg-type]
         max_catch_up=max_catch_up,
-        jitter=_span(jitter, "--jitter"),
+        jitter=parse_span(jitter, "--jitter"),
         not_on=not_on or (),
         only_on=only_on or (),
-        start_at=None if start_at is None else parse_moment(start_at, "--start-at", tz),
-        end_at=None if end_at is None else parse_moment(end_at, "--end-at", tz),
+        start_at=None if start_at is None else inspect.parse_moment(start_at, "--start-at", tz),
+        end_at=None if end_at is None else inspect.parse_moment(end_at, "--end-at", tz),
     )
-
-
-def _span(text: str | None, name: str) -> timedelta | None:
-    return None if text is None else parse_duration(text, name)
 
 
 @schedules.command("set")
 def set_schedule(
     schedule: Name,
-    workflow: Annotated[str, typer.Argument(help="Name of the workflow.", show_default=False)],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=VALUE]...", help="Input of its runs.", show_default=False),
-    ] = None,
+    workflow: Annotated[str, arg("Name of the workflow.")],
+    words: Annotated[list[str] | None, arg("Input of its runs.", metavar="[NAME=VALUE]...")] = None,
     *,
     slots: Annotated[Any, Made(_schedule)],
     slot_parameter: Annotated[
-        str | None,
-        typer.Option(
-            "--slot-to", help="Name of the parameter that gets the slot.", show_default=False
-        ),
+        str | None, opt("Name of the parameter that gets the slot.", "--slot-to")
     ] = None,
-    input_text: Annotated[
-        str | None, typer.Option("--input", help="Input as JSON; - reads it.", show_default=False)
-    ] = None,
-    queue: Annotated[str, typer.Option("--queue", "-q", help="Queue of its runs.")] = "default",
-    priority: Annotated[int, typer.Option(help="Lower numbers go first.")] = 0,
-    timeout: Annotated[
-        str | None, typer.Option(help="Cancel a run that is not over by then.", show_default=False)
-    ] = None,
+    input_text: Annotated[str | None, opt("Input as JSON; - reads it.", "--input")] = None,
+    queue: Annotated[str, opt("Queue of its runs.", "--queue", "-q")] = "default",
+    priority: Annotated[int, opt("Lower numbers go first.")] = 0,
+    timeout: Annotated[str | None, opt("Cancel a run that is not over by then.")] = None,
     label: OwnLabels = None,
     why: ChangeWhy = None,
     form: Answer,
@@ -334,7 +289,7 @@ def set_schedule(
         parse_input(words, input_text),
         queue=queue,
         priority=priority,
-        timeout=_span(timeout, "--timeout"),
+        timeout=parse_span(timeout, "--timeout"),
         labels=parse_pairs(label, "--label"),
         slot_parameter=slot_parameter,
         why=why,
@@ -363,9 +318,7 @@ def remove_schedule(schedule: Name, *, why: ChangeWhy = None, form: Answer, db: 
     )
 
 
-def _find(db: Database, name: str) -> ScheduleRow:
-    from pgflow import inspect
-
+def _find(db: Database, name: str) -> inspect.ScheduleRow:
     found = db.ask(inspect.find_schedule(name))
     if found is None:
         raise Mistake(f"schedule {name!r} does not exist: `pgflow schedules` lists them")

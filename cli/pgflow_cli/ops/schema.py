@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pgflow_cli.look.database import Dsn, connect, find_dsn, name_of
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import Form, many, note, print_one
@@ -20,9 +21,7 @@ STARTER = "starter.py.txt"
 def migrate(
     dsn: Dsn = None,
     *,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Print what would run, for psql, and change nothing.")
-    ] = False,
+    sql: Annotated[bool, opt("Print what would run, for psql, and change nothing.")] = False,
     lock_timeout: Annotated[
         float,
         seconds_option("--lock-timeout", "How long to wait for what others hold.", shown="1m"),
@@ -78,13 +77,9 @@ def _in_words(report: dict[str, Any]) -> str:
 
 
 def init(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of the project; made if it is not there.")
-    ] = Path(),
+    folder: Annotated[Path, arg("Folder of the project; made if it is not there.")] = Path(),
     *,
-    no_migrate: Annotated[
-        bool, typer.Option("--no-migrate", help="Do not touch a database.")
-    ] = False,
+    no_migrate: Annotated[bool, opt("Do not touch a database.")] = False,
     form: Answer,
     dsn: Dsn = None,
 ) -> None:

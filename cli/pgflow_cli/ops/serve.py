@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import typer
-
 from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.declaring import made_of, opt
 from pgflow_cli.look.parsing import (
     DeadAfter,
     refuse_no_folder,
     seconds_option,
 )
-from pgflow_cli.ops.options import Concurrency, Logs, grace_option, made_of, port_option
+from pgflow_cli.ops.options import Concurrency, Logs, grace_option, port_option
 from pgflow_cli.runs.declared import FileOptions
 
 _OF_ALL_RUNS = ("provider", "providers", "env", "secret", "budget", "ignore", "search")
@@ -26,7 +25,7 @@ _OF_ALL_RUNS = ("provider", "providers", "env", "secret", "budget", "ignore", "s
 
 def _shared_options() -> dict[str, tuple[Any, Any]]:
     parameters = inspect.signature(FileOptions, eval_str=True).parameters
-    cwd = typer.Option(help="Folder to work in; else the files' own.")
+    cwd = opt("Folder to work in; else the files' own.")
     options: dict[str, tuple[Any, Any]] = {"cwd": (Annotated[Path | None, cwd], None)}
     for name in _OF_ALL_RUNS:
         kind, option = get_args(parameters[name].annotation)
@@ -39,21 +38,14 @@ def _shared_options() -> dict[str, tuple[Any, Any]]:
 
 def serve(
     *,
-    files: Annotated[
-        Path,
-        typer.Option("--files", metavar="DIR", help="Folder of workflow files and triggers.toml."),
-    ],
-    triggers: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Another file of triggers.", show_default=False),
-    ] = None,
+    files: Annotated[Path, opt("Folder of workflow files and triggers.toml.", metavar="DIR")],
+    triggers: Annotated[Path | None, opt("Another file of triggers.", metavar="FILE")] = None,
     dsn: Dsn = None,
     given: Annotated[FileOptions, made_of(_shared_options(), FileOptions)],
-    host: Annotated[str, typer.Option(help="Address at which webhooks come in.")] = "127.0.0.1",
+    host: Annotated[str, opt("Address at which webhooks come in.")] = "127.0.0.1",
     port: Annotated[int, port_option("Port of webhooks")] = 8422,
     look: Annotated[
-        float,
-        seconds_option("--look", "Time between looks at files.", shown="1s", least=0.01),
+        float, seconds_option("--look", "Time between looks at files.", shown="1s", least=0.01)
     ] = 1.0,
     concurrency: Concurrency = 100,
     grace: Annotated[float, grace_option("nodes")] = 10.0,

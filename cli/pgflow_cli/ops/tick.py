@@ -8,18 +8,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look import github
 from pgflow_cli.look.database import Database, Dsn, find_dsn
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT
-from pgflow_cli.look.options import Answer, Made
+from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import as_object, duration, many, note, print_one, when
 from pgflow_cli.look.parsing import DeadAfter, parse_amounts, seconds_option
 from pgflow_cli.ops.options import QueueNames, QuietLogs
 
 if TYPE_CHECKING:
-    from pgflow.inspect import RunRow
     from pgflow_cli.ops.drain import Drained
 
 
@@ -36,10 +35,7 @@ def _limits(
     ] = 3600.0,
     budget: Annotated[
         list[str] | None,
-        typer.Option(
-            help="UNIT=AMOUNT: take no more runs once those taken have spent this much.",
-            show_default=False,
-        ),
+        opt("UNIT=AMOUNT: take no more runs once those taken have spent this much."),
     ] = None,
     grace: Annotated[
         float, seconds_option("--grace", "How long running steps may go on at the end.", shown="8s")
@@ -60,10 +56,8 @@ def _limits(
 
 def _settings(
     *,
-    max_runs: Annotated[
-        int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)
-    ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once.")] = 50,
+    max_runs: Annotated[int | None, opt("Take no more runs than this.", min=1)] = None,
+    concurrency: Annotated[int, opt("Runs to work on at once.", min=1)] = 50,
     queue: QueueNames = None,
     dead_after: DeadAfter = 10.0,
 ) -> dict[str, Any]:
@@ -80,20 +74,12 @@ def _settings(
 
 
 def tick(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE[:APP]", help="Module or file with the workflows.", show_default=False
-        ),
-    ],
+    target: Annotated[str, arg("Module or file with the workflows.", metavar="MODULE[:APP]")],
     *,
     limited: Annotated[dict[str, Any], Made(_limits)],
     given: Annotated[dict[str, Any], Made(_settings)],
     exclusive: Annotated[
-        bool,
-        typer.Option(
-            "--exclusive", help="Do nothing if another exclusive tick of these queues is at work."
-        ),
+        bool, opt("Do nothing if another exclusive tick of these queues is at work.")
     ] = False,
     logs: QuietLogs,
     form: Answer,
@@ -151,17 +137,17 @@ _OUTCOME = ("key", "status", "workflow", "why")
 
 def _outcomes(
     db: Database, queues: Sequence[str], workflows: list[str], drained: Drained, began_at: Any
-) -> list[RunRow]:
+) -> list[inspect.RunRow]:
     """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with
     their status.
     """
-    from pgflow.inspect import list_outcomes
-
     taken = sorted(drained.taken)
-    return db.ask(list_outcomes(taken, stuck_since=began_at, queues=queues, workflows=workflows))
+    return db.ask(
+        inspect.list_outcomes(taken, stuck_since=began_at, queues=queues, workflows=workflows)
+    )
 
 
-def _sum_up(drained: Drained, runs: list[RunRow]) -> dict[str, Any]:
+def _sum_up(drained: Drained, runs: list[inspect.RunRow]) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "outcome": drained.outcome,
         "seconds": round(drained.seconds, 3),

@@ -8,19 +8,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, Annotated
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Chosen, Db, Keys
 from pgflow_cli.look.output import as_object, dump, many, note, print_one, shown
 from pgflow_cli.look.selection import Filters, find_run
 from pgflow_cli.ops.options import OutputFile, open_file
-
-if TYPE_CHECKING:
-    from pgflow.inspect import RunRow
 
 AT_ONCE = 100
 """Runs of a page, and decisions of a page: an export of decisions holds no more."""
@@ -30,13 +27,10 @@ def export(
     keys: Keys = None,
     *,
     filters: Chosen,
-    everything: Annotated[bool, typer.Option("--all", help="Every run.")] = False,
-    children: Annotated[
-        bool, typer.Option("--children", help="The runs that they started too, and so on.")
-    ] = False,
+    everything: Annotated[bool, opt("Every run.", "--all")] = False,
+    children: Annotated[bool, opt("The runs that they started too, and so on.")] = False,
     decisions: Annotated[
-        bool,
-        typer.Option("--decisions", help="Their decisions instead, each with what became of it."),
+        bool, opt("Their decisions instead, each with what became of it.")
     ] = False,
     output: OutputFile = None,
     db: Db,
@@ -87,7 +81,6 @@ def _export(
     db: Database, chosen: Iterator[int], out: IO[str], *, children: bool
 ) -> tuple[int, int]:
     """Export chains; return the numbers of runs and lines."""
-    from pgflow.inspect import list_child_chains
     from pgflow.replay.histories import export_chain
 
     done: set[int] = set()
@@ -102,22 +95,22 @@ def _export(
             written = export_chain(db.connection, chain_id, out)
             lines += len(written)
             if children:
-                pending += db.ask(list_child_chains(written))
+                pending += db.ask(inspect.list_child_chains(written))
     return len(done), lines
 
 
-def _batched(runs: list[RunRow]) -> Iterator[list[RunRow]]:
+def _batched(runs: list[inspect.RunRow]) -> Iterator[list[inspect.RunRow]]:
     for first in range(0, len(runs), AT_ONCE):
         yield runs[first : first + AT_ONCE]
 
 
-def _pages(db: Database, filters: Filters) -> Iterator[list[RunRow]]:
+def _pages(db: Database, filters: Filters) -> Iterator[list[inspect.RunRow]]:
     """Yield the runs that are meant, page by page, the oldest first."""
-    from pgflow.inspect import list_runs
-
     place = None
     while True:
-        question = list_runs(filters.chosen(), after=place, limit=AT_ONCE, oldest_first=True)
+        question = inspect.list_runs(
+            filters.chosen(), after=place, limit=AT_ONCE, oldest_first=True
+        )
         page = db.ask(question)
         yield page.items
         if (place := page.next) is None:
@@ -128,13 +121,11 @@ def _write_decisions(db: Database, run_ids: list[int], out: IO[str]) -> int:
     """Write the decisions of these runs, with a word in place of each part that a codec has
     encoded; return their number.
     """
-    from pgflow.inspect import list_decided, readable
-
     place, lines = None, 0
     while True:
-        page = db.ask(list_decided(run_ids, after=place, limit=AT_ONCE))
+        page = db.ask(inspect.list_decided(run_ids, after=place, limit=AT_ONCE))
         for decided in page:
-            out.write(dump(readable(as_object(decided))) + "\n")
+            out.write(dump(inspect.readable(as_object(decided))) + "\n")
             lines += 1
         if (place := page.next) is None:
             return lines
@@ -144,20 +135,11 @@ def choose_chains(db: Database, filters: Filters) -> Iterator[int]:
     """Yield the chains of the chosen runs, in the order of their starts; a transaction must be
     open.
     """
-    from pgflow.inspect import list_chains, stream
-
-    return stream(db.connection, list_chains(filters.chosen()))
+    return inspect.stream(db.connection, inspect.list_chains(filters.chosen()))
 
 
 def import_runs(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="Histories, one a line, or - for standard input.",
-            show_default=False,
-        ),
-    ],
+    file: Annotated[str, arg("Histories, one a line, or - for standard input.", metavar="FILE")],
     *,
     form: Answer,
     db: Db,

@@ -5,29 +5,22 @@ them and as they are installed.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, print_rows
 from pgflow_cli.look.targets import load_app
 
-if TYPE_CHECKING:
-    from pgflow.inspect import TriggerRow
-
 
 def triggers(
     target: Annotated[
-        str | None,
-        typer.Argument(help="MODULE[:APP] with the workflows that @on decorates."),
+        str | None, arg("MODULE[:APP] with the workflows that @on decorates.")
     ] = None,
     *,
-    sql: Annotated[
-        bool,
-        typer.Option("--sql", help="Print the statements that install those of the code."),
-    ] = False,
+    sql: Annotated[bool, opt("Print the statements that install those of the code.")] = False,
     form: Rows,
     db: Db,
 ) -> None:
@@ -47,8 +40,6 @@ def triggers(
             raise Mistake("--sql prints the triggers of the code: pass MODULE")
         sys.stdout.write("\n".join(trigger.ddl() for trigger in declared))
         return
-    from pgflow import inspect
-
     rows = compare(declared, db.ask(inspect.list_triggers()), has_code=target is not None)
     names = ("name", "table", "workflow", "state")
     columns = [Column("TRIGGER" if name == "name" else name.upper(), name) for name in names]
@@ -58,7 +49,7 @@ def triggers(
 
 
 def compare(
-    declared: list[Any], installed: list[TriggerRow], *, has_code: bool
+    declared: list[Any], installed: list[inspect.TriggerRow], *, has_code: bool
 ) -> list[dict[str, Any]]:
     """Return a row for each trigger of the code or the database.
 

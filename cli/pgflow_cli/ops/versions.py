@@ -5,15 +5,12 @@ and what may go.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from pgflow import inspect
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, age, print_rows
 from pgflow_cli.look.selection import WorkflowNames
 from pgflow_cli.ops.options import counted, names_of
-
-if TYPE_CHECKING:
-    from pgflow.inspect import PatchRow, VersionRow
 
 
 def versions(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
@@ -22,8 +19,6 @@ def versions(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
     PINNED counts open runs that only workers of this version claim, BEGUN others that its code may
     have worked on. You can retire a version once both are 0.
     """
-    from pgflow.inspect import VersionRow, list_versions
-
     now = db.now()
     columns = [
         Column("WORKFLOW", "workflow"),
@@ -34,17 +29,17 @@ def versions(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
         Column("SERVED", lambda row: _served(row, now)),
         Column("MAY GO", _verdict),
     ]
-    rows, names = db.ask(list_versions(workflow or ())), names_of(VersionRow)
+    rows, names = db.ask(inspect.list_versions(workflow or ())), names_of(inspect.VersionRow)
     print_rows(form, columns, rows, names=names, empty="No worker has reported its code yet.")
 
 
-def _served(row: VersionRow, now: datetime) -> str:
+def _served(row: inspect.VersionRow, now: datetime) -> str:
     if row.workers:
         return f"for {age(row.first_at, now)}"
     return "never" if row.last_at is None else f"until {age(row.last_at, now)} ago"
 
 
-def _verdict(row: VersionRow) -> str:
+def _verdict(row: inspect.VersionRow) -> str:
     if row.pinned_runs and not row.workers:
         return "no: runs wait for a worker that has it"
     if row.pinned_runs:
@@ -57,8 +52,6 @@ def patches(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
 
     NEW counts open runs that took the new side, OLD those that may have passed before the change.
     """
-    from pgflow.inspect import PatchRow, list_patches
-
     columns = [
         Column("WORKFLOW", "workflow"),
         Column("PATCH", "patch"),
@@ -67,12 +60,12 @@ def patches(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
         counted("workers"),
         Column("NEXT", _next),
     ]
-    rows, names = db.ask(list_patches(workflow or ())), names_of(PatchRow)
+    rows, names = db.ask(inspect.list_patches(workflow or ())), names_of(inspect.PatchRow)
     empty = "Neither a worker nor an open run knows a patch."
     print_rows(form, columns, rows, names=names, empty=empty)
 
 
-def _next(row: PatchRow) -> str:
+def _next(row: inspect.PatchRow) -> str:
     if not row.safe_to_deprecate:
         return "keep: open runs may take the old side"
     if row.safe_to_remove:

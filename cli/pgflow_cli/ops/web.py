@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.desk import Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Made
 from pgflow_cli.look.output import note
 from pgflow_cli.look.parsing import read_toml
 from pgflow_cli.ops.options import Logs, port_option, several
@@ -44,37 +42,27 @@ class Access:
     """Options that say who may come in, and from where."""
 
     host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen at; another than this machine's needs --tokens or --oidc."
-        ),
+        str, opt("Address to listen at; another than this machine's needs --tokens or --oidc.")
     ] = "127.0.0.1"
     port: Annotated[int, port_option("Port to listen at")] = 8421
     tokens: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="TOML with a token and roles for each name.", show_default=False
-        ),
+        Path | None, opt("TOML with a token and roles for each name.", metavar="FILE")
     ] = None
     oidc: Annotated[
         Path | None,
-        typer.Option(
+        opt(
+            "TOML with a provider of OpenID Connect, and roles by the values of a claim.",
             metavar="FILE",
-            help="TOML with a provider of OpenID Connect, and roles by the values of a claim.",
-            show_default=False,
         ),
     ] = None
     names: Annotated[
-        list[str] | None,
-        several("--allow-host", "NAME", "Name by which browsers may call it"),
+        list[str] | None, several("--allow-host", "NAME", "Name by which browsers may call it")
     ] = None
     proxies: Annotated[
         list[str] | None,
         several("--behind-proxy", "ADDRESS", "Address or network of a proxy with TLS before it"),
     ] = None
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Show, and take no orders; on this machine only.")
-    ] = False
+    read_only: Annotated[bool, opt("Show, and take no orders; on this machine only.")] = False
     roles: Annotated[
         list[str] | None,
         several("--as", "ROLE", "A role of yours that gates ask for, on this machine"),
@@ -123,10 +111,10 @@ def web(
     access: Annotated[Access, Made(Access)],
     logs_at: Annotated[
         str,
-        typer.Option(
+        opt(
+            "Where the logs of a run are, such as https://logs.example.org/?q={trace_id}.",
             "--logs",
             metavar="ADDRESS",
-            help="Where the logs of a run are, such as https://logs.example.org/?q={trace_id}.",
         ),
     ] = "",
     logs: Logs,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.options import Db, Made, Rows
+from pgflow_cli.look.declaring import Made, opt
+from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Form, age, print_rows
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
 from pgflow_cli.ops.options import (
@@ -22,9 +22,6 @@ from pgflow_cli.ops.options import (
     grace_option,
     port_option,
 )
-
-if TYPE_CHECKING:
-    from pgflow.inspect import WorkerRow
 
 
 def _settings(
@@ -49,10 +46,10 @@ def _settings(
     ] = 300.0,
     transactions: Annotated[
         int,
-        typer.Option(
+        opt(
+            "How many @transactions may be open at once, on as many connections.",
             min=1,
             metavar="COUNT",
-            help="How many @transactions may be open at once, on as many connections.",
         ),
     ] = 4,
     dead_after: DeadAfter = 10.0,
@@ -71,16 +68,14 @@ def _settings(
 
 def _endpoints(
     *,
-    metrics_port: Annotated[
-        int | None, port_option("Port of an endpoint for Prometheus", show_default=False)
-    ] = None,
+    metrics_port: Annotated[int | None, port_option("Port of an endpoint for Prometheus")] = None,
     metrics_host: Annotated[
-        str, typer.Option(help="Address of that endpoint, which needs no password.")
+        str, opt("Address of that endpoint, which needs no password.")
     ] = "127.0.0.1",
     health_port: Annotated[
-        int | None, port_option("Port that answers probes at /live and /ready", show_default=False)
+        int | None, port_option("Port that answers probes at /live and /ready")
     ] = None,
-    health_host: Annotated[str, typer.Option(help="Address of that port.")] = "127.0.0.1",
+    health_host: Annotated[str, opt("Address of that port.")] = "127.0.0.1",
 ) -> Endpoints:
     return Endpoints(
         None if metrics_port is None else (metrics_host, metrics_port),
@@ -98,9 +93,7 @@ def workers(
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
-    only_list: Annotated[
-        bool, typer.Option("--list", help="List the workers, as without a module.")
-    ] = False,
+    only_list: Annotated[bool, opt("List the workers, as without a module.", "--list")] = False,
     form: Rows,
     db: Db,
 ) -> None:
@@ -137,8 +130,6 @@ _COLUMNS = (
 
 
 def _list_workers(db: Database, form: Form) -> None:
-    from pgflow.inspect import list_workers
-
     now = db.now()
     columns = [
         Column("WORKER", "worker_id", right=True),
@@ -154,10 +145,10 @@ def _list_workers(db: Database, form: Form) -> None:
         "No worker is registered: start one with `pgflow workers MODULE`, "
         "or drain once with `pgflow tick MODULE`."
     )
-    print_rows(form, columns, db.ask(list_workers()), names=_COLUMNS, empty=empty)
+    print_rows(form, columns, db.ask(inspect.list_workers()), names=_COLUMNS, empty=empty)
 
 
-def _state(row: WorkerRow, now: datetime) -> str:
+def _state(row: inspect.WorkerRow, now: datetime) -> str:
     if (now - row.beat_at).total_seconds() > 10:
         return f"silent for {age(row.beat_at, now)}"
     return "stopping" if row.stopping else "outdated" if row.is_outdated else "alive"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.output import shown
 
 if TYPE_CHECKING:
@@ -46,10 +47,9 @@ def ask_missing(
 def _recorded(database: Database, key: str) -> dict[str, Any] | None:
     """Return the inputs of the run with a key; None if there is none."""
     from pgflow.errors import RunNotFound
-    from pgflow.inspect import find_detail
 
     try:
-        found = database.ask(find_detail(key)).input
+        found = database.ask(inspect.find_detail(key)).input
     except RunNotFound:
         return None
     inputs = found.get("inputs") if isinstance(found, dict) else None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Limit, age, as_object, many, print_one, print_rows
-
-if TYPE_CHECKING:
-    from pgflow.inspect import BatchRow
 
 _NAMES = (
     "key", "workflow", "opened_at", "begun_at", "is_whole", "runs", "passed",
@@ -21,10 +18,7 @@ _NAMES = (
 def batches(
     form: Rows,
     database: Db,
-    key: Annotated[
-        str | None,
-        typer.Argument(help="Key of a batch, to count its runs by their ends.", show_default=False),
-    ] = None,
+    key: Annotated[str | None, arg("Key of a batch, to count its runs by their ends.")] = None,
     *,
     limit: Limit = 50,
 ) -> None:
@@ -32,8 +26,6 @@ def batches(
 
     PASSED are those before the first that is open, in the order in which they were started.
     """
-    from pgflow.inspect import list_batches
-
     if key is not None:
         found = database.client.count_batch(key)
         text = (
@@ -43,7 +35,7 @@ def batches(
         )
         print_one(form, {"key": key, **as_object(found), "open": found.open}, text)
         return
-    rows = database.ask(list_batches(limit=limit or None))
+    rows = database.ask(inspect.list_batches(limit=limit or None))
     now = database.now()
     columns = [
         Column("BATCH", "key", takes_rest=True, most=128),
@@ -57,7 +49,7 @@ def batches(
     print_rows(form, columns, rows, names=_NAMES, empty="There are no batches.")
 
 
-def _state(batch: BatchRow) -> str:
+def _state(batch: inspect.BatchRow) -> str:
     if batch.begun_at is not None:
         return "over"
     return "open" if batch.is_whole else "more to come"

@@ -6,31 +6,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pgflow import inspect
 from pgflow_cli.look.output import Column, short_json, when
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from pgflow.inspect import Call
 
 GOOD, BAD = ("completed", "confirmed"), ("failed", "abandoned", "unknown")
 _WORDS = {"completed": "done", "confirmed": "done", "started": "running", "intended": "running"}
 _STYLES = {**dict.fromkeys(GOOD, "green"), **dict.fromkeys(BAD, "red")}
 
 
-def _name(call: Call) -> str:
-    from pgflow.inspect import CallGroup
-
+def _name(call: inspect.Call) -> str:
     name = f"{call.kind}: {call.name}" if call.kind != "step" else call.name
-    return f"{name} x {sum(call.counts.values()):,}" if isinstance(call, CallGroup) else name
+    return (
+        f"{name} x {sum(call.counts.values()):,}" if isinstance(call, inspect.CallGroup) else name
+    )
 
 
-def _status(call: Call) -> Text:
+def _status(call: inspect.Call) -> Text:
     from rich.text import Text
 
-    from pgflow.inspect import CallRow
-
-    if isinstance(call, CallRow):
+    if isinstance(call, inspect.CallRow):
         return Text(call.status, style=_STYLES.get(call.status, "yellow"))
     by_word: dict[str, int] = {}
     for status, calls in call.counts.items():
@@ -41,13 +39,11 @@ def _status(call: Call) -> Text:
     return Text(", ".join(f"{calls:,} {word}" for word, calls in by_word.items()), style=style)
 
 
-def _result(call: Call) -> Any:
-    from pgflow.inspect import CallRow, describe_error
-
-    if not isinstance(call, CallRow):
+def _result(call: inspect.Call) -> Any:
+    if not isinstance(call, inspect.CallRow):
         return ""
     if call.error:
-        return describe_error(call.error)
+        return inspect.describe_error(call.error)
     return short_json(call.output) if call.status in GOOD else ""
 
 

@@ -15,9 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.files.declared import Dialect, ProviderMap, SearchPath, check_search, read_graph
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import USAGE, Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import note, shown
@@ -57,84 +57,65 @@ class FileOptions:
 
     words: Annotated[
         Names,
-        typer.Argument(
+        arg(
+            "Parameters of a workflow in Python; the message of one in a file.",
             metavar="NAME=TEXT|NAME:=JSON|MESSAGE",
-            help="Parameters of a workflow in Python; the message of one in a file.",
-            show_default=False,
         ),
     ] = None
     inputs: Annotated[
         Names,
-        typer.Option(
+        opt(
+            "All parameters as a JSON object, @FILE, or - for standard input; of a file also "
+            "NAME=TEXT, and more than once.",
             "--input",
             "-i",
-            help="All parameters as a JSON object, @FILE, or - for standard input; of a file also "
-            "NAME=TEXT, and more than once.",
         ),
     ] = None
-    cwd: Annotated[Path | None, typer.Option(help="FILE: folder to work in; else this one.")] = None
+    cwd: Annotated[Path | None, opt("FILE: folder to work in; else this one.")] = None
     provider: Annotated[
         str | None,
-        typer.Option(
-            help="FILE: who takes the turns of agents: cmd:COMMAND, python:MODULE:FUNCTION, "
+        opt(
+            "FILE: who takes the turns of agents: cmd:COMMAND, python:MODULE:FUNCTION, "
             "stub:FILE, or a plug-in."
         ),
     ] = None
     providers: ProviderMap = None
-    env: Annotated[
-        Names, typer.Option(metavar="NAME", help="FILE: a variable that programs get too.")
-    ] = None
+    env: Annotated[Names, opt("FILE: a variable that programs get too.", metavar="NAME")] = None
     secret: Annotated[
         Names,
-        typer.Option(
+        opt(
+            "FILE: the same, and its value is taken out of everything that is recorded.",
             metavar="NAME",
-            help="FILE: the same, and its value is taken out of everything that is recorded.",
         ),
     ] = None
     budget: Annotated[
         Names,
-        typer.Option(
-            metavar="UNIT=AMOUNT",
-            help="Most that the run may spend, such as usd=5; may be given again.",
+        opt(
+            "Most that the run may spend, such as usd=5; may be given again.", metavar="UNIT=AMOUNT"
         ),
     ] = None
     ignore: Annotated[
-        Names, typer.Option(metavar="FIELD", help="FILE: a limit of agents that may be overlooked.")
+        Names, opt("FILE: a limit of agents that may be overlooked.", metavar="FIELD")
     ] = None
-    base: Annotated[str | None, typer.Option(metavar="BRANCH", help="FILE: $BASE_BRANCH.")] = None
-    context: Annotated[Path | None, typer.Option(help="FILE: file with $CONTEXT.")] = None
-    parallel: Annotated[int, typer.Option(min=1, help="FILE: most nodes at work at once.")] = 8
+    base: Annotated[str | None, opt("FILE: $BASE_BRANCH.", metavar="BRANCH")] = None
+    context: Annotated[Path | None, opt("FILE: file with $CONTEXT.")] = None
+    parallel: Annotated[int, opt("FILE: most nodes at work at once.", min=1)] = 8
     dialect: Annotated[
-        Dialect, typer.Option(help="FILE: a rejection cancels the run, or fails the node (ion).")
+        Dialect, opt("FILE: a rejection cancels the run, or fails the node (ion).")
     ] = Dialect.ARCHON
     requested: Annotated[
-        Names,
-        typer.Option("--with", metavar="STAGE", help="FOLDER: a stage that runs on request only."),
+        Names, opt("FOLDER: a stage that runs on request only.", "--with", metavar="STAGE")
     ] = None
-    chain: Annotated[
-        bool, typer.Option("--chain", help="SOP: agents may have the SOPs run that it names.")
-    ] = False
+    chain: Annotated[bool, opt("SOP: agents may have the SOPs run that it names.")] = False
     lease: Annotated[
-        Folder,
-        typer.Option(
-            help="FILE: what to do if another run works in the folder, which it has alone."
-        ),
+        Folder, opt("FILE: what to do if another run works in the folder, which it has alone.")
     ] = Folder.WAIT
-    worktree: Annotated[
-        bool,
-        typer.Option("--worktree", help="FILE: work in a git worktree of the run's own."),
-    ] = False
+    worktree: Annotated[bool, opt("FILE: work in a git worktree of the run's own.")] = False
     conversation: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="FILE: agents that persist_session go on in its last run.",
-        ),
+        str, opt("FILE: agents that persist_session go on in its last run.", metavar="NAME")
     ] = ""
     search: SearchPath = None
-    detach: Annotated[
-        bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
-    ] = False
+    detach: Annotated[bool, opt("FILE: only start it; a worker does the rest.")] = False
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -442,14 +423,13 @@ def go_back(database: Database, path: Path, key: str, node: str, effects: str | 
         HasActed: Acts on the world are in the way.
     """
     from pgflow.declare.graph import every_node
-    from pgflow.inspect import list_units
 
     graph = read_graph(path, code=USAGE)
     if node not in (ids := [one.id for one in graph.nodes]):
         raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
     found = find_detail(database, key)
     _warn_of_edits(graph, found.input)
-    units = database.ask(list_units(found.run_id, limit=None))
+    units = database.ask(inspect.list_units(found.run_id, limit=None))
     first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)
     if first is None:
         raise Mistake(f"run {key!r} has not come to node {node!r}")
@@ -481,12 +461,11 @@ def check_folder(database: Database, arguments: dict[str, Any], key: str | None)
         Mistake: Another run works there.
     """
     from pgflow.declare.durable.lease import is_alone, lease_key
-    from pgflow.inspect import list_locks
 
     settings, graph = arguments["settings"], arguments["frozen"].graph
     if settings.lease != "refuse" or settings.worktree or not is_alone(settings, graph):
         return
-    held = database.ask(list_locks(lease_key(os.path.realpath(settings.cwd))))
+    held = database.ask(inspect.list_locks(lease_key(os.path.realpath(settings.cwd))))
     if others := [one.holder for one in held if one.holder != key]:
         raise Mistake(
             f"run {others[0]!r} works in {settings.cwd}: wait for it, or work elsewhere with --cwd"

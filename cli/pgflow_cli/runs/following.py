@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Form, as_object, dump, shown, when
 from pgflow_cli.look.parsing import seconds_option
 from pgflow_cli.look.selection import ENDED, Key, find_run
 
 if TYPE_CHECKING:
-    from pgflow.inspect import UnitRow
     from pgflow_cli.look.database import Database
 
 _NAMES = ("seq", "call", "event", "name", "at", "payload")
@@ -28,11 +29,10 @@ def logs(
     database: Db,
     *,
     tail: Annotated[
-        int | None,
-        typer.Option("--tail", "-n", min=0, help="Only so many lines of those there are."),
+        int | None, opt("Only so many lines of those there are.", "--tail", "-n", min=0)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run has ended, or Ctrl-C.")
+        bool, opt("Go on until the run has ended, or Ctrl-C.", "--follow", "-f")
     ] = False,
     every: Annotated[
         float,
@@ -44,10 +44,8 @@ def logs(
     Each line is a unit of its journal. Log records of your own code are where its workers write
     them; each carries the key of its run.
     """
-    from pgflow.inspect import last_seq
-
     run = find_run(database, key)
-    seq = 0 if tail is None else max(0, database.ask(last_seq(run.run_id)) - tail)
+    seq = 0 if tail is None else max(0, database.ask(inspect.last_seq(run.run_id)) - tail)
     while True:
         newest = find_run(database, key)
         seq = _print_units(database, run.run_id, seq, form)
@@ -63,10 +61,8 @@ def logs(
 
 def _print_units(database: Database, run_id: int, seq: int, form: Form) -> int:
     """Print the units after one, and return the number of the last."""
-    from pgflow.inspect import list_units
-
     while True:
-        units = database.ask(list_units(run_id, after=seq))
+        units = database.ask(inspect.list_units(run_id, after=seq))
         for unit in units:
             typer.echo(dump(as_object(unit, _NAMES)) if form is Form.JSON else _line(unit))
             seq = unit.seq
@@ -75,16 +71,14 @@ def _print_units(database: Database, run_id: int, seq: int, form: Form) -> int:
             return seq
 
 
-def _line(unit: UnitRow) -> str:
+def _line(unit: inspect.UnitRow) -> str:
     """One unit as people read it: when, which call, what, with what."""
-    from pgflow.inspect import describe_error, readable
-
     call = f"#{unit.call}" if unit.call else ""
     payload = ""
     if _is_error(unit.payload):
-        payload = describe_error(unit.payload)
+        payload = inspect.describe_error(unit.payload)
     elif unit.payload is not None:
-        payload = dump(readable(unit.payload))
+        payload = dump(inspect.readable(unit.payload))
     text = shown(f"{unit.event.replace('_', ' ')} {unit.name or ''} {payload}")
     short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return f"{when(unit.at)} {call:>5} {short}"

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.options import Chosen, Db, Rows
 from pgflow_cli.look.output import (
     Column,
@@ -52,17 +54,12 @@ def list_runs(
     patterns: KeyPatterns = None,
     *,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="At most so many, the newest; 0 for all.")
+        int, opt("At most so many, the newest; 0 for all.", "--limit", "-n", min=0)
     ] = 50,
-    count: Annotated[
-        bool, typer.Option("--count", help="Only how many there are of each status.")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")
-    ] = False,
+    count: Annotated[bool, opt("Only how many there are of each status.")] = False,
+    watch: Annotated[bool, opt("Look again and again, until Ctrl-C.")] = False,
     every: Annotated[
-        float,
-        seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1),
+        float, seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1)
     ] = 2.0,
 ) -> None:
     """Lists runs, the newest first."""
@@ -89,14 +86,11 @@ class _Listing:
 
     def read(self) -> Sequence[Any]:
         """Return the newest runs up to the limit, or a count for each status."""
-        from pgflow.inspect import count_runs
-        from pgflow.inspect import list_runs as newest
-
         chosen = self.filters.chosen()
         if self.counts:
-            found = self.database.ask(count_runs(chosen))
+            found = self.database.ask(inspect.count_runs(chosen))
             return [{"status": status, "runs": runs} for status, runs in found.items()]
-        page = self.database.ask(newest(chosen, limit=self.limit or None))
+        page = self.database.ask(inspect.list_runs(chosen, limit=self.limit or None))
         self.has_more = page.next is not None
         return page.items
 
@@ -115,11 +109,9 @@ class _Listing:
         return dump([as_object(row, () if self.counts else _NAMES) for row in rows])
 
     def _nothing(self) -> str:
-        from pgflow.inspect import unknown_queues
-
         if not self.filters:
             return "There are no runs yet: start one with `pgflow start` or `pgflow run`."
-        unknown = self.database.ask(unknown_queues(self.filters.queue or []))
+        unknown = self.database.ask(inspect.unknown_queues(self.filters.queue or []))
         return (
             f"No runs match: queue {unknown[0]!r} does not exist." if unknown else "No runs match."
         )

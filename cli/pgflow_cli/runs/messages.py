@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Db, Made, OptionalKey, Rows
+from pgflow_cli.look.options import Db, OptionalKey, Rows
 from pgflow_cli.look.output import Column, Form, age, print_one, print_rows, short_json
 from pgflow_cli.look.parsing import parse_json
 from pgflow_cli.look.selection import find_run
@@ -24,32 +24,23 @@ _NAMES = ("key", "message", "signal", "state", "payload", "sent_at", "sent_by", 
 class Repair:
     """Treatment of a message, as it is given."""
 
-    drop: Annotated[
-        int | None,
-        typer.Option("--drop", metavar="MESSAGE", help="Take this message out of the mailbox."),
-    ] = None
-    replace: Annotated[
-        int | None,
-        typer.Option("--replace", metavar="MESSAGE", help="Give this message another payload."),
-    ] = None
+    drop: Annotated[int | None, opt("Take this message out of the mailbox.", metavar="MESSAGE")] = (
+        None
+    )
+    replace: Annotated[int | None, opt("Give this message another payload.", metavar="MESSAGE")] = (
+        None
+    )
     payload: Annotated[
         str | None,
-        typer.Option(
-            "--with", metavar="JSON", help="That payload in JSON, @FILE, or - for standard input."
-        ),
+        opt("That payload in JSON, @FILE, or - for standard input.", "--with", metavar="JSON"),
     ] = None
     requeue: Annotated[
         int | None,
-        typer.Option(
-            "--requeue",
-            metavar="MESSAGE",
-            help="Send this message again, behind the others of its name.",
-        ),
+        opt("Send this message again, behind the others of its name.", metavar="MESSAGE"),
     ] = None
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="KEY", help="With --requeue: the run that is to have it."),
-    ] = None
+    to: Annotated[str | None, opt("With --requeue: the run that is to have it.", metavar="KEY")] = (
+        None
+    )
 
     def chosen(self) -> tuple[str, int] | None:
         """Return what is to be done, and the number of the message; None for nothing.
@@ -75,7 +66,7 @@ def messages(
     key: OptionalKey = None,
     *,
     why: Annotated[
-        str | None, typer.Option(help="The reason, kept with the message or in the run's history.")
+        str | None, opt("The reason, kept with the message or in the run's history.")
     ] = None,
 ) -> None:
     """Lists undelivered signals, or repairs one.
@@ -106,11 +97,9 @@ def messages(
 
 
 def _list(database: Database, key: str | None, form: Form) -> None:
-    from pgflow.inspect import list_messages
-
     if key is not None:
         find_run(database, key)
-    found = database.ask(list_messages(key, limit=None)).items
+    found = database.ask(inspect.list_messages(key, limit=None)).items
     now = database.now()
     columns = [
         Column("RUN", "key"),

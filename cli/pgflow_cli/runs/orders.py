@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
@@ -23,11 +23,11 @@ from pgflow_cli.look.options import (
     Effects,
     FromStep,
     Keys,
-    Made,
     Rows,
     Why,
     Yes,
     check_word,
+    confirm,
 )
 from pgflow_cli.look.output import (
     Column,
@@ -41,9 +41,6 @@ from pgflow_cli.look.output import (
 )
 from pgflow_cli.look.selection import ENDED, OPEN, Filters, find_run, split_words
 from pgflow_cli.runs.listing import run_columns
-
-if TYPE_CHECKING:
-    from pgflow.inspect import RunRow
 
 SAMPLE = 10
 BATCH = 500
@@ -77,9 +74,7 @@ class Batch:
     form: Rows
     database: Db
     keys: Keys = None
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every run that this can be done to.")
-    ] = False
+    everything: Annotated[bool, opt("Every run that this can be done to.", "--all")] = False
     why: Why = None
     yes: Yes = False
     dry_run: DryRun = False
@@ -124,14 +119,14 @@ class Batch:
                 "--workflow, --label and others, or say --all"
             )
 
-    def _choose(self, order: Order) -> list[RunRow]:
+    def _choose(self, order: Order) -> list[inspect.RunRow]:
         """Return the chosen runs, as they are now. Each one named by key must exist and have a
         fitting status.
         """
-        from pgflow.inspect import list_runs
-
         if not self.filters.keys:
-            question = list_runs(self.filters.chosen(tenant=""), limit=None, oldest_first=True)
+            question = inspect.list_runs(
+                self.filters.chosen(tenant=""), limit=None, oldest_first=True
+            )
             named = split_words(self.filters.status)
             fits = (*order.fits, *(status for status in order.asked if status in named))
             return [run for run in self.database.ask(question) if run.status in fits]
@@ -145,22 +140,19 @@ class Batch:
                 )
         return runs
 
-    def _confirm(self, order: Order, chosen: list[RunRow]) -> None:
+    def _confirm(self, order: Order, chosen: list[inspect.RunRow]) -> None:
         """Show how many runs and which, and ask."""
-        if not sys.stdin.isatty():
-            raise Mistake(
-                f"{many(len(chosen), 'run')} would be {order.past}, and there is no terminal to "
-                "ask at: pass --yes, or look with --dry-run"
-            )
-        out = console(error=True)
-        columns = run_columns(chosen, self.database.now())
-        out.print(make_table(columns, chosen[:SAMPLE], out.width))
-        if len(chosen) > SAMPLE:
-            note(f"… and {len(chosen) - SAMPLE} more: --dry-run shows all")
         these = "this run" if len(chosen) == 1 else f"these {len(chosen)} runs"
-        typer.confirm(f"{order.verb.capitalize()} {these}?", abort=True, err=True)
+        question = f"{order.verb.capitalize()} {these}?"
+        if sys.stdin.isatty():
+            out = console(error=True)
+            columns = run_columns(chosen, self.database.now())
+            out.print(make_table(columns, chosen[:SAMPLE], out.width))
+            if len(chosen) > SAMPLE:
+                note(f"… and {len(chosen) - SAMPLE} more: --dry-run shows all")
+        confirm(question)
 
-    def _send(self, order: Order, chosen: list[RunRow]) -> list[str]:
+    def _send(self, order: Order, chosen: list[inspect.RunRow]) -> list[str]:
         """Send the command to each run, in batches; return why some refused it."""
         from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 
@@ -176,13 +168,11 @@ class Batch:
                         refused.append(str(error))
         return refused
 
-    def _report(self, order: Order, chosen: list[RunRow]) -> None:
+    def _report(self, order: Order, chosen: list[inspect.RunRow]) -> None:
         """Print the statuses of the runs so far. A run that a worker holds gets the command from
         it within moments.
         """
-        from pgflow.inspect import count_left, read_statuses
-
-        now = self.database.ask(read_statuses([run.key for run in chosen]))
+        now = self.database.ask(inspect.read_statuses([run.key for run in chosen]))
         rows = [{"key": r.key, "before": r.status, "status": now[r.key]} for r in chosen]
         print_rows(self.form, _REPORT_COLUMNS, rows)
         if self.form is not Form.TABLE:
@@ -197,7 +187,7 @@ class Batch:
         elif held:
             note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker was notified.")
         ended = [row["key"] for row in rows if row["status"] == "cancelled"]
-        if owed := self.database.ask(count_left(ended)):
+        if owed := self.database.ask(inspect.count_left(ended)):
             note(
                 f"{many(owed, 'effect')} of {'it' if len(ended) == 1 else 'them'} "
                 f"stay{'s' if owed == 1 else ''} owed: `pgflow owed` lists them."
@@ -225,9 +215,7 @@ Runs = Annotated[Batch, Made(Batch)]
 def cancel(
     runs: Runs,
     *,
-    force: Annotated[
-        bool, typer.Option("--force", help="End it without running any more of its code.")
-    ] = False,
+    force: Annotated[bool, opt("End it without running any more of its code.")] = False,
 ) -> None:
     """Cancels runs: their code may clean up first.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import (
@@ -17,37 +17,28 @@ from pgflow_cli.look.options import (
     Db,
     Effects,
     FromStep,
-    Made,
     OwnLabels,
     Why,
     check_word,
 )
 from pgflow_cli.look.output import Form, as_object, print_one
-from pgflow_cli.look.parsing import parse_duration, parse_json, parse_pairs
+from pgflow_cli.look.parsing import parse_json, parse_pairs, parse_span
 from pgflow_cli.look.selection import Key, exists, find_detail, find_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgflow.inspect import RunDetail
 
 Edit = Annotated[
     str | None,
-    typer.Option(
-        help="Another result for the last unit that is kept: JSON, @FILE, or - for standard input."
-    ),
+    opt("Another result for the last unit that is kept: JSON, @FILE, or - for standard input."),
 ]
 Children = Annotated[
-    bool,
-    typer.Option(
-        "--cancel-children", help="Cancel open children that the dropped part has started."
-    ),
+    bool, opt("Cancel open children that the dropped part has started.", "--cancel-children")
 ]
 NewInput = Annotated[
     str | None,
-    typer.Option(
-        "--input", "-i", help="Another input: a JSON object, @FILE, or - for standard input."
-    ),
+    opt("Another input: a JSON object, @FILE, or - for standard input.", "--input", "-i"),
 ]
 _NAMES = ("status", "generation", "origin_key", "origin_generation", "origin_seq")
 
@@ -60,14 +51,16 @@ class Again:
     form: Form
     database: Database
 
-    def do(self, key: str, send: Callable[..., Any], *given: Any, **options: Any) -> RunDetail:
+    def do(
+        self, key: str, send: Callable[..., Any], *given: Any, **options: Any
+    ) -> inspect.RunDetail:
         """Call a verb of the client on a run, and return the run that it has made."""
         options = {name: value for name, value in options.items() if value is not None}
         find_run(self.database, key)
         made = send(key, *given, **{**self.options, **options})
         return find_detail(self.database, made or key)
 
-    def print(self, run: RunDetail, text: str, *, is_new: bool = True) -> None:
+    def print(self, run: inspect.RunDetail, text: str, *, is_new: bool = True) -> None:
         """Print the run."""
         row = {"key": run.key, "is_new": is_new, **as_object(run, _NAMES)}
         print_one(self.form, row, text)
@@ -80,17 +73,14 @@ def _again(
     effects: Effects = None,
     attempts: Attempts = None,
     deadline: Annotated[
-        str | None,
-        typer.Option(
-            "--deadline", help="A new deadline: cancel it if it is not over after 90s, 10m, 7d..."
-        ),
+        str | None, opt("A new deadline: cancel it if it is not over after 90s, 10m, 7d...")
     ] = None,
     why: Why = None,
 ) -> Again:
     given = {
         "effects": check_word("--effects", effects, EFFECTS),
         "attempts": attempts,
-        "timeout": None if deadline is None else parse_duration(deadline, "--deadline"),
+        "timeout": parse_span(deadline, "--deadline"),
         "why": why,
         "by": operator(),
     }
@@ -104,27 +94,19 @@ AgainOptions = Annotated[Again, Made(_again)]
 def fork(
     key: Key,
     again: AgainOptions,
-    new_key: Annotated[
-        str | None,
-        typer.Argument(help="Key of the fork; made up if it is left out.", show_default=False),
-    ] = None,
+    new_key: Annotated[str | None, arg("Key of the fork; made up if it is left out.")] = None,
     *,
     at: Annotated[
-        int | None,
-        typer.Option(min=0, help="How many units of the journal it begins with; all if left out."),
+        int | None, opt("How many units of the journal it begins with; all if left out.", min=0)
     ] = None,
     from_step: FromStep = None,
     edit: Edit = None,
     text: NewInput = None,
     with_mail: Annotated[
-        bool,
-        typer.Option(
-            "--with-mail",
-            help="Copy signals that wait, and those that the part left out had taken.",
-        ),
+        bool, opt("Copy signals that wait, and those that the part left out had taken.")
     ] = False,
     generation: Annotated[
-        int | None, typer.Option(min=1, help="Of which generation; the newest if left out.")
+        int | None, opt("Of which generation; the newest if left out.", min=1)
     ] = None,
     label: OwnLabels = None,
 ) -> None:
@@ -160,9 +142,7 @@ def rewind(
     *,
     to: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="The last unit to keep, as `pgflow timeline KEY --units` numbers them."
-        ),
+        opt("The last unit to keep, as `pgflow timeline KEY --units` numbers them.", min=0),
     ] = None,
     from_step: FromStep = None,
     edit: Edit = None,

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from pgflow.inspect import ask_async, find_detail, list_gates_below, list_locks, read_output
+from pgflow import inspect
 from pgflow_cli.look.failures import INTERRUPTED, NEEDS_A_PERSON, TIME_LIMIT, Ended
 from pgflow_cli.look.output import console, note, printable, shown
 from pgflow_cli.runs import declared, stages
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pgflow import AsyncApp, AsyncRun, Workflow
-    from pgflow.inspect import GateRow
 
 
 class RunHere:
@@ -94,7 +93,7 @@ class RunHere:
                 note(f"pgflow: run {key!r} was handed back. {self._again(key)}")
                 raise Ended(INTERRUPTED) from None
             # As it is stored, as any other program would read it.
-            return key, app.open_value(await ask_async(app, read_output(key)))
+            return key, app.open_value(await inspect.ask_async(app, inspect.read_output(key)))
 
     async def _finish(self, handle: AsyncRun[Any]) -> None:
         """Wait for the end, and print now and then what the run is doing.
@@ -130,15 +129,15 @@ class RunHere:
         Raises:
             Ended: The run itself asks.
         """
-        run = await ask_async(self._app, find_detail(key))
+        run = await inspect.ask_async(self._app, inspect.find_detail(key))
         for lock in (run.reason_detail or {}).get("locks") or ():
-            for held in await ask_async(self._app, list_locks(lock)):
+            for held in await inspect.ask_async(self._app, inspect.list_locks(lock)):
                 folder = lock.removeprefix("folder")
                 self._print(lock, f"run {held.holder!r} works in {folder}: waiting for it")
         signals = stages.awaited(run)
         for name in signals:
             self._print(name, f"{name} is waited for:  pgflow signal {key} {name} JSON")
-        gates = await ask_async(self._app, list_gates_below(key))
+        gates = await inspect.ask_async(self._app, inspect.list_gates_below(key))
         for gate in gates:
             asked = gate.request.get("message") if isinstance(gate.request, dict) else None
             text = shown(str(asked or gate.request)[:2000])
@@ -209,7 +208,7 @@ def _print(text: str) -> None:
     sys.stderr.flush()
 
 
-def _how_to_answer(gate: GateRow, named: str) -> str:
+def _how_to_answer(gate: inspect.GateRow, named: str) -> str:
     """Return the command that lets a run go on: with the values that it asks for, if it needs
     some.
     """

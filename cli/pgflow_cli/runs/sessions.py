@@ -8,26 +8,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import many, print_one
 
 
 def reset_sessions(
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Name of the workflow.")],
+    workflow: Annotated[str, arg("Name of the workflow.", metavar="WORKFLOW")],
     form: Answer,
     database: Db,
-    conversation: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of this conversation only.")
-    ] = None,
+    conversation: Annotated[str | None, opt("Of this conversation only.", metavar="NAME")] = None,
     node: Annotated[
-        str | None, typer.Option(metavar="NODE", help="Of this node of the conversation only.")
+        str | None, opt("Of this node of the conversation only.", metavar="NODE")
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Without --conversation: of all conversations.")
-    ] = False,
+    yes: Annotated[bool, opt("Without --conversation: of all conversations.")] = False,
 ) -> None:
     """Forgets the sessions that agents keep between runs.
 

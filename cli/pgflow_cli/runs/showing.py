@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import (
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from pgflow.inspect import Calls, ChildRow, OrderRow, RunDetail
     from pgflow_cli.look.database import Database
 
 _RUN = (
@@ -66,18 +67,9 @@ def show(
     *,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            min=0,
-            show_default=False,
-            help="At most so many calls; 0 for each. A table has 30, JSON all.",
-        ),
+        opt("At most so many calls; 0 for each. A table has 30, JSON all.", "--limit", "-n", min=0),
     ] = None,
-    svg: Annotated[
-        bool,
-        typer.Option("--svg", help="Print its newest calls on a time axis, as SVG."),
-    ] = False,
+    svg: Annotated[bool, opt("Print its newest calls on a time axis, as SVG.")] = False,
     as_json: AsJson = None,
 ) -> None:
     """Shows a run: where it is and why, input, result, calls.
@@ -109,13 +101,12 @@ def _picture(database: Database, key: str) -> str:
     """
     from pgflow._desk.picture import draw_picture
     from pgflow._desk.waterfall import draw
-    from pgflow.inspect import fold, last_seq, list_units
 
     run = find_detail(database, key)
-    after = max(0, database.ask(last_seq(run.run_id)) - PICTURE_UNITS)
-    units = database.ask(list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
+    after = max(0, database.ask(inspect.last_seq(run.run_id)) - PICTURE_UNITS)
+    units = database.ask(inspect.list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
     began_at = units[0].at if units and after else run.created_at
-    entries = fold(units, began_at)
+    entries = inspect.fold(units, began_at)
     if not entries:
         raise Mistake(f"run {key!r} has recorded nothing yet: there is nothing to draw")
     now = None if run.status in ENDED else database.now()
@@ -126,13 +117,13 @@ def _picture(database: Database, key: str) -> str:
 class WholeRun:
     """A run with its calls, its children and its published state."""
 
-    run: RunDetail
+    run: inspect.RunDetail
     parent: str | None
     state: dict[str, Any] | None
-    children: list[ChildRow]
-    orders: list[OrderRow]
+    children: list[inspect.ChildRow]
+    orders: list[inspect.OrderRow]
     spent: dict[str, Decimal]
-    calls: Calls
+    calls: inspect.Calls
 
     def as_object(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -159,25 +150,16 @@ def read_whole(database: Database, key: str, limit: int | None = None) -> WholeR
     Raises:
         Mistake: No run has the key.
     """
-    from pgflow.inspect import (
-        find_key,
-        list_children,
-        list_orders,
-        read_calls,
-        read_state,
-        sum_charges,
-    )
-
     ask = database.ask
     run = find_detail(database, key)
     return WholeRun(
         run,
-        None if run.parent_run_id is None else ask(find_key(run.parent_run_id)),
-        ask(read_state(key)),
-        ask(list_children(run.run_id)).items,
-        ask(list_orders(key)),
-        {row.unit: row.amount for row in ask(sum_charges("run", run_id=run.run_id))},
-        ask(read_calls(run.run_id, limit)),
+        None if run.parent_run_id is None else ask(inspect.find_key(run.parent_run_id)),
+        ask(inspect.read_state(key)),
+        ask(inspect.list_children(run.run_id)).items,
+        ask(inspect.list_orders(key)),
+        {row.unit: row.amount for row in ask(inspect.sum_charges("run", run_id=run.run_id))},
+        ask(inspect.read_calls(run.run_id, limit)),
     )
 
 
@@ -212,8 +194,6 @@ def draw(whole: WholeRun, now: datetime, width: int) -> Iterator[RenderableType]
 
 def _facts(whole: WholeRun, now: datetime) -> Iterator[tuple[str, Any]]:
     """Yield names and values; the value of those that say nothing is empty."""
-    from pgflow.inspect import describe_error
-
     run, has_ended, has_failed = whole.run, whole.run.status in ENDED, whole.run.status == "failed"
     yield "why", "" if has_failed else run.why
     for order in whole.orders:
@@ -240,7 +220,7 @@ def _facts(whole: WholeRun, now: datetime) -> Iterator[tuple[str, Any]]:
     yield "spent", ", ".join(f"{amount(value)} {unit}" for unit, value in whole.spent.items())
     if run.status == "completed":
         yield "output", _long(run.output)
-    yield "error", describe_error(run.error) if run.error and has_failed else ""
+    yield "error", inspect.describe_error(run.error) if run.error and has_failed else ""
     yield "", _traceback(run.error)
 
 
@@ -252,7 +232,7 @@ def _long(value: Any) -> Text:
     return text[:MOST_SHOWN] + plain(f"… ({len(text):,} characters; --json has all)")
 
 
-def _of_file(run: RunDetail) -> dict[str, Any] | None:
+def _of_file(run: inspect.RunDetail) -> dict[str, Any] | None:
     """Return the input of the run of a workflow file, without the file itself."""
     given = run.input
     if run.workflow != declared.WORKFLOW or not isinstance(given, dict):
@@ -265,7 +245,7 @@ def _of_file(run: RunDetail) -> dict[str, Any] | None:
     return own | {name: settings.get(name) for name in ("cwd", "provider")}
 
 
-def _origin(run: RunDetail) -> str:
+def _origin(run: inspect.RunDetail) -> str:
     """Return the origin of the run whose journal it begins with, in words."""
     if run.origin_seq is None:
         return ""
@@ -277,7 +257,7 @@ def _origin(run: RunDetail) -> str:
     return f"anew after generation {run.origin_generation}{at}"
 
 
-def _owed_effects(run: RunDetail) -> list[dict[str, Any]]:
+def _owed_effects(run: inspect.RunDetail) -> list[dict[str, Any]]:
     """Return the effects that a stuck run wants settled; none for any other run."""
     if run.status != "stuck" or run.reason_code != "effect":
         return []
@@ -292,14 +272,14 @@ def _settling(effect: dict[str, Any]) -> str:
     return f"`{command}` with `--confirmed JSON`, `--failed` or `--absent` records its outcome"
 
 
-def _order(order: OrderRow, now: datetime) -> str:
+def _order(order: inspect.OrderRow, now: datetime) -> str:
     """Return a command that no worker has taken yet, in words."""
     by = f" by {order.sent_by}" if order.sent_by else ""
     why = f": {order.why}" if order.why else ""
     return f"to {order.verb}, {age(order.sent_at, now)} ago{by}{why}"
 
 
-def _advice(run: RunDetail) -> str:
+def _advice(run: inspect.RunDetail) -> str:
     key, detail = shlex.quote(run.key), run.reason_detail or {}
     if owed := _owed_effects(run):
         return "; ".join(map(_settling, owed))

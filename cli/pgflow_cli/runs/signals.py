@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
@@ -16,7 +16,6 @@ from pgflow_cli.look.selection import Key, find_detail, find_run, see
 from pgflow_cli.runs.stages import check_mail
 
 if TYPE_CHECKING:
-    from pgflow.inspect import RunRow
     from pgflow_cli.look.database import Database
 
 AWAITED_SECONDS = 2.0
@@ -25,21 +24,14 @@ AWAITED_SECONDS = 2.0
 
 def signal(
     key: Key,
-    name: Annotated[str, typer.Argument(help="Name of the signal.", show_default=False)],
+    name: Annotated[str, arg("Name of the signal.")],
     form: Answer,
     database: Db,
-    payload: Annotated[
-        str, typer.Argument(help="Payload in JSON, @FILE, or - for standard input.")
-    ] = "null",
+    payload: Annotated[str, arg("Payload in JSON, @FILE, or - for standard input.")] = "null",
     *,
     idempotency_key: Annotated[
         str | None,
-        typer.Option(
-            "--idempotency-key",
-            metavar="KEY",
-            callback=refuse_empty,
-            help="The same key to the same run is one message.",
-        ),
+        opt("The same key to the same run is one message.", metavar="KEY", callback=refuse_empty),
     ] = None,
 ) -> None:
     """Sends a signal to a run.
@@ -81,7 +73,7 @@ def signal(
     print_one(form, row, text)
 
 
-def _look_again(database: Database, before: RunRow, name: str) -> RunRow:
+def _look_again(database: Database, before: inspect.RunRow, name: str) -> inspect.RunRow:
     """Return the run as the signal has left it. One that waits for this signal was busy if it still
     does, and soon is not.
     """
@@ -95,7 +87,7 @@ def _look_again(database: Database, before: RunRow, name: str) -> RunRow:
         time.sleep(0.02)
 
 
-def _effect(before: RunRow, after: RunRow) -> str:
+def _effect(before: inspect.RunRow, after: inspect.RunRow) -> str:
     if before.status != "waiting" or after.status != "waiting":
         return f": it was {before.status} and is {after.status}."
     if before.why != after.why:

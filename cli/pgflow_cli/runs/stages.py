@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
@@ -17,7 +17,6 @@ from pgflow_cli.look.selection import Key, find_detail
 
 if TYPE_CHECKING:
     from pgflow.declare import Graph
-    from pgflow.inspect import RunDetail
     from pgflow_cli.look.database import Database
 
 
@@ -79,7 +78,7 @@ def check_message(graph: Graph, cwd: str, name: str, value: Any) -> None:
         raise Mistake(f"{name}: {shown(why)}")
 
 
-def check_mail(detail: RunDetail, name: str, value: Any) -> None:
+def check_mail(detail: inspect.RunDetail, name: str, value: Any) -> None:
     """Refuse a message to a run of a workspace that it would refuse; others are not looked at.
 
     Raises:
@@ -90,7 +89,7 @@ def check_mail(detail: RunDetail, name: str, value: Any) -> None:
         check_message(graph, given["settings"]["cwd"], name, value)
 
 
-def awaited(detail: RunDetail) -> list[str]:
+def awaited(detail: inspect.RunDetail) -> list[str]:
     """Return the messages that a run of a workspace waits for now."""
     waits = (detail.reason_detail or {}).get("signals") or ()
     graph = _graph_of(detail) if waits else None
@@ -98,7 +97,7 @@ def awaited(detail: RunDetail) -> list[str]:
     return [name for name in names if name in waits]
 
 
-def _graph_of(detail: RunDetail) -> Graph | None:
+def _graph_of(detail: inspect.RunDetail) -> Graph | None:
     """Return the workspace that a run plays; None if the run is of something else."""
     from pgflow.declare.durable import declared
     from pgflow.declare.graph import Graph
@@ -112,9 +111,7 @@ def _graph_of(detail: RunDetail) -> Graph | None:
 
 def request(
     key: Key,
-    stage: Annotated[
-        str, typer.Argument(help="A stage with gate: explicit_request.", show_default=False)
-    ],
+    stage: Annotated[str, arg("A stage with gate: explicit_request.")],
     form: Answer,
     database: Db,
 ) -> None:
@@ -146,9 +143,7 @@ def request(
     print_one(form, {"key": key, "stage": stage, "new": sent.is_new}, text)
 
 
-def _has_passed(database: Database, detail: RunDetail, name: str) -> bool:
+def _has_passed(database: Database, detail: inspect.RunDetail, name: str) -> bool:
     """Return True if the run has looked for the request, and found none."""
-    from pgflow.inspect import list_units
-
-    units = database.ask(list_units(detail.run_id, limit=None))
+    units = database.ask(inspect.list_units(detail.run_id, limit=None))
     return any(unit.name == name and unit.event == "wait_timed_out" for unit in units)

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Database
+from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
-from pgflow_cli.look.options import Answer, Db, Deadline, Made, OwnLabels
+from pgflow_cli.look.options import Answer, Db, Deadline, OwnLabels
 from pgflow_cli.look.output import Form, dump, note, print_one, shown
 from pgflow_cli.look.parsing import (
-    parse_duration,
     parse_input,
     parse_moment,
     parse_pairs,
+    parse_span,
     refuse_empty,
 )
 from pgflow_cli.look.selection import exists
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
 
 RunKey = Annotated[
     str | None,
-    typer.Option(
+    opt(
+        "Idempotency key: a second start with it is the same run.",
         "--key",
         "-k",
         callback=refuse_empty,
-        help="Idempotency key: a second start with it is the same run.",
     ),
 ]
 
@@ -58,63 +60,49 @@ class StartGiven:
 
     key: RunKey = None
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", help="Queue to wait in; else the workflow's own.")
+        str | None, opt("Queue to wait in; else the workflow's own.", "--queue", "-q")
     ] = None
-    priority: Annotated[
-        int, typer.Option(min=-32768, max=32767, help="Lower numbers go first.")
-    ] = 0
-    at: Annotated[
-        str | None, typer.Option(help="Not before: a time with zone, or 10m (from now).")
-    ] = None
+    priority: Annotated[int, opt("Lower numbers go first.", min=-32768, max=32767)] = 0
+    at: Annotated[str | None, opt("Not before: a time with zone, or 10m (from now).")] = None
     deadline: Deadline = None
     label: OwnLabels = None
     if_taken: Annotated[
         IfTaken,
-        typer.Option(
-            "--if-taken",
-            help="With --key: what to do if a run has it. match: the same input is the same run.",
-        ),
+        opt("With --key: what to do if a run has it. match: the same input is the same run."),
     ] = IfTaken.MATCH
     key_for: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "With --key: the key counts while its run is open, and this long after its start.",
             metavar="DURATION",
-            help="With --key: the key counts while its run is open, and this long after its start.",
         ),
     ] = None
     debounce: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "With --key: begin so long after the last start with it, which alone counts.",
             metavar="DURATION",
-            help="With --key: begin so long after the last start with it, which alone counts.",
         ),
     ] = None
     max_wait: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "With --debounce or --collect: begin at the latest so long after the first start.",
             metavar="DURATION",
-            help="With --debounce or --collect: begin at the latest so long after the first start.",
         ),
     ] = None
     collect: Annotated[
         int | None,
-        typer.Option(
+        opt(
+            "With --key and --max-wait: one run gets the lists of all starts, up to so many items.",
             metavar="ITEMS",
             min=1,
-            help="With --key and --max-wait: one run gets the lists of all starts, up to so many "
-            "items.",
         ),
     ] = None
-    pool: Annotated[
-        str | None, typer.Option("--pool", help="Pool that the run draws on.", show_default=False)
-    ] = None
+    pool: Annotated[str | None, opt("Pool that the run draws on.")] = None
     version: Annotated[
         str | None,
-        typer.Option(
-            callback=refuse_empty,
-            help="With a name: pin the run to this version of the code.",
-            show_default=False,
-        ),
+        opt("With a name: pin the run to this version of the code.", callback=refuse_empty),
     ] = None
 
     def parsed(self) -> dict[str, Any]:
@@ -124,7 +112,7 @@ class StartGiven:
             Mistake: One is invalid, or requires a key.
         """
         spans = {
-            name: _span(getattr(self, name), f"--{name.replace('_', '-')}")
+            name: parse_span(getattr(self, name), f"--{name.replace('_', '-')}")
             for name in ("key_for", "debounce", "max_wait")
         }
         if self.if_taken is not IfTaken.MATCH and self.key is None:
@@ -135,7 +123,7 @@ class StartGiven:
             "key": self.key,
             "priority": self.priority,
             "run_at": None if self.at is None else parse_moment(self.at, "--at"),
-            "timeout": _span(self.deadline, "--deadline"),
+            "timeout": parse_span(self.deadline, "--deadline"),
             "labels": parse_pairs(self.label, "--label"),
             "if_taken": self.if_taken.value,
             "pool": self.pool,
@@ -144,39 +132,23 @@ class StartGiven:
         }
 
 
-def _span(text: str | None, option: str) -> timedelta | None:
-    return None if text is None else parse_duration(text, option)
-
-
 def start(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="WORKFLOW",
-            help="Name of a workflow that the database knows, or MODULE:WORKFLOW.",
-            show_default=False,
-        ),
+        arg("Name of a workflow that the database knows, or MODULE:WORKFLOW.", metavar="WORKFLOW"),
     ],
     given: Annotated[StartGiven, Made(StartGiven)],
     form: Answer,
     database: Db,
     words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME=TEXT|NAME:=JSON", help="Parameters of the workflow.", show_default=False
-        ),
+        list[str] | None, arg("Parameters of the workflow.", metavar="NAME=TEXT|NAME:=JSON")
     ] = None,
     *,
     text: Annotated[
         str | None,
-        typer.Option(
-            "--input", "-i", help="All parameters as a JSON object, @FILE, or - for standard input."
-        ),
+        opt("All parameters as a JSON object, @FILE, or - for standard input.", "--input", "-i"),
     ] = None,
-    new: Annotated[
-        bool,
-        typer.Option("--new", help="Start it even if the database does not know the name."),
-    ] = False,
+    new: Annotated[bool, opt("Start it even if the database does not know the name.")] = False,
 ) -> None:
     """Starts a run; workers do the rest."""
     from pgflow import StartOptions
@@ -215,14 +187,12 @@ def start(
 
 def _note_unserved(database: Database, name: str, options: StartOptions) -> None:
     """Print why no worker takes a run now, if none does."""
-    from pgflow.inspect import is_served, why_unserved
-
-    if not database.ask(is_served(options.queue)):
+    if not database.ask(inspect.is_served(options.queue)):
         note(
             f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow "
             "workers MODULE`)."
         )
-    elif why := database.ask(why_unserved(options.queue, name, options.version)):
+    elif why := database.ask(inspect.why_unserved(options.queue, name, options.version)):
         note(f"It is not taken now: {why}.")
 
 
@@ -238,11 +208,11 @@ def check_input(workflow: Workflow[..., Any], value: dict[str, Any]) -> dict[str
     Raises:
         Mistake: They do not fit.
     """
-    import inspect
+    from inspect import signature
 
     from pgflow.errors import NotStorable
 
-    parameters = inspect.signature(workflow.fn).parameters
+    parameters = signature(workflow.fn).parameters
     takes = f"it takes ({', '.join(map(str, parameters.values()))})".replace("'", "")
     for name in value:
         if name not in parameters:
@@ -280,14 +250,12 @@ def _find_queue(database: Database, name: str, queue: str | None, *, new: bool) 
     """
     import difflib
 
-    from pgflow.inspect import find_queue, list_workflows
-
-    found = database.ask(find_queue(name))
+    found = database.ask(inspect.find_queue(name))
     if found is not None:
         return found
     if new:
         return queue or "default"
-    close = difflib.get_close_matches(name, database.ask(list_workflows()), 1)
+    close = difflib.get_close_matches(name, database.ask(inspect.list_workflows()), 1)
     hint = (
         f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
     )
@@ -312,26 +280,25 @@ class RunGiven:
     label: OwnLabels = None
     max_runtime: Annotated[
         str | None,
-        typer.Option(
-            help="Stop waiting after 90s, 10m...: exit code 3, "
-            "and the run goes on with the next worker."
+        opt(
+            "Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next worker."
         ),
     ] = None
     from_node: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "FILE, with --key: do this node of the run again, and all that ended after it.",
             "--from",
             metavar="NODE",
             callback=refuse_empty,
-            help="FILE, with --key: do this node of the run again, and all that ended after it.",
         ),
     ] = None
     effects: Annotated[
         str | None,
-        typer.Option(
-            metavar="WORD",
-            help="With --from: what becomes of external nodes that were done: reuse, repeat or "
+        opt(
+            "With --from: what becomes of external nodes that were done: reuse, repeat or "
             "compensate.",
+            metavar="WORD",
         ),
     ] = None
 
@@ -361,11 +328,10 @@ def run(
     called: typer.Context,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME",
-            help="The workflow: MODULE:NAME, FILE.py:NAME, a YAML file or SOP, the folder of a "
+        arg(
+            "The workflow: MODULE:NAME, FILE.py:NAME, a YAML file or SOP, the folder of a "
             "workspace, or a name in .archon/workflows, of an SOP here or in sops/.",
-            show_default=False,
+            metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME",
         ),
     ],
     options: Annotated[FileOptions, Made(FileOptions)],
@@ -373,10 +339,8 @@ def run(
     form: Answer,
     database: Db,
     *,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="FILE: print each node as it begins and ends.")
-    ] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    watch: Annotated[bool, opt("FILE: print each node as it begins and ends.")] = False,
+    log_level: Annotated[str, opt("debug, info, warning or error.")] = "warning",
 ) -> None:
     """Starts a run, works on it here, and waits for its result.
 
@@ -388,7 +352,10 @@ def run(
     from pgflow_cli.runs.running import RunHere
 
     set_up_logging(log_level, tells_failures=True)
-    limit, timeout = _span(given.max_runtime, "--max-runtime"), _span(given.deadline, "--deadline")
+    limit, timeout = (
+        parse_span(given.max_runtime, "--max-runtime"),
+        parse_span(given.deadline, "--deadline"),
+    )
     labels, pool = parse_pairs(given.label, "--label"), options.pool
     found = _prepare(database, target, options, given)
     if found.label:

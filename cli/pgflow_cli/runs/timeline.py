@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import (
     GAP,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from pgflow.inspect import Entry, History
 
 _UNIT_NAMES = ("seq", "call", "event", "name", "at", "is_inherited")
 _UNIT_COLUMNS = [
@@ -58,15 +57,10 @@ def timeline(
     *,
     generation: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="An earlier one of a run that was continued as new; else the newest."
-        ),
+        opt("An earlier one of a run that was continued as new; else the newest.", min=1),
     ] = None,
     units: Annotated[
-        bool,
-        typer.Option(
-            "--units", help="The units of its journal, as they are numbered for fork and rewind."
-        ),
+        bool, opt("The units of its journal, as they are numbered for fork and rewind.")
     ] = False,
 ) -> None:
     """Draws what a run did and waited for.
@@ -75,9 +69,7 @@ def timeline(
     their lighter bar begins with the entry before. Lines are waits, crosses failed attempts.
     "recovered" says that another worker went on from the journal.
     """
-    from pgflow.inspect import read_history
-
-    history = find(database, key, read_history(key, generation))
+    history = find(database, key, inspect.read_history(key, generation))
     if units:
         print_rows(form, _UNIT_COLUMNS, history.units, names=_UNIT_NAMES)
     elif form is Form.TABLE:
@@ -94,10 +86,8 @@ _ENTRY_NAMES = (
 )  # fmt: skip
 
 
-def entry_row(entry: Entry) -> dict[str, Any]:
+def entry_row(entry: inspect.Entry) -> dict[str, Any]:
     """Return an entry for machines."""
-    from pgflow.inspect import describe_error
-
     values = (
         entry.call,
         entry.kind,
@@ -108,21 +98,20 @@ def entry_row(entry: Entry) -> dict[str, Any]:
         entry.ended_at,
         None if entry.seconds is None else round(entry.seconds, 6),
         entry.attempts,
-        [describe_error(failure.error) for failure in entry.failures],
+        [inspect.describe_error(failure.error) for failure in entry.failures],
         entry.due_at,
         detail(entry),
     )
     return dict(zip(_ENTRY_NAMES, values, strict=True))
 
 
-def detail(entry: Entry) -> str:
+def detail(entry: inspect.Entry) -> str:
     """Return the text of a mark: its payload in words."""
-    from pgflow.inspect import readable
     from pgflow.inspect.timeline import MARK, RECOVERED
 
     if entry.kind == MARK and entry.name == RECOVERED:
         return "another lease goes on from the journal"
-    payload = readable(entry.payload)
+    payload = inspect.readable(entry.payload)
     if isinstance(payload, dict):
         return ", ".join(f"{name}: {value}" for name, value in payload.items() if value is not None)
     return "" if payload is None else str(payload)
@@ -147,7 +136,7 @@ ASCII = Marks("#", "=", "-", "*", "x", ">")
 _COLOURS = {"failed": "red", "abandoned": "red", "given up": "bright_black", "open": "yellow"}
 
 
-def draw(history: History, width: int, *, is_unicode: bool = True) -> list[RenderableType]:
+def draw(history: inspect.History, width: int, *, is_unicode: bool = True) -> list[RenderableType]:
     """Return the picture: a line on the run, the bars, and remarks."""
     begin, end = history.began_at, history.seen_until
     bars = Bars(begin, max((end - begin).total_seconds(), 0.001), Marks() if is_unicode else ASCII)
@@ -173,7 +162,7 @@ def draw(history: History, width: int, *, is_unicode: bool = True) -> list[Rende
     ]
 
 
-def _headline(history: History) -> RenderableType:
+def _headline(history: inspect.History) -> RenderableType:
     from rich.text import Text
 
     run = history.run
@@ -185,7 +174,7 @@ def _headline(history: History) -> RenderableType:
     return line
 
 
-def _what(entry: Entry) -> Text:
+def _what(entry: inspect.Entry) -> Text:
     from rich.text import Text
 
     from pgflow.inspect.timeline import MARK, RECOVERED
@@ -201,7 +190,7 @@ def _what(entry: Entry) -> Text:
     return Text((prefix if not entry.name.startswith("sleep") else "") + entry.name)
 
 
-def _took(entry: Entry) -> str:
+def _took(entry: inspect.Entry) -> str:
     from pgflow.inspect.timeline import MARK
 
     if entry.kind == MARK:
@@ -227,7 +216,7 @@ class Bars:
     seconds: float
     marks: Marks
 
-    def draw(self, entry: Entry, room: int, now: datetime) -> Text:
+    def draw(self, entry: inspect.Entry, room: int, now: datetime) -> Text:
         """Return the bar of an entry, so many cells wide at most."""
         from rich.text import Text
 
@@ -250,7 +239,7 @@ class Bars:
             bar.append(cell, style="bold red" if cell == self.marks.failure else style)
         return bar
 
-    def _fill(self, entry: Entry) -> str:
+    def _fill(self, entry: inspect.Entry) -> str:
         from pgflow.inspect.timeline import STEP
 
         if entry.kind != STEP:
@@ -262,22 +251,17 @@ class Bars:
         return min(room - 1, max(0, int(share * room)))
 
 
-def _errors(entries: Sequence[Entry]) -> list[RenderableType]:
+def _errors(entries: Sequence[inspect.Entry]) -> list[RenderableType]:
     """Return the failed attempts in words."""
-    from pgflow.inspect import describe_error
-
     lines: list[RenderableType] = []
     for entry in entries:
         for number, failure in enumerate(entry.failures, 1):
-            lines.append(
-                plain(
-                    f"call {entry.call} {entry.name}, try {number}: {describe_error(failure.error)}"
-                )
-            )
+            why = inspect.describe_error(failure.error)
+            lines.append(plain(f"call {entry.call} {entry.name}, try {number}: {why}"))
     return ["", *lines] if lines else []
 
 
-def _tail(history: History) -> list[RenderableType]:
+def _tail(history: inspect.History) -> list[RenderableType]:
     """Return the status of the run and the reason for it; nothing if it ended without one."""
     if history.status in ENDED and not history.why:
         return []

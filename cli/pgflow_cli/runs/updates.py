@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import FAILED, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Arguments, Db, Timeout
@@ -19,7 +21,6 @@ from pgflow_cli.look.parsing import parse_duration, parse_json, refuse_empty
 from pgflow_cli.look.selection import Key, find_run
 
 if TYPE_CHECKING:
-    from pgflow.inspect import Reply
     from pgflow_cli.look.database import Database
 
 LONGEST_LOOK_SECONDS = 0.5
@@ -27,18 +28,18 @@ LONGEST_LOOK_SECONDS = 0.5
 
 def update(
     key: Key,
-    name: Annotated[str, typer.Argument(help="Name of the handler.", show_default=False)],
+    name: Annotated[str, arg("Name of the handler.")],
     form: Answer,
     database: Db,
     args: Arguments = "{}",
     *,
     update_id: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            "The same id to the same run is one update, with one answer.",
             "--id",
             metavar="ID",
             callback=refuse_empty,
-            help="The same id to the same run is one update, with one answer.",
         ),
     ] = None,
     timeout: Timeout = None,
@@ -67,14 +68,12 @@ def update(
         raise Ended(FAILED)
 
 
-def _wait(database: Database, key: str, update_id: str, limit: float | None) -> Reply:
+def _wait(database: Database, key: str, update_id: str, limit: float | None) -> inspect.Reply:
     """Return the answer, or the reply that there is none yet."""
-    from pgflow.inspect import read_reply
-
     until = None if limit is None else time.monotonic() + limit
     delay = 0.01
     while True:
-        reply = database.ask(read_reply(key, update_id))
+        reply = database.ask(inspect.read_reply(key, update_id))
         if reply.status != "waiting" or (until is not None and time.monotonic() >= until):
             return reply
         time.sleep(delay)
@@ -86,11 +85,9 @@ def _parsed(text: str | None) -> Any:
 
 
 def _describe(update: str, status: str, value: Any, error: Any) -> str:
-    from pgflow.inspect import describe_error, readable
-
     if status == "done":
-        return dump(readable(value))
-    why = f": {describe_error(error)}" if error else ""
+        return dump(inspect.readable(value))
+    why = f": {inspect.describe_error(error)}" if error else ""
     if status == "refused":
         why = ": the run ended before it was answered"
     return f"{update} is {status}{why}"
@@ -99,9 +96,7 @@ def _describe(update: str, status: str, value: Any, error: Any) -> str:
 def query(
     key: Key,
     database: Db,
-    name: Annotated[
-        str | None, typer.Argument(help="Name of the value; all if not given.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, arg("Name of the value; all if not given.")] = None,
 ) -> None:
     """Prints what a run has published.
 
@@ -109,10 +104,8 @@ def query(
 
     It is read from the database: the run is not woken.
     """
-    from pgflow.inspect import read_published, read_state
-
     find_run(database, key)
     if name is None:
-        typer.echo(dump(database.ask(read_state(key))))
+        typer.echo(dump(database.ask(inspect.read_state(key))))
     else:
-        typer.echo(database.ask(read_published(key, name)))
+        typer.echo(database.ask(inspect.read_published(key, name)))

@@ -7,25 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
 from pgflow_cli.look.options import Db, Rows, Timeout
 from pgflow_cli.look.output import dump, note, print_rows, shown
-from pgflow_cli.look.parsing import parse_duration
+from pgflow_cli.look.parsing import parse_span
 from pgflow_cli.look.selection import ENDED, Key, complete_key, find_detail
 from pgflow_cli.runs.listing import run_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pgflow.inspect import RunDetail, RunRow
     from pgflow_cli.look.database import Database
 
-Keys = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="KEY...", help="Keys of the runs.", autocompletion=complete_key, show_default=False
-    ),
-]
+Keys = Annotated[list[str], arg("Keys of the runs.", metavar="KEY...", autocompletion=complete_key)]
 _NAMES = ("key", "status", "workflow", "since", "why")
 OVER = (*ENDED, "stuck")
 PATIENCE_SECONDS = 1.0
@@ -73,12 +69,12 @@ def _note_reason(database: Database, key: str) -> None:
         note(f"pgflow: waiting for run {key!r}, which is {_status(run)}")
 
 
-def _status(run: RunRow) -> str:
+def _status(run: inspect.RunRow) -> str:
     """Return the status of a run and why, on one line."""
     return f"{run.status}: {shown(run.why)}" if run.why else run.status
 
 
-def _exit_code(runs: Sequence[RunRow]) -> int:
+def _exit_code(runs: Sequence[inspect.RunRow]) -> int:
     """Return the exit code of the worst outcome, as with `pgflow tick`."""
     statuses = {run.status for run in runs}
     if "stuck" in statuses:
@@ -94,7 +90,7 @@ def _wait(
     timeout: str | None,
     *,
     meanwhile: Callable[[], None] | None = None,
-) -> list[RunDetail]:
+) -> list[inspect.RunDetail]:
     """Return the runs as they are once all are over, or the time is.
 
     Args:
@@ -106,7 +102,7 @@ def _wait(
     Raises:
         Mistake: No run has one of the keys, or its history was removed meanwhile.
     """
-    limit = None if timeout is None else parse_duration(timeout, "--timeout")
+    limit = parse_span(timeout, "--timeout")
     keys = list(dict.fromkeys(keys))
     runs = [find_detail(database, key) for key in keys]
     open_runs = {run.key: run.chain_id for run in runs if run.status not in OVER}
@@ -118,7 +114,7 @@ def _wait(
     return [_find_again(database, key) for key in keys]
 
 
-def _find_again(database: Database, key: str) -> RunDetail:
+def _find_again(database: Database, key: str) -> inspect.RunDetail:
     try:
         return find_detail(database, key)
     except Mistake:

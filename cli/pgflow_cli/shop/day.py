@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from pgflow import App
-from pgflow._db.dsn import redact_dsn, resolve_dsn
+from pgflow import App, inspect
 from pgflow.schema import migrate_dsn
+from pgflow_cli.look.failures import hide_secrets
 from pgflow_cli.shop.chaos import Chaos
 from pgflow_cli.shop.flows import Order, delivered, fulfil
 from pgflow_cli.shop.processes import Server, Workers
@@ -94,7 +94,7 @@ class Progress:
 @contextmanager
 def database(dsn: str | None, say: Callable[[str], None]) -> Iterator[str]:
     """The database, with the schema installed; the embedded one if none is named."""
-    named = resolve_dsn(dsn)
+    named = inspect.resolve_dsn(dsn)
     with ExitStack() as stack:
         if named is None:
             from pgflow.embedded import acquire
@@ -102,7 +102,7 @@ def database(dsn: str | None, say: Callable[[str], None]) -> Iterator[str]:
             named = stack.enter_context(acquire()).dsn
             say(f"postgres the embedded server, {named}")
         else:
-            say(f"postgres {redact_dsn(named)}")
+            say(f"postgres {hide_secrets(named)}")
         migrate_dsn(named)
         yield named
 

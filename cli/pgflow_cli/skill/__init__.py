@@ -8,8 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import AsJson, choose_form, plain, print_one
 
@@ -19,9 +18,9 @@ OURS = "---\nname: pgflow\n"
 
 def install_skill(
     *,
-    to: Annotated[
-        Path, typer.Option("--to", help="Folder of skills; pgflow/SKILL.md is written into it.")
-    ] = Path(".agents/skills"),
+    to: Annotated[Path, opt("Folder of skills; pgflow/SKILL.md is written into it.")] = Path(
+        ".agents/skills"
+    ),
     as_json: AsJson = None,
 ) -> None:
     """Writes the skill for coding assistants, or renews it."""

@@ -18,7 +18,7 @@ from textual.widgets import Button, Input, Label, Static, TextArea
 from pgflow._desk.desk import Desk
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.orders import Field, Order, check
-from pgflow_cli.top.troubles import ORDER_SECONDS, TOLD, explain_order
+from pgflow_cli.top.troubles import EXPECTED, ORDER_SECONDS, explain_order
 
 
 class Ask(ModalScreen[str]):
@@ -31,7 +31,7 @@ class Ask(ModalScreen[str]):
     Ask Input { height: 1; border: none; background: $boost; }
     Ask TextArea { height: 6; border: none; background: $boost; }
     Ask .label { color: $text-muted; }
-    Ask #stands { margin: 1 0 0 0; }
+    Ask #command { margin: 1 0 0 0; }
     Ask #refused { color: $error; height: auto; }
     Ask Horizontal { height: auto; }
     Ask Button { height: 1; min-width: 16; border: none; margin: 0 2 0 0; }
@@ -58,7 +58,7 @@ class Ask(ModalScreen[str]):
             for field in self._order.fields:
                 yield Label(Text(field.label), classes="label")
                 yield _widget(field)
-            yield Static(id="stands")
+            yield Static(id="command")
             yield Static(id="refused")
             with Horizontal():
                 yield Button("Do it", id="do")
@@ -66,11 +66,11 @@ class Ask(ModalScreen[str]):
 
     def on_mount(self) -> None:
         """Begin at the first field, or at the way out."""
-        self._say_what_it_stands_for()
+        self._show_command()
         first = self._order.fields[0].name if self._order.fields else None
         self.query_one(f"#field-{first}" if first else "#leave").focus()
 
-    def said(self) -> dict[str, str]:
+    def typed(self) -> dict[str, str]:
         """Return what was typed, by the names of fields."""
         return {
             field.name: self.query_one(f"#field-{field.name}", TextArea).text
@@ -79,15 +79,15 @@ class Ask(ModalScreen[str]):
             for field in self._order.fields
         }
 
-    def _say_what_it_stands_for(self) -> None:
-        said = self.said()
-        self.query_one("#stands", Static).update(
+    def _show_command(self) -> None:
+        typed = self.typed()
+        self.query_one("#command", Static).update(
             Text.assemble(
                 ("$ ", "dim"),
-                printable(self._order.command(said)),
+                printable(self._order.command(typed)),
                 "\n",
                 ("=> ", "dim"),
-                printable(self._order.sql(said)),
+                printable(self._order.sql(typed)),
                 "\n",
                 (printable(f"It is recorded under the name {self._who}."), "dim"),
             )
@@ -95,11 +95,11 @@ class Ask(ModalScreen[str]):
 
     def on_input_changed(self) -> None:
         """Follow what is typed."""
-        self._say_what_it_stands_for()
+        self._show_command()
 
     def on_text_area_changed(self) -> None:
         """Follow what is typed."""
-        self._say_what_it_stands_for()
+        self._show_command()
 
     def on_input_submitted(self) -> None:
         """Go on to the next field: only the button, or its key, does it."""
@@ -124,14 +124,14 @@ class Ask(ModalScreen[str]):
             self.run_worker(self._do(), exit_on_error=True)
 
     async def _do(self) -> None:
-        said = self.said()
+        typed = self.typed()
         refused = self.query_one("#refused", Static)
         refused.update("")
         try:
-            check(self._order, said)
+            check(self._order, typed)
             async with asyncio.timeout(ORDER_SECONDS):
-                await self._order.give(self._desk, said)
-        except TOLD as error:
+                await self._order.give(self._desk, typed)
+        except EXPECTED as error:
             refused.update(Text(explain_order(error)))
             refused.scroll_visible()
         else:

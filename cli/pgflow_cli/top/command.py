@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from pgflow import inspect
 from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.desk import Roles, Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
@@ -18,11 +20,9 @@ def top(
     target: Target = None,
     *,
     dsn: Dsn = None,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Show, and take no orders.")
-    ] = False,
+    read_only: Annotated[bool, opt("Show, and take no orders.")] = False,
     roles: Roles = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    once: Annotated[bool, opt("Print one picture, and end.")] = False,
     as_json: AsJson = None,
 ) -> None:
     """Opens the live console in the terminal.
@@ -64,7 +64,6 @@ async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
 async def _show(
     target: str | None, dsn: str | None, roles: tuple[str, ...], *, read_only: bool
 ) -> None:
-    from pgflow.inspect import database_now
     from pgflow_cli.top.orders import Person
     from pgflow_cli.top.screen import Top
     from pgflow_cli.top.troubles import ImpatientDesk
@@ -72,7 +71,9 @@ async def _show(
     person = None if read_only else Person(operator(), roles)
     async with open_target(target, dsn, listen=False) as app:
         desk = ImpatientDesk(app)
-        await desk.ask(database_now())  # an unreachable database is reported without a screen
+        await desk.ask(
+            inspect.database_now()
+        )  # an unreachable database is reported without a screen
         await Top(desk, person, _name(dsn)).run_async()
 
 
@@ -80,8 +81,6 @@ def _name(dsn: str | None) -> str:
     """Return the target of a connection string, without anything secret: ``app@db/orders``."""
     from psycopg.conninfo import conninfo_to_dict
 
-    from pgflow.inspect import resolve_dsn
-
-    said = conninfo_to_dict(resolve_dsn(dsn) or "")
-    user = f"{said['user']}@" if "user" in said else ""
-    return f"{user}{said.get('host', '')}/{said.get('dbname', '')}" if said else ""
+    given = conninfo_to_dict(inspect.resolve_dsn(dsn) or "")
+    user = f"{given['user']}@" if "user" in given else ""
+    return f"{user}{given.get('host', '')}/{given.get('dbname', '')}" if given else ""

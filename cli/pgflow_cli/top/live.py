@@ -19,11 +19,11 @@ from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import Static
 
+from pgflow import inspect
 from pgflow._desk.desk import Desk
-from pgflow.inspect import database_now
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.orders import Person
-from pgflow_cli.top.troubles import TOLD, explain, is_silent
+from pgflow_cli.top.troubles import EXPECTED, explain, is_silent
 
 TICK_SECONDS = 2.0
 CLOCK_SECONDS = 60.0
@@ -39,7 +39,7 @@ class Clock:
 
     async def read(self) -> datetime:
         """Ask for the time."""
-        self._base, self._read_at = await self._desk.ask(database_now()), monotonic()
+        self._base, self._read_at = await self._desk.ask(inspect.database_now()), monotonic()
         return self._base
 
     async def now(self) -> datetime:
@@ -157,7 +157,7 @@ class Live(Screen[None]):
     async def _look_once(self) -> None:
         try:
             await self.show()
-        except TOLD as error:
+        except EXPECTED as error:
             if self.is_attached:
                 self._tell_trouble(error)
         else:

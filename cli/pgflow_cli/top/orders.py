@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pgflow import Signal
-from pgflow._desk import orders as told
+from pgflow import Signal, inspect
+from pgflow._desk import orders as run_orders
 from pgflow._desk.debts import SAYS, VERDICTS
 from pgflow._desk.desk import Desk
 from pgflow._desk.words import literal, quoted
 from pgflow.authority import Answer, Approve, Escalate, Reject, TakeOver
 from pgflow.errors import InvalidArgument, WrongState
-from pgflow.inspect import GateRow, ObligationRow, RunRow, find_run
 from pgflow_cli.look.output import dump
 
-Said = Mapping[str, str]
+Typed = Mapping[str, str]
 """Texts that a person has typed, by the names of fields."""
 
 RUN_KEYS = {"retry": "t", "resume": "u", "pause": "p", "signal": "s", "cancel": "x"}
@@ -80,28 +79,28 @@ class Order:
     title: str
     says: str
     fields: tuple[Field, ...]
-    command: Callable[[Said], str]
-    sql: Callable[[Said], str]
-    give: Callable[[Desk, Said], Awaitable[Any]]
+    command: Callable[[Typed], str]
+    sql: Callable[[Typed], str]
+    give: Callable[[Desk, Typed], Awaitable[Any]]
     past: str
 
 
-def check(order: Order, said: Said) -> None:
+def check(order: Order, typed: Typed) -> None:
     """Refuse what is not whole.
 
     Raises:
         InvalidArgument: A field that is needed is empty.
     """
     for field in order.fields:
-        if field.is_needed and not said[field.name].strip():
+        if field.is_needed and not typed[field.name].strip():
             raise InvalidArgument(f"fill in first: {field.label}")
 
 
 def call(function: str, *given: str, **named: str | None) -> str:
     """Return the statement that calls a stored function. Arguments that are None are left out."""
-    said = [literal(one) for one in given]
-    said += [f"{name} => {literal(one)}" for name, one in named.items() if one is not None]
-    return f"select pgflow.{function}({', '.join(said)})"
+    arguments = [literal(one) for one in given]
+    arguments += [f"{name} => {literal(one)}" for name, one in named.items() if one is not None]
+    return f"select pgflow.{function}({', '.join(arguments)})"
 
 
 def command(verb: str, *given: str, **options: str | None) -> str:
@@ -137,12 +136,12 @@ def read_json(text: str, what: str) -> Any:
 WHY = Field("why", "Why")
 
 
-def orders_of_run(run: RunRow, person: Person) -> list[Order]:
+def orders_of_run(run: inspect.RunRow, person: Person) -> list[Order]:
     """Return the orders that mean something to a run as it is."""
-    return [_run_order(order, run, person) for order in told.orders_for(run)]
+    return [_run_order(order, run, person) for order in run_orders.orders_for(run)]
 
 
-def _run_order(order: told.Order, run: RunRow, person: Person) -> Order:
+def _run_order(order: run_orders.Order, run: inspect.RunRow, person: Person) -> Order:
     is_signal = order.verb == "signal"
     waits_for = (getattr(run, "reason_detail", None) or {}).get("signals") or [""]
     fields = (
@@ -158,26 +157,28 @@ def _run_order(order: told.Order, run: RunRow, person: Person) -> Order:
         order.title,
         order.says,
         fields,
-        lambda said: told.command_of(
-            order, run.key, said.get("name", ""), said.get("payload", ""), said.get("why", "")
+        lambda typed: run_orders.command_of(
+            order, run.key, typed.get("name", ""), typed.get("payload", ""), typed.get("why", "")
         ),
-        lambda said: told.sql_of(
-            order, run.key, said.get("name", ""), said.get("payload", ""), person.name
-        ).replace("'WHY'", literal(said.get("why", ""))),
+        lambda typed: run_orders.sql_of(
+            order, run.key, typed.get("name", ""), typed.get("payload", ""), person.name
+        ).replace("'WHY'", literal(typed.get("why", ""))),
         partial(_tell_run, order, run.key, person),
         order.past,
     )
 
 
-async def _tell_run(order: told.Order, key: str, person: Person, desk: Desk, said: Said) -> None:
-    run = await desk.ask(find_run(key, tenant=desk.tenant))
+async def _tell_run(
+    order: run_orders.Order, key: str, person: Person, desk: Desk, typed: Typed
+) -> None:
+    run = await desk.ask(inspect.find_run(key, tenant=desk.tenant))
     if run.status not in order.fits:
-        raise WrongState(told.refusal_of(order, key, run.status))
+        raise WrongState(run_orders.refusal_of(order, key, run.status))
     if order.verb == "signal":
-        payload = read_json(said["payload"], "the payload")
-        await desk.call("send", key, Signal(said["name"].strip(), object), payload, by=person.name)
+        payload = read_json(typed["payload"], "the payload")
+        await desk.call("send", key, Signal(typed["name"].strip(), object), payload, by=person.name)
         return
-    why = said["why"].strip()
+    why = typed["why"].strip()
     await desk.call(order.verb, key, by=person.name, **({"why": why} if why else {}))
 
 
@@ -186,7 +187,9 @@ async def _tell_run(order: told.Order, key: str, person: Person, desk: Desk, sai
 COMMENT = Field("why", "Comment")
 
 
-def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person) -> list[Order]:
+def orders_of_gate(
+    gate: inspect.GateRow, shown: Any, *, is_clear: bool, person: Person
+) -> list[Order]:
     """Return the answers that a gate takes.
 
     Args:
@@ -218,7 +221,7 @@ def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person)
 
 
 def _answer_order(
-    gate: GateRow,
+    gate: inspect.GateRow,
     person: Person,
     key: str,
     verb: str,
@@ -226,76 +229,76 @@ def _answer_order(
     says: str,
     fields: tuple[Field, ...],
 ) -> Order:
-    async def give(desk: Desk, said: Said) -> None:
+    async def give(desk: Desk, typed: Typed) -> None:
         await desk.call(
             "answer",
             gate.gate,
-            answer_of(verb, said),
+            answer_of(verb, typed),
             by=person.name,
             payload_hash=gate.payload_hash,
             acting_as=list(person.roles),
         )
 
-    def line(said: Said) -> str:
-        given = [said[name] for name in ("edit", "result") if name in said]
-        options = {"to": said.get("to"), "hash": gate.payload_hash}
+    def line(typed: Typed) -> str:
+        given = [typed[name] for name in ("edit", "result") if name in typed]
+        options = {"to": typed.get("to"), "hash": gate.payload_hash}
         roles = "".join(f" --as {quoted(role)}" for role in person.roles)
-        why = f" --why {quoted(said['why'])}" if said.get("why") else ""
+        why = f" --why {quoted(typed['why'])}" if typed.get("why") else ""
         return command(verb, gate.gate, *given, **options) + roles + why
 
-    def sql(said: Said) -> str:
+    def sql(typed: Typed) -> str:
         return call(
             "answer_gate",
             gate.gate,
             "approve" if verb == "edit" else verb,
             payload_hash=gate.payload_hash,
-            value=said.get("edit", said.get("result")),
-            reason=said.get("why"),
+            value=typed.get("edit", typed.get("result")),
+            reason=typed.get("why"),
             by=person.name,
             acting_as=array_of(person.roles),
-            hand_to=said.get("to"),
+            hand_to=typed.get("to"),
         )
 
     return Order(key, title, says, fields, line, sql, give, f"{title}: your answer is recorded.")
 
 
-def answer_of(verb: str, said: Said) -> Answer:
+def answer_of(verb: str, typed: Typed) -> Answer:
     """Return the answer that was typed.
 
     Raises:
         InvalidArgument: The text is not JSON, or null for an edit.
     """
-    why = said.get("why", "").strip()
+    why = typed.get("why", "").strip()
     if verb == "edit":
-        edit = read_json(said["edit"], "the edit")
+        edit = read_json(typed["edit"], "the edit")
         if edit is None:
             raise InvalidArgument("an edit cannot be null: approve or reject instead")
         return Approve(edit=edit, comment=why)
     if verb == "reject":
         return Reject(why)
     if verb == "escalate":
-        return Escalate(said["to"].strip())
+        return Escalate(typed["to"].strip())
     if verb == "take_over":
-        return TakeOver(read_json(said["result"], "the result"), comment=why)
+        return TakeOver(read_json(typed["result"], "the result"), comment=why)
     return Approve(comment=why)
 
 
-def _delegate_order(gate: GateRow, person: Person) -> Order:
+def _delegate_order(gate: inspect.GateRow, person: Person) -> Order:
     mine = (person.name, *person.roles)
     place = next((name for name in gate.approvers if name in mine), person.name)
 
-    async def give(desk: Desk, said: Said) -> None:
-        why = said["why"].strip()
+    async def give(desk: Desk, typed: Typed) -> None:
+        why = typed["why"].strip()
         kept = why if place == person.name else f"{person.name}: {why or 'delegated'}"
-        await desk.call("delegate_gate", gate.gate, said["to"].strip(), by=place, why=kept)
+        await desk.call("delegate_gate", gate.gate, typed["to"].strip(), by=place, why=kept)
 
     return Order(
         "g",
         "Delegate",
         "Another may answer in your place.",
         (Field("to", "To whom", is_needed=True), WHY),
-        lambda said: command("delegate", gate.gate, to=said["to"] or "NAME", by=place),
-        lambda said: call("delegate_gate", gate.gate, place, said["to"], reason=said["why"]),
+        lambda typed: command("delegate", gate.gate, to=typed["to"] or "NAME", by=place),
+        lambda typed: call("delegate_gate", gate.gate, place, typed["to"], reason=typed["why"]),
         give,
         "Delegated.",
     )
@@ -304,7 +307,7 @@ def _delegate_order(gate: GateRow, person: Person) -> Order:
 # ---------------------------------------------------------------- debts
 
 
-def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
+def orders_of_debt(debt: inspect.ObligationRow, person: Person) -> list[Order]:
     """Return the orders that an effect or obligation takes."""
     if debt.kind == "effect":
         return [
@@ -312,14 +315,16 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
         ]
     key, by = debt.effect or "", person.name
 
-    async def discharge(desk: Desk, said: Said) -> None:
-        await desk.call("discharge", key, read_json(said["value"] or "null", "the evidence"), by=by)
+    async def discharge(desk: Desk, typed: Typed) -> None:
+        await desk.call(
+            "discharge", key, read_json(typed["value"] or "null", "the evidence"), by=by
+        )
 
-    async def transfer(desk: Desk, said: Said) -> None:
-        await desk.call("transfer", key, said["to"].strip(), why=said["why"].strip(), by=by)
+    async def transfer(desk: Desk, typed: Typed) -> None:
+        await desk.call("transfer", key, typed["to"].strip(), why=typed["why"].strip(), by=by)
 
-    async def waive(desk: Desk, said: Said) -> None:
-        await desk.call("waive", key, by=by, why=said["why"].strip())
+    async def waive(desk: Desk, typed: Typed) -> None:
+        await desk.call("waive", key, by=by, why=typed["why"].strip())
 
     return [
         Order(
@@ -327,8 +332,8 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
             "Discharge",
             "It was done.",
             (Field("value", "Evidence, in JSON", "null"),),
-            lambda said: command("discharge", key, evidence=said["value"]),
-            lambda said: call("discharge", key, evidence=said["value"], sent_by=by),
+            lambda typed: command("discharge", key, evidence=typed["value"]),
+            lambda typed: call("discharge", key, evidence=typed["value"], sent_by=by),
             discharge,
             "Discharged.",
         ),
@@ -337,8 +342,10 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
             "Hand over",
             "An outside party owes it from now on.",
             (Field("to", "To whom", is_needed=True), WHY),
-            lambda said: command("transfer", key, said["to"] or "HOLDER", why=said["why"]),
-            lambda said: call("transfer_obligation", key, said["to"], why=said["why"], sent_by=by),
+            lambda typed: command("transfer", key, typed["to"] or "HOLDER", why=typed["why"]),
+            lambda typed: call(
+                "transfer_obligation", key, typed["to"], why=typed["why"], sent_by=by
+            ),
             transfer,
             "Handed over. It stays owed.",
         ),
@@ -347,31 +354,31 @@ def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
             "Waive",
             "It need not be done.",
             (Field("why", "Why", is_needed=True),),
-            lambda said: command("waive", key, why=said["why"] or "WHY"),
-            lambda said: call("waive_obligation", key, said["why"], sent_by=by),
+            lambda typed: command("waive", key, why=typed["why"] or "WHY"),
+            lambda typed: call("waive_obligation", key, typed["why"], sent_by=by),
             waive,
             "Waived.",
         ),
     ]
 
 
-def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
+def _settle_order(debt: inspect.ObligationRow, verdict: str, person: Person) -> Order:
     key, has_value = debt.effect or "", verdict == "confirmed"
     value = (Field("value", "Its result, in JSON", "null", is_needed=True),) if has_value else ()
 
-    def line(said: Said) -> str:
-        why = said["why"] or "WHY"
+    def line(typed: Typed) -> str:
+        why = typed["why"] or "WHY"
         if has_value:
-            return command("settle", key, confirmed=said["value"], why=why)
+            return command("settle", key, confirmed=typed["value"], why=why)
         return f"pgflow settle {quoted(key)} --{verdict.replace('_', '-')} --why {quoted(why)}"
 
-    def sql(said: Said) -> str:
-        given, why = said.get("value"), said["why"]
+    def sql(typed: Typed) -> str:
+        given, why = typed.get("value"), typed["why"]
         return call("settle_effect", key, verdict, value=given, why=why, sent_by=person.name)
 
-    async def give(desk: Desk, said: Said) -> None:
-        result = read_json(said["value"], "the result") if has_value else None
-        why = said["why"].strip()
+    async def give(desk: Desk, typed: Typed) -> None:
+        result = read_json(typed["value"], "the result") if has_value else None
+        why = typed["why"].strip()
         await desk.call("settle_effect", key, verdict, result, why=why, by=person.name)
 
     return Order(

@@ -15,7 +15,7 @@ from textual.widgets import Static
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.asking import Ask
 from pgflow_cli.top.live import Live
-from pgflow_cli.top.stories import Story, Teller
+from pgflow_cli.top.stories import Story, StoryReader
 from pgflow_cli.top.views import Place
 
 STORY_TICKS = 5
@@ -57,8 +57,8 @@ class Page(Live):
             await self.top.clock.read()
             return
         now = await self.top.clock.now()
-        teller = Teller(self.top.desk, self.top.person, now, max(40, self.size.width - 3))
-        self._story = story = await teller.tell(self._at)
+        reader = StoryReader(self.top.desk, self.top.person, now, max(40, self.size.width - 3))
+        self._story = story = await reader.read(self._at)
         self.query_one("#story", Static).update(Group(*story.parts))
         self._draw_lines(story)
 
@@ -79,14 +79,14 @@ class Page(Live):
         for order in story.orders:
             if order.key == event.character and person is not None:
                 event.stop()
-                self.app.push_screen(Ask(order, self.top.desk, person.name), self._told)
+                self.app.push_screen(Ask(order, self.top.desk, person.name), self._ordered)
                 return
         number = int(event.character) if event.character in "123456789" else 0
         if 0 < number <= len(story.links):
             event.stop()
             self.app.push_screen(Page(story.links[number - 1][1]))
 
-    def _told(self, past: str | None) -> None:
+    def _ordered(self, past: str | None) -> None:
         if past:
             self._line("note", past)
             self.look_soon()

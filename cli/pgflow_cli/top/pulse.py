@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.text import Text
 
+from pgflow import inspect
 from pgflow._desk.desk import Desk
 from pgflow._desk.plots import bars
-from pgflow.inspect import list_queues, read_rates
 from pgflow_cli.look.output import STYLES, duration
 
 STATES = ("queued", "running", "waiting", "paused", "stuck")
@@ -20,7 +20,10 @@ LEAST_BARS = 10
 
 async def read_pulse(desk: Desk) -> dict[str, Any]:
     """Return totals of open runs, runs a minute of late, and latencies of the last hour."""
-    queues, rates = await desk.ask(list_queues()), await desk.ask(read_rates(MINUTES))
+    queues, rates = (
+        await desk.ask(inspect.list_queues()),
+        await desk.ask(inspect.read_rates(MINUTES)),
+    )
     late = [minute for minute in rates.minutes if 1 <= minute.ago <= LATE_MINUTES]
     ended = {minute.ago: minute.ended for minute in rates.minutes}
     return {

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Label, Static
 
-from pgflow.inspect import STATUSES
+from pgflow import inspect
 from pgflow_cli.look.output import column_widths
 from pgflow_cli.top.live import Live, Station
 from pgflow_cli.top.page import Page
@@ -146,7 +146,7 @@ class Board(Live):
     def action_filter(self) -> None:
         """Show runs of the next status only."""
         if self.view.name == "runs":
-            choices = ["", *STATUSES]
+            choices = ["", *inspect.STATUSES]
             self._status = choices[(choices.index(self._status) + 1) % len(choices)]
             self._turn_to(self._number)
 

@@ -62,7 +62,7 @@ class Story:
 
 
 @dataclass(frozen=True)
-class Teller:
+class StoryReader:
     """Reads stories from a desk.
 
     Attributes:
@@ -77,16 +77,16 @@ class Teller:
     now: datetime
     width: int
 
-    async def tell(self, place: Place) -> Story:
+    async def read(self, place: Place) -> Story:
         """Return the story of a thing.
 
         Raises:
             RunNotFound: The run or worker does not exist, or nothing is owed under this key.
             GateClosed: The gate was answered, has expired, or is no longer wanted.
         """
-        tellers = {"run": self._run, "gate": self._gate, "debt": self._debt, "worker": self._worker}
+        readers = {"run": self._run, "gate": self._gate, "debt": self._debt, "worker": self._worker}
         page, key = place
-        return await tellers[page](key)
+        return await readers[page](key)
 
     # ------------------------------------------------------------ runs
 
@@ -111,8 +111,8 @@ class Teller:
             f", generation {run.generation}" if run.generation > 1 else "",
             f", worker {run.worker_id}" if run.worker_id is not None else "",
         )
-        said = [why(run), f"({run.why})" if run.why else "", advice(run)]
-        return [line, plain(" ".join(filter(None, said)))]
+        parts = [why(run), f"({run.why})" if run.why else "", advice(run)]
+        return [line, plain(" ".join(filter(None, parts)))]
 
     def _values(self, run: inspect.RunDetail) -> list[RenderableType]:
         found = [("Input", run.input)]
@@ -182,12 +182,12 @@ class Teller:
             story.parts += [_heading("Spent"), plain(line)]
 
     def _decision(self, one: inspect.DecisionRow) -> Text:
-        said = [f"{one.name}: {_line(self.desk.clear(one.value))}"]
-        said += [f"because {one.why}"] if one.why else []
-        said += [f"evidence {_line(self.desk.clear(one.evidence))}"] if one.evidence else []
+        parts = [f"{one.name}: {_line(self.desk.clear(one.value))}"]
+        parts += [f"because {one.why}"] if one.why else []
+        parts += [f"evidence {_line(self.desk.clear(one.evidence))}"] if one.evidence else []
         if one.alternatives:
-            said.append(f"instead of {_line(self.desk.clear(one.alternatives))}")
-        return plain("; ".join(said))
+            parts.append(f"instead of {_line(self.desk.clear(one.alternatives))}")
+        return plain("; ".join(parts))
 
     async def _tell_kin(self, run: inspect.RunDetail, story: Story) -> None:
         if run.parent_run_id is not None:
@@ -219,8 +219,8 @@ class Teller:
         if gate.why or gate.evidence:
             parts += [_heading("Why"), plain(gate.why), _value(self.desk.clear(gate.evidence))]
         parts += [
-            plain(f"{said.get('by')}: {said.get('verdict')} {said.get('reason') or ''}")
-            for said in gate.answers
+            plain(f"{answer.get('by')}: {answer.get('verdict')} {answer.get('reason') or ''}")
+            for answer in gate.answers
         ]
         story = Story(f"gate {gate.name}", parts, links=[(f"run {gate.key}", ("run", gate.key))])
         if self.person is not None:

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import psycopg
 
+from pgflow import inspect
 from pgflow._desk.desk import Desk, Unreachable
 from pgflow.app import App, AsyncApp
 from pgflow.errors import PgflowError
-from pgflow.inspect import Question
 from pgflow_cli.look.failures import hide_secrets
 from pgflow_cli.look.output import shown
 
@@ -23,7 +23,7 @@ ORDER_SECONDS = 10.0
 
 SILENT = (*Unreachable, TimeoutError, OSError)
 """Errors of a database that cannot be asked just now."""
-TOLD = (*SILENT, PgflowError, psycopg.Error)
+EXPECTED = (*SILENT, PgflowError, psycopg.Error)
 """Errors that a person can do something about, or wait for the end of."""
 
 
@@ -34,7 +34,7 @@ class ImpatientDesk(Desk):
         super().__init__(app)
         self._seconds = seconds
 
-    async def ask(self, question: Question[T]) -> T:
+    async def ask(self, question: inspect.Question[T]) -> T:
         """Ask the database."""
         async with asyncio.timeout(self._seconds):
             return await super().ask(question)
@@ -57,8 +57,8 @@ def explain(error: BaseException) -> str:
     if is_silent(error):
         return "No answer from the database"
     if isinstance(error, psycopg.Error):
-        said = error.diag.message_primary or str(error)
-        return shown(hide_secrets(f"The database refused: {said}"))
+        message = error.diag.message_primary or str(error)
+        return shown(hide_secrets(f"The database refused: {message}"))
     return shown(hide_secrets(str(error)))
 
 

@@ -82,5 +82,5 @@ class AsyncGates(AsyncMailbox):
         found = await self._ask(gates.find_gate(gate))
         if found is None:
             return None
-        said: Any = self._mapping.hook(opened_gate(self._envelopes, found), by)
-        return self._mapping.read(said, found, by)
+        roles: Any = self._mapping.hook(opened_gate(self._envelopes, found), by)
+        return self._mapping.read(roles, found, by)

@@ -108,11 +108,11 @@ class AsyncQueues(AsyncRelays):
         Returns:
             Number of runs cancelled.
         """
-        told = 0
+        cancelled = 0
         while backlog.newest is not None:
             query = queues.purge_queue(queue, backlog.newest, why, by)
             purged = await self._ask(query, wakes=True)
-            told += purged.runs
+            cancelled += purged.runs
             if not purged.runs:
                 break
-        return told
+        return cancelled

@@ -51,9 +51,9 @@ class AsyncSchedules(AsyncBudgets):
             TypeError: The arguments do not fit the workflow.
             InvalidArgument: The name is too long.
         """
-        told, text = told_of(name, schedule, workflow, args, kwargs)
+        declared, text = told_of(name, schedule, workflow, args, kwargs)
         labels = workflow.start_options.labels or None
-        return await self._ask(schedules.set_schedule(told, text, labels, why, by))
+        return await self._ask(schedules.set_schedule(declared, text, labels, why, by))
 
     async def set_schedule_by_name(
         self,

@@ -105,11 +105,11 @@ class Queues(Relays):
         Returns:
             Number of runs cancelled.
         """
-        told = 0
+        cancelled = 0
         while backlog.newest is not None:
             query = queues.purge_queue(queue, backlog.newest, why, by)
             purged = self._ask(query, wakes=True)
-            told += purged.runs
+            cancelled += purged.runs
             if not purged.runs:
                 break
-        return told
+        return cancelled

@@ -52,9 +52,9 @@ class Schedules(Budgets):
             TypeError: The arguments do not fit the workflow.
             InvalidArgument: The name is too long.
         """
-        told, text = told_of(name, schedule, workflow, args, kwargs)
+        declared, text = told_of(name, schedule, workflow, args, kwargs)
         labels = workflow.start_options.labels or None
-        return self._ask(schedules.set_schedule(told, text, labels, why, by))
+        return self._ask(schedules.set_schedule(declared, text, labels, why, by))
 
     def set_schedule_by_name(
         self,

@@ -22,8 +22,10 @@ def set_pool(pool: Pool, why: str | None, sent_by: str | None) -> Query[None]:
 
 def declare_pools(pools: Sequence[Pool]) -> Query[int]:
     """Set the pools that an app declares, if a declaration has changed; return their number."""
-    told = f"[{', '.join(pool.declaration() for pool in pools)}]"
-    return Query("select pgflow.declare_pools(%s::jsonb)", (told,), lambda rows: int(rows[0][0]))
+    declarations = f"[{', '.join(pool.declaration() for pool in pools)}]"
+    return Query(
+        "select pgflow.declare_pools(%s::jsonb)", (declarations,), lambda rows: int(rows[0][0])
+    )
 
 
 def grant_budget(pool: str, amounts: Amounts, why: str | None, sent_by: str | None) -> Query[None]:

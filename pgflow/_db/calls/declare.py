@@ -21,6 +21,6 @@ def declare_app(declared: str) -> Query[list[str]]:
 
 def declare_queues(queues: Sequence[Queue]) -> Query[list[str]]:
     """Set the rules of these queues, if a declaration has changed; return their names."""
-    told = json.dumps([queue.declaration() for queue in queues])
+    declarations = json.dumps([queue.declaration() for queue in queues])
     sql = "select pgflow.declare_queues(%s::jsonb)"
-    return Query(sql, (told,), lambda rows: list(rows[0][0]))
+    return Query(sql, (declarations,), lambda rows: list(rows[0][0]))

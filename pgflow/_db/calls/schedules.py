@@ -71,15 +71,15 @@ def keep_schedules(worker_id: int, most: int, *, at_once: bool = False) -> Query
     return Query(sql, (worker_id, most, at_once), read)
 
 
-def to_refill(told: Mapping[str, Any]) -> ToRefill:
+def to_refill(row: Mapping[str, Any]) -> ToRefill:
     """Read a schedule that the database asks to refill."""
     return ToRefill(
-        told["name"],
-        told["version"],
-        told["spec"],
-        datetime.fromisoformat(told["after"]),
-        datetime.fromisoformat(told["now"]),
-        told["has_none"],
+        row["name"],
+        row["version"],
+        row["spec"],
+        datetime.fromisoformat(row["after"]),
+        datetime.fromisoformat(row["now"]),
+        row["has_none"],
     )
 
 
@@ -120,7 +120,7 @@ def declare_schedules(worker_id: int, declared: Sequence[Mapping[str, Any]]) -> 
 
 
 def set_schedule(
-    told: Mapping[str, Any],
+    declared: Mapping[str, Any],
     input_text: str,
     labels: Mapping[str, str] | None,
     why: str | None,
@@ -133,18 +133,18 @@ def set_schedule(
         "%s::text)"
     )
     params = (
-        told["name"],
-        told["workflow"],
-        json.dumps(told["spec"]),
-        told["queue"],
+        declared["name"],
+        declared["workflow"],
+        json.dumps(declared["spec"]),
+        declared["queue"],
         input_text,
-        told["slot_parameter"],
-        told["overlap"],
-        told["catch_up"],
-        told["max_catch_up"],
-        told["jitter_seconds"],
-        told["priority"],
-        told["timeout_seconds"],
+        declared["slot_parameter"],
+        declared["overlap"],
+        declared["catch_up"],
+        declared["max_catch_up"],
+        declared["jitter_seconds"],
+        declared["priority"],
+        declared["timeout_seconds"],
         None if labels is None else json.dumps(labels),
         why,
         by,

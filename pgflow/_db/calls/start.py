@@ -83,7 +83,7 @@ def start_run(
     draws = _draws(options)
     if defaults is None and options.if_taken == "match" and not draws and not options.times_key:
         return Query(_START, params, lambda rows: Started(*rows[0]))
-    said = (*params, options.if_taken, defaults, start_id)
+    values = (*params, options.if_taken, defaults, start_id)
     if options.times_key:
         times = (
             _seconds(options.key_for),
@@ -92,11 +92,13 @@ def start_run(
             options.collect,
         )
         return Query(
-            _START_TIMED, (*said, *(draws or (None, None)), *times), lambda rows: Started(*rows[0])
+            _START_TIMED,
+            (*values, *(draws or (None, None)), *times),
+            lambda rows: Started(*rows[0]),
         )
     if draws:
-        return Query(_START_DRAWING, (*said, *draws), lambda rows: Started(*rows[0]))
-    return Query(_START_AS_SAID, said, lambda rows: Started(*rows[0]))
+        return Query(_START_DRAWING, (*values, *draws), lambda rows: Started(*rows[0]))
+    return Query(_START_AS_SAID, values, lambda rows: Started(*rows[0]))
 
 
 def start_runs(

@@ -25,7 +25,7 @@ from pgflow._model.protocol import SagaEntry
 from pgflow.errors import DefinitionError, NotStorable
 
 _declared: WeakValueDictionary[tuple[str, str], EffectStep[..., Any]] = WeakValueDictionary()
-"""The effects of this process, by where they stand in the code and by name."""
+"""The effects of this process, by their place in the code and by name."""
 
 
 def declare(effect: EffectStep[..., Any]) -> None:

@@ -80,7 +80,7 @@ class DurableGraph:
         """Yields what the graph does: with ``stream_mode`` updates, values or tasks.
 
         Tokens of a model, and what a node writes while it runs, are in the stream ``langgraph`` of
-        the run: they are no code of the workflow.
+        the run: they are not code of the workflow.
         """
         if not pgflow.in_workflow():
             async for chunk in self._plain.astream(input, config, **options):

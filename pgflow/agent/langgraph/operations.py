@@ -27,8 +27,8 @@ class Telling(BaseCallbackHandler):
 
     def on_chat_model_start(self, *_: Any, run_id: UUID, **facts: Any) -> None:
         """Take the name of a model that is asked."""
-        said = facts.get("metadata") or {}
-        self._begin(run_id, Operation("chat", said.get("ls_model_name")), said.get("ls_provider"))
+        about = facts.get("metadata") or {}
+        self._begin(run_id, Operation("chat", about.get("ls_model_name")), about.get("ls_provider"))
 
     def on_llm_start(self, *_: Any, run_id: UUID, **facts: Any) -> None:
         """Take the name of a model that completes texts."""
@@ -73,12 +73,12 @@ class Telling(BaseCallbackHandler):
 
 def _describe(request: Operation, message: Any) -> None:
     """Take what a message says of the model and its tokens."""
-    said = getattr(message, "response_metadata", None) or {}
+    metadata = getattr(message, "response_metadata", None) or {}
     usage = getattr(message, "usage_metadata", None) or {}
     request.id = getattr(message, "id", None)
-    request.model = said.get("model_name") or said.get("model") or request.name
+    request.model = metadata.get("model_name") or metadata.get("model") or request.name
     request.input_tokens = usage.get("input_tokens")
     request.output_tokens = usage.get("output_tokens")
     request.cached_tokens = (usage.get("input_token_details") or {}).get("cache_read")
-    reason = said.get("finish_reason") or said.get("stop_reason")
+    reason = metadata.get("finish_reason") or metadata.get("stop_reason")
     request.finish_reasons = [str(reason)] if reason else ()

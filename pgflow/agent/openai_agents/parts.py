@@ -26,7 +26,7 @@ from pgflow import Retries
 from pgflow.errors import InvalidArgument
 
 LOCAL_TOOLS = ("ComputerTool", "ShellTool", "LocalShellTool", "ApplyPatchTool", "CustomTool")
-"""Tools that the SDK runs in its own process, and that are no functions."""
+"""Tools that the SDK runs in its own process, and that are not functions."""
 
 
 class StepModel(Model):
@@ -54,7 +54,7 @@ class StepModel(Model):
         return await pgflow.call(f"model:{self._name}", ask, retries=self._retries)
 
     def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[Any]:  # noqa: ARG002
-        """Refuses: the tokens of a response are no code of a workflow.
+        """Refuses: the tokens of a response are not code of a workflow.
 
         Raises:
             InvalidArgument: Always.
@@ -125,8 +125,8 @@ def step_guardrail(
             output = (await guardrail.run(*_in_order(guardrail, given))).output
             return {"info": output.output_info, "tripped": output.tripwire_triggered}
 
-        said: dict[str, Any] = await pgflow.call(f"guardrail:{name}", look, retries=retries)
-        return GuardrailFunctionOutput(said["info"], said["tripped"])
+        verdict: dict[str, Any] = await pgflow.call(f"guardrail:{name}", look, retries=retries)
+        return GuardrailFunctionOutput(verdict["info"], verdict["tripped"])
 
     return dataclasses.replace(guardrail, guardrail_function=judge, name=name)
 

@@ -62,14 +62,14 @@ def options_of_tool(tool: object | None, name: str) -> StepOptions | Literal[Fal
         UserError: It says something else.
     """
     definition = getattr(tool, "tool_def", None)
-    said: Any = (getattr(definition, "metadata", None) or {}).get(KEY, {})
-    if said is False:
+    given: Any = (getattr(definition, "metadata", None) or {}).get(KEY, {})
+    if given is False:
         return False
-    if not isinstance(said, Mapping):
+    if not isinstance(given, Mapping):
         raise UserError(
-            f"tool {name!r}: metadata[{KEY!r}] must be False or a dict of options, not {said!r}"
+            f"tool {name!r}: metadata[{KEY!r}] must be False or a dict of options, not {given!r}"
         )
-    options = checked(cast("StepOptions", dict(said)), f"tool {name!r}")
+    options = checked(cast("StepOptions", dict(given)), f"tool {name!r}")
     try:
         return _OPTIONS.validate_python(options)
     except ValidationError as error:

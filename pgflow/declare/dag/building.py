@@ -78,14 +78,14 @@ def build_graph(
 
 
 def _inputs(options: Options, document: Marked, file: str) -> Iterator[Input]:
-    for name, said in options.inputs.items():
+    for name, declared in options.inputs.items():
         line, column = document.place(("inputs", name))
         yield Input(
             name=name,
-            required=said.get("required", False),
-            default=said.get("default"),
-            has_default="default" in said,
-            description=said.get("description", ""),
+            required=declared.get("required", False),
+            default=declared.get("default"),
+            has_default="default" in declared,
+            description=declared.get("description", ""),
             position=Position(file=file, line=line, column=column),
         )
 

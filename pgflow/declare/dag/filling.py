@@ -65,7 +65,7 @@ def given_inputs(include: Draft, child: Loaded) -> dict[str, Any]:
             f"{known}."
         )
     missing = sorted(
-        name for name, said in declared.items() if said.get("required") and name not in given
+        name for name, about in declared.items() if about.get("required") and name not in given
     )
     if missing:
         names, many = ", ".join(f"'{name}'" for name in missing), len(missing) > 1
@@ -74,9 +74,9 @@ def given_inputs(include: Draft, child: Loaded) -> dict[str, Any]:
             f"Pass {'them' if many else 'it'} through 'with:'."
         )
     return {
-        name: given.get(name, said.get("default"))
-        for name, said in declared.items()
-        if name in given or "default" in said
+        name: given.get(name, about.get("default"))
+        for name, about in declared.items()
+        if name in given or "default" in about
     }
 
 

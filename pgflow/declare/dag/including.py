@@ -182,15 +182,15 @@ class _Expansion:
     def _child(self, node: Draft, names: tuple[str, ...]) -> Loaded:
         target = node.fields["include"]
         child = self.shelf.workflow(target)
-        said = f"Node '{node.id}': include target '{target}' not found"
+        message = f"Node '{node.id}': include target '{target}' not found"
         if child is None:
             looked = (
                 "It must be the name of a workflow in the same tree of workflows, in "
                 "~/.archon/workflows or in a folder that --path names."
             )
-            raise NothingFound(said, node.path, looked)
+            raise NothingFound(message, node.path, looked)
         if not child.ok and child.name not in names:
-            raise WrongInclude(said, node.path, f"{child.file} has errors of its own.")
+            raise WrongInclude(message, node.path, f"{child.file} has errors of its own.")
         return child
 
 
@@ -242,12 +242,12 @@ def _inlined(include: Draft, child: Loaded, whole: Whole, shelf: Shelf, room: Ro
     if filling.missing:
         names = ", ".join(f"$INPUTS.{name}" for name in sorted(filling.missing))
         many = len(filling.missing) > 1
-        said = (
+        message = (
             f"references missing input{'s' * many} {names}. "
             f"Pass {'them' if many else 'it'} through 'with:'."
         )
         raise WrongInclude(
-            f"Node '{include.id}': included block '{include.fields['include']}' {said}"
+            f"Node '{include.id}': included block '{include.fields['include']}' {message}"
         )
     result = own.get(whole.returns or "", sinks[0] if sinks else "")
     return _Block([_stamped(node, inputs) for node in inlined], sinks, result)
@@ -365,18 +365,18 @@ def _command(
     name: str, node: Draft, include: Draft, child: Loaded, shelf: Shelf, seen: set[str]
 ) -> str | None:
     text = shelf.command(name, node.file)
-    said = (
+    message = (
         f"Node '{include.id}': included workflow '{child.name}' node '{node.id}' command '{name}'"
     )
     if text is not None and not trim(text):
         raise WrongInclude(
-            f"{said} is empty. Included commands must contain a non-whitespace prompt body."
+            f"{message} is empty. Included commands must contain a non-whitespace prompt body."
         )
     for reference in references(text or ""):
         if reference.node_id != "INPUTS" and reference.node_id not in seen:
             raise WrongInclude(
-                f"{said} references '${reference.node_id}.output' outside its workflow namespace. "
-                f"Declare it under '{child.name}' "
+                f"{message} references '${reference.node_id}.output' outside its workflow "
+                f"namespace. Declare it under '{child.name}' "
                 f"inputs:, pass the caller value through '{include.id}' with:, and read it as "
                 "'$INPUTS.<name>' instead.",
             )

@@ -90,15 +90,15 @@ def load_file(path: Path, file: str) -> Loaded:
         refuse_utf16(data)
         text, broken = decode(data)
     except OSError as error:
-        said = f"File read error: {error.strerror or error} ({_code(error)})"
-        return Loaded(file, [Problem(said, kind="read_error")])
+        message = f"File read error: {error.strerror or error} ({_code(error)})"
+        return Loaded(file, [Problem(message, kind="read_error")])
     except YamlError as error:
         problem = Problem(error.message, error.line, error.column, error.hint, kind="read_error")
         return Loaded(file, [problem])
     loaded = load_text(text, file)
     if broken is not None and loaded.ok:
-        said = "Bytes that are not UTF-8 were read as U+FFFD"
-        loaded.problems.append(Problem(said, broken, 1, "Save the file as UTF-8.", "warning"))
+        message = "Bytes that are not UTF-8 were read as U+FFFD"
+        loaded.problems.append(Problem(message, broken, 1, "Save the file as UTF-8.", "warning"))
     return loaded
 
 
@@ -111,9 +111,11 @@ def load_text(text: str, file: str) -> Loaded:
     try:
         document = read_yaml(text)
     except YamlError as error:
-        said = f"YAML parse error: {'' if error.is_bound else 'YAML Parse error: '}{error.message}"
+        message = (
+            f"YAML parse error: {'' if error.is_bound else 'YAML Parse error: '}{error.message}"
+        )
         return Loaded(
-            file, [Problem(said, error.line, error.column, error.hint, kind="parse_error")]
+            file, [Problem(message, error.line, error.column, error.hint, kind="parse_error")]
         )
     loaded = Loaded(file, document=document)
     if isinstance(document.value, dict):
@@ -121,11 +123,13 @@ def load_text(text: str, file: str) -> Loaded:
         loaded.lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         _load(loaded, document, loaded.lines)
     else:
-        said = "Missing required field 'name'" if isinstance(document.value, list) else _NO_OBJECT
+        message = (
+            "Missing required field 'name'" if isinstance(document.value, list) else _NO_OBJECT
+        )
         hint = _STUDIED
         if _is_several(document):
-            said, hint = f"{said}: the file has several documents", _ONE_DOCUMENT
-        loaded.problems.append(Problem(said, document.line, document.column, hint))
+            message, hint = f"{message}: the file has several documents", _ONE_DOCUMENT
+        loaded.problems.append(Problem(message, document.line, document.column, hint))
     return loaded
 
 
@@ -150,10 +154,10 @@ def _load(loaded: Loaded, document: Marked, lines: list[str]) -> None:
     findings += wrong
     loaded.nodes = tuple(reading.nodes)
     loaded.problems += _errors(findings, document, lines)
-    said, dropped = ([], []) if findings else (loaded.options.told, loaded.options.ignored)
+    warned, dropped = ([], []) if findings else (loaded.options.warnings, loaded.options.ignored)
     unknown = islice(unknown_in_workflow(raw), MAX_WARNINGS) if loaded.name else ()
-    told = [*reading.told, *said, *unknown, *dropped]
-    loaded.problems += [_problem(warned, document, lines, "warning") for warned in told]
+    found = [*reading.warnings, *warned, *unknown, *dropped]
+    loaded.problems += [_problem(one, document, lines, "warning") for one in found]
 
 
 def _errors(findings: list[Finding], document: Marked, lines: list[str]) -> Iterator[Problem]:
@@ -212,7 +216,7 @@ class _Reading:
         self.nodes: list[Draft] = []
         self.broken: frozenset[str] = frozenset()
         self.wrong_nodes: list[Finding] = []
-        self.told: list[Warned] = []
+        self.warnings: list[Warned] = []
 
     def read_nodes(self, file: str) -> None:
         """Read all of them."""
@@ -224,8 +228,8 @@ class _Reading:
             if node is not None and node.mode == "include" and "mutates_checkout" in raw:
                 node, flaws = None, [Flaw((), _CHECKOUT)]
             if node is None:
-                if len(self.told) < MAX_WARNINGS:
-                    self.told += unknown_in_node(raw, index, path)
+                if len(self.warnings) < MAX_WARNINGS:
+                    self.warnings += unknown_in_node(raw, index, path)
                 broken.add(shown_id(raw, index))
                 found += [
                     (text, Finding((*path, *flaw.path), text, _hint(raw, flaw)))
@@ -233,8 +237,8 @@ class _Reading:
                 ]
                 continue
             self.nodes.append(node)
-            if len(self.told) < MAX_WARNINGS:
-                self.told += [
+            if len(self.warnings) < MAX_WARNINGS:
+                self.warnings += [
                     *unknown_in_node(raw, index, path),
                     *deprecated_in_node(node),
                     *useless_arguments(node, raw),

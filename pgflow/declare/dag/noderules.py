@@ -242,9 +242,9 @@ def _about_child_runs(node: dict[str, Any]) -> Iterator[tuple[Steps, str]]:
 
 
 def _no_mode(node: dict[str, Any]) -> tuple[Steps, str]:
-    for mode, said in (("bash", "bash script"), ("prompt", "prompt"), ("script", "script")):
+    for mode, label in (("bash", "bash script"), ("prompt", "prompt"), ("script", "script")):
         if mode in node:
-            return (mode,), f"{said} cannot be empty"
+            return (mode,), f"{label} cannot be empty"
     return (), f"must have either {_NAMED}, or '{_TOLD[-1]}'"
 
 
@@ -265,31 +265,34 @@ def _about_until_field(
     name = (loop or {}).get("until_field")
     if name is None:
         return
-    where, said = ("loop", "until_field"), f"'loop.until_field' names '{name}'"
+    where, message = ("loop", "until_field"), f"'loop.until_field' names '{name}'"
     if schema is None:
         yield (
             where,
             (
-                f"{said} but this node declares no 'output_format' — the field must be a declared "
-                "property of the node's schema"
+                f"{message} but this node declares no 'output_format' — the field must be a "
+                "declared property of the node's schema"
             ),
         )
         return
     declared = declared_fields(schema)
     if declared is None or name not in declared:
         known = f" (declared: {', '.join(declared)})" if declared else ""
-        yield where, f"{said}, which is not declared in this node's output_format properties{known}"
+        yield (
+            where,
+            f"{message}, which is not declared in this node's output_format properties{known}",
+        )
         return
     required = schema.get("required")
     if not isinstance(required, list) or name not in required:
-        yield where, f"{said}, {_OPTIONAL_FIELD}"
+        yield where, f"{message}, {_OPTIONAL_FIELD}"
     kind = schema["properties"][name]
     kind = kind.get("type") if isinstance(kind, dict) else None
     if isinstance(kind, str) and kind != "boolean":
         yield (
             where,
             (
-                f"{said}, declared as type '{kind}' — it must be 'boolean'; "
+                f"{message}, declared as type '{kind}' — it must be 'boolean'; "
                 "the loop terminates on the value being exactly true"
             ),
         )

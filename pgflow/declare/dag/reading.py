@@ -95,11 +95,11 @@ def discover(directory: str | Path, search: Sequence[str] = ()) -> list[Verdict]
     most = most_files()
     found = [*workflow_files(tree.root, most + 1)]
     loaded = [tree.load(path) for path in found[:most]]
-    told = _collisions(loaded, tree.root) if layout is not None else {}
-    verdicts = [_verdict(one, scopes, told.get(one.file)) for one in loaded]
+    collisions = _collisions(loaded, tree.root) if layout is not None else {}
+    verdicts = [_verdict(one, scopes, collisions.get(one.file)) for one in loaded]
     if len(found) > len(loaded):
-        said = f"There are more than {most:,} files: from {found[-1]} on none is read"
-        problem = Problem(said, hint="Name a folder of them.", kind="read_error")
+        message = f"There are more than {most:,} files: from {found[-1]} on none is read"
+        problem = Problem(message, hint="Name a folder of them.", kind="read_error")
         verdicts.append(Verdict(str(directory), (problem,)))
     return verdicts
 
@@ -116,34 +116,34 @@ def _collisions(loaded: list[Loaded], root: Path) -> dict[str, Problem]:
         if one.ok:
             by_file[Path(one.file).name].append(one)
             by_name[one.name].append(one)
-    told: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for name, files in by_name.items():
         for one in files if len(files) > 1 else ():
             others = ", ".join(
                 Path(other.file).relative_to(root).as_posix() for other in files if other is not one
             )
-            said = (
+            message = (
                 f"Duplicate workflow name '{name}' — also declared in {others}. Workflow names "
                 "must be unique; same-name files do not "
                 "override each other (overrides are by filename)."
             )
-            told[one.file] = Problem(said, *_place(one, "name"))
+            problems[one.file] = Problem(message, *_place(one, "name"))
     for name, files in by_file.items():
         for one in files if len(files) > 1 else ():
-            said = f"Workflow filename collision within one scope: '{name}'."
-            told[one.file] = Problem(
-                f"{said} Workflow filenames must be unique across flat and packaged folders."
+            message = f"Workflow filename collision within one scope: '{name}'."
+            problems[one.file] = Problem(
+                f"{message} Workflow filenames must be unique across flat and packaged folders."
             )
-    return told
+    return problems
 
 
 def _place(loaded: Loaded, key: str) -> tuple[int | None, int | None]:
     return loaded.document.place((key,)) if loaded.document is not None else (None, None)
 
 
-def _verdict(loaded: Loaded, shelf: Shelf, told: Problem | None = None) -> Verdict:
-    problems = [*loaded.problems, *([told] if told is not None else [])]
-    if not loaded.ok or told is not None or loaded.document is None:
+def _verdict(loaded: Loaded, shelf: Shelf, collision: Problem | None = None) -> Verdict:
+    problems = [*loaded.problems, *([collision] if collision is not None else [])]
+    if not loaded.ok or collision is not None or loaded.document is None:
         return Verdict(loaded.file, tuple(problems))
     try:
         whole = _whole(loaded, shelf)

@@ -45,9 +45,9 @@ def _of_script(loaded: Loaded, node: Draft, path: Steps, text: str) -> Iterator[
             line, column = _in_file(loaded.document, whole, place, text, loaded.lines)
         else:
             where = f" of {node.file}, line {place[0]} of its script"
-        said = f"Node '{node.id}'{where}: {finding.message}"
+        message = f"Node '{node.id}'{where}: {finding.message}"
         severity: Literal["error", "warning"] = "error" if finding.is_error else "warning"
-        yield Problem(said, line, column, severity=severity)
+        yield Problem(message, line, column, severity=severity)
 
 
 def _in_file(
@@ -57,7 +57,7 @@ def _in_file(
     lines as they are, as a block has; else those of its key.
     """
     row, column = place
-    said = text.split("\n")[row - 1]
+    line_text = text.split("\n")[row - 1]
     marked = document
     for step in path:
         inner = marked.part(step)
@@ -65,7 +65,7 @@ def _in_file(
             return document.place(path)
         marked = inner
     for number in (marked.line + row, marked.line + row - 1):
-        found = lines[number - 1].find(said) if said and number <= len(lines) else -1
+        found = lines[number - 1].find(line_text) if line_text and number <= len(lines) else -1
         if found >= 0:
             return number, found + column
     return document.place(path)

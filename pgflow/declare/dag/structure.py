@@ -2,7 +2,7 @@
 something that has run.
 
 Everything wrong is found, in the order in which the original looks: it stops at its first finding,
-so that is our first too. Nodes that were wrong by themselves are no nodes here, but their ids are
+so that is our first too. Nodes that were wrong by themselves are not nodes here, but their ids are
 known, lest they be called unknown.
 """
 
@@ -180,20 +180,25 @@ def _about_references(node: Draft, scope: Scope) -> Iterator[Finding]:
     """
     inner = {body.id for body in node.body}
     for path, text in texts(node):
-        told: set[str] = set()
+        reported: set[str] = set()
         of_group = path == ("loop_group", "until_bash")
         for reference in references(text):
             name = reference.node_id
-            if name in told or name == _INPUTS or scope.sees(name) or (of_group and name in inner):
+            if (
+                name in reported
+                or name == _INPUTS
+                or scope.sees(name)
+                or (of_group and name in inner)
+            ):
                 continue
-            told.add(name)
-            said = (
+            reported.add(name)
+            message = (
                 f"Node '{node.id}' field '{'.'.join(map(str, path))}' references "
                 f"unknown node '${name}.output'."
             )
             yield Finding(
                 (*node.path, *path),
-                f"{said} {_GROUP_SCOPE if of_group else _COMPOSED}",
+                f"{message} {_GROUP_SCOPE if of_group else _COMPOSED}",
                 _meant(name, scope),
                 reference.text,
             )

@@ -54,7 +54,7 @@ _INPUT = Fields({"required": boolean, "default": anything, "description": Text()
 class Options:
     """Options of a workflow, as far as they are valid, and remarks on the others.
 
-    The original puts only ``told`` into its verdict; it writes ``ignored`` to its log.
+    The original puts only ``warnings`` into its verdict; it writes ``ignored`` to its log.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Options:
     returns: str | None = None
     outcome_field: str | None = None
     interactive: bool | None = None
-    told: list[Warned] = field(default_factory=list)
+    warnings: list[Warned] = field(default_factory=list)
     ignored: list[Warned] = field(default_factory=list)
 
     def ignore(self, path: Steps, message: str) -> None:
@@ -109,15 +109,15 @@ def _about_fork(node: Draft, source: Draft, provider: str | None) -> Iterator[Fi
         source.fields.get("provider", provider),
     )
     if consumers is not None and sources is not None and consumers != sources:
-        said = f"uses provider '{sources}', but the consumer uses '{consumers}'"
-        yield Finding(where, f"Node '{node.id}' context.resume source '{source.id}' {said}")
+        message = f"uses provider '{sources}', but the consumer uses '{consumers}'"
+        yield Finding(where, f"Node '{node.id}' context.resume source '{source.id}' {message}")
         return
     known = consumers if consumers is not None else sources
     if known in PROVIDERS and known not in _FORKING:
-        said = (
+        message = (
             f"requires immutable session forks, but provider '{known}' does not support sessionFork"
         )
-        yield Finding(where, f"Node '{node.id}' context.resume {said}")
+        yield Finding(where, f"Node '{node.id}' context.resume {message}")
 
 
 def pauses(nodes: tuple[Draft, ...] | list[Draft]) -> Finding | None:
@@ -179,12 +179,12 @@ def _read_interactive(raw: dict[str, Any], nodes: list[Draft], options: Options)
     paused = None if options.interactive else pauses(nodes)
     if paused is not None:
         options.interactive = True
-        said = (
+        message = (
             f"Workflow '{raw.get('name')}': {paused.message} 'interactive: true' has been applied "
             "for this run only (this grace period ends in a future release — see #2738); add the "
             "declaration to the file to silence this warning."
         )
-        options.told.append(Warned(paused.path, said))
+        options.warnings.append(Warned(paused.path, message))
 
 
 def _flag(raw: dict[str, Any], name: str, options: Options) -> bool | None:
@@ -266,10 +266,12 @@ def _read_inputs(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
                 "Invalid 'inputs' block ignored: expected a mapping of names to definitions",
             )
         return
-    for name, said in block.items():
-        if (why := _why_no_input(name, said)) is None:
+    for name, declared in block.items():
+        if (why := _why_no_input(name, declared)) is None:
             options.inputs[name] = {
-                key: said[key] for key in ("required", "default", "description") if key in said
+                key: declared[key]
+                for key in ("required", "default", "description")
+                if key in declared
             }
         else:
             options.ignore(("inputs", name), f"Input '{name}' ignored: {why}")
@@ -285,18 +287,18 @@ def _read_inputs(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
         owners.setdefault(variable, name)
 
 
-def _why_no_input(name: str, said: Any) -> str | None:
+def _why_no_input(name: str, declared: Any) -> str | None:
     if not INPUT_NAME.fullmatch(name):
         return "its name is not an identifier"
-    _, flaws = problems_of(_INPUT, said)
+    _, flaws = problems_of(_INPUT, declared)
     if flaws:
         where = f"'{flaws[0].path[-1]}': " if flaws[0].path else ""
         return f"{where}{flaws[0].message}"
-    if not is_json(said.get("default")):
+    if not is_json(declared.get("default")):
         return "its default has no form in JSON"
     return (
         "it is required and has a default, which contradict each other"
-        if said.get("required") and "default" in said
+        if declared.get("required") and "default" in declared
         else None
     )
 
@@ -333,9 +335,9 @@ def wrong_outcome(name: str, node: Draft | None) -> str | None:
     always have it, true or false.
     """
     if node is None:
-        said = "without returns: — authored outcome must select a result node explicitly"
-        return f"Workflow declares outcome_field: '{name}' {said}"
-    said, schema = f"Workflow outcome_field: '{name}'", node.fields.get("output_format")
+        message = "without returns: — authored outcome must select a result node explicitly"
+        return f"Workflow declares outcome_field: '{name}' {message}"
+    message, schema = f"Workflow outcome_field: '{name}'", node.fields.get("output_format")
     if node.mode == "include":
         return None
     if node.mode == "loop_group":
@@ -343,30 +345,30 @@ def wrong_outcome(name: str, node: Draft | None) -> str | None:
             "because loop_group output_format is ignored and its runtime output is raw text; "
             "select a schema-enforced collector node"
         )
-        return f"{said} cannot select loop_group node '{node.id}' {why} instead"
+        return f"{message} cannot select loop_group node '{node.id}' {why} instead"
     if "fan_out" in node.fields:
         why = (
             "because its runtime output is an aggregate array; "
             "select a collector node with a required boolean output instead"
         )
-        return f"{said} cannot select fan-out workflow node '{node.id}' {why}"
+        return f"{message} cannot select fan-out workflow node '{node.id}' {why}"
     if schema is None:
-        return f"{said} selects node '{node.id}', but that node declares no output_format"
+        return f"{message} selects node '{node.id}', but that node declares no output_format"
     if schema.get("type") != "object":
-        return f"{said} requires node '{node.id}' output_format to declare type: object"
-    return _wrong_property(name, node.id, schema, said)
+        return f"{message} requires node '{node.id}' output_format to declare type: object"
+    return _wrong_property(name, node.id, schema, message)
 
 
-def _wrong_property(name: str, node_id: str, schema: dict[str, Any], said: str) -> str | None:
+def _wrong_property(name: str, node_id: str, schema: dict[str, Any], subject: str) -> str | None:
     declared = declared_fields(schema)
     if declared is None or name not in declared:
         known = f" (declared: {', '.join(declared)})" if declared else ""
-        return f"{said} is not declared in node '{node_id}' output_format properties{known}"
+        return f"{subject} is not declared in node '{node_id}' output_format properties{known}"
     required, kind = schema.get("required"), schema["properties"][name]
     if not isinstance(required, list) or name not in required:
-        return f"{said} must be listed in node '{node_id}' output_format.required"
+        return f"{subject} must be listed in node '{node_id}' output_format.required"
     if not isinstance(kind, dict) or kind.get("type") != "boolean":
-        return f"{said} on node '{node_id}' must explicitly declare type: boolean"
+        return f"{subject} on node '{node_id}' must explicitly declare type: boolean"
     return None
 
 
@@ -427,7 +429,7 @@ def _read_old_effort(raw: dict[str, Any], options: Options) -> None:
             "now applies on every provider "
             "including Codex. Delete the 'modelReasoningEffort:' line."
         )
-    options.told.append(Warned(("modelReasoningEffort",), message))
+    options.warnings.append(Warned(("modelReasoningEffort",), message))
 
 
 def _read_fallbacks(raw: dict[str, Any], options: Options) -> None:

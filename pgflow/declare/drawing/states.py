@@ -46,7 +46,12 @@ class Seen:
 
 
 def stand(
-    graph: Graph, begun: Iterable[str], asks: Iterable[str], told: Iterable[Any], *, has_ended: bool
+    graph: Graph,
+    begun: Iterable[str],
+    asks: Iterable[str],
+    events: Iterable[Any],
+    *,
+    has_ended: bool,
 ) -> list[Seen]:
     """Return the state of each node in the order of the file, those of a group after it.
 
@@ -54,15 +59,15 @@ def stand(
         graph: The graph.
         begun: Names of the calls that the run has begun.
         asks: Names of the gates that wait for an answer.
-        told: Values that the run has published for nodes that ended, in that order.
+        events: Values that the run has published for nodes that ended, in that order.
         has_ended: True if the run has ended.
     """
     nodes = _seen(graph.nodes, 0)
     for name in begun:
         _begin(nodes, name, "running")
-    for said in told:
-        if isinstance(said, dict):
-            _end(nodes, said)
+    for event in events:
+        if isinstance(event, dict):
+            _end(nodes, event)
     for name in asks:
         _begin(nodes, name, "asks")
     found = list(_every(nodes))
@@ -116,16 +121,16 @@ def _go_to(one: Seen, number: int) -> None:
         inner.standing, inner.round, inner.why = "waiting", None, ""
 
 
-def _end(nodes: Mapping[str, Seen], said: dict[str, Any]) -> None:
+def _end(nodes: Mapping[str, Seen], event: dict[str, Any]) -> None:
     """Record the end of a node that the run has published."""
-    standing, number = _TOLD.get(str(said.get("state"))), said.get("iteration")
+    standing, number = _TOLD.get(str(event.get("state"))), event.get("iteration")
     if standing is None:
         return
     places = [(nodes, None)] if number is None else list(_groups(nodes))
     for inner, group in places:
-        one = inner.get(str(said.get("id")))
+        one = inner.get(str(event.get("id")))
         if one is not None and (group is None or group.round in (None, number)):
-            one.standing, one.why = standing, str(said.get("reason") or "")
+            one.standing, one.why = standing, str(event.get("reason") or "")
 
 
 def _groups(nodes: Mapping[str, Seen]) -> Iterator[tuple[Mapping[str, Seen], Seen]]:

@@ -58,8 +58,8 @@ class Agents:
         self._made: dict[str, Provider] = {}
         model = graph.options.get("model")
         self._preset = preset_of(settings.models, model)
-        said = _text(graph.options.get("provider")) or settings.assistant
-        self._word = _provider_of(self._preset) or said
+        provider = _text(graph.options.get("provider")) or settings.assistant
+        self._word = _provider_of(self._preset) or provider
         self._model = (
             model if self._preset is None else self._preset.model
         ) or settings.assistant_models.get(self._word)
@@ -83,8 +83,8 @@ class Agents:
         else:
             model = self._settings.assistant_models.get(word)
         effort = node.agent.get("effort") or self._graph.options.get("effort")
-        told = {"model": model, "effort": effort or (None if preset is None else preset.effort)}
-        fields = {name: value for name, value in told.items() if value is not None}
+        options = {"model": model, "effort": effort or (None if preset is None else preset.effort)}
+        fields = {name: value for name, value in options.items() if value is not None}
         return Agent(word, self._spec(word), {**node.agent, **fields})
 
     def _spec(self, word: str) -> str | None:

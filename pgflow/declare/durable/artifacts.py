@@ -20,7 +20,7 @@ log = logging.getLogger("pgflow")
 
 
 def keep_output(
-    folders: Folders, key: str, told: dict[str, Any], shared: Path | None, text: str
+    folders: Folders, key: str, entry: dict[str, Any], shared: Path | None, text: str
 ) -> None:
     """Write the output of a node to ``nodes/KEY.md``, and its description to
     ``nodes/KEY.meta.json``.
@@ -28,24 +28,24 @@ def keep_output(
     Args:
         folders: Folders of the run.
         key: Key of the node, with the rounds around it.
-        told: The node and its type.
+        entry: The node and its type.
         shared: Folder of its conversation, where the output is kept too; None if it has none. The
             last run to write there wins.
         text: Its output.
     """
-    _write(Path(folders.artifacts), folders.key, key, told, text)
+    _write(Path(folders.artifacts), folders.key, key, entry, text)
     if shared is not None:
         try:
-            _write(shared, folders.key, key, told, text)
+            _write(shared, folders.key, key, entry, text)
         except OSError as error:
             log.warning("%s cannot be written: %s", shared, error.strerror)
 
 
-def _write(root: Path, run: str, key: str, told: dict[str, Any], text: str) -> None:
+def _write(root: Path, run: str, key: str, entry: dict[str, Any], text: str) -> None:
     folder, stem = root / _FOLDER, quoted_key(key)
     folder.mkdir(parents=True, exist_ok=True)
     data = text.encode("utf-8", "replace")
-    about = {**told, "path": f"{_FOLDER}/{stem}.md", "runId": run, "size": len(data)}
+    about = {**entry, "path": f"{_FOLDER}/{stem}.md", "runId": run, "size": len(data)}
     for name, content in ((f"{stem}.md", data), (f"{stem}.meta.json", json.dumps(about).encode())):
         write_whole(folder / name, content)
 
@@ -61,9 +61,9 @@ def earlier_outputs(shared: Path, run: str) -> list[str]:
     found = []
     for path in (shared / _FOLDER).glob("*.meta.json"):
         try:
-            told = json.loads(path.read_text())
-            if told["runId"] != run:
-                line = f"{told['outputType']} ({told['nodeId']}): {shared / told['path']}"
+            entry = json.loads(path.read_text())
+            if entry["runId"] != run:
+                line = f"{entry['outputType']} ({entry['nodeId']}): {shared / entry['path']}"
                 found.append((path.stat().st_mtime, line))
         except (OSError, ValueError, LookupError, TypeError):
             continue  # it is being replaced, or is another process's

@@ -185,8 +185,8 @@ async def run_shell(job: Job, script: str) -> Done:
         is_long = len(_bytes("its script", text)) > _MOST_IN_ENVIRONMENT
     except Unusable as error:
         return Done(error=f"{job.what} {error}")
-    told = [str(_written(job.folders, "script", text))] if is_long else ["-c", text]
-    return await _program(job, ["bash", *told], env)
+    arguments = [str(_written(job.folders, "script", text))] if is_long else ["-c", text]
+    return await _program(job, ["bash", *arguments], env)
 
 
 async def run_script(job: Job, body: Script, program: str, *, typed: bool) -> Done:
@@ -310,8 +310,8 @@ def _judged(job: Job, seconds: float, ended: Ended) -> Done:
     if ended.timed_out:
         return Done(error=f"{job.what} timed out after {seconds * 1000:g}ms", unknown=True)
     if ended.status < 0:
-        said = f"{job.what} was killed by signal {-ended.status}: {complaint}"
-        return Done(error=said, unknown=True)
+        message = f"{job.what} was killed by signal {-ended.status}: {complaint}"
+        return Done(error=message, unknown=True)
     if ended.status:
         return Done(error=f"{job.what} failed [exit {ended.status}]: {complaint}")
     if ended.stdout.has_nul:

@@ -111,10 +111,10 @@ def _base_branch(folder: str | Path) -> str:
     """Return the default branch of the repository's remote; empty if it is unknown."""
     try:
         git = Git(str(folder))
-        said = git.ask("symbolic-ref", "--short", "refs/remotes/origin/HEAD")
+        head = git.ask("symbolic-ref", "--short", "refs/remotes/origin/HEAD")
     except WorkspaceError:
         return ""
-    return said.strip().removeprefix("origin/")
+    return head.strip().removeprefix("origin/")
 
 
 def with_tiers(settings: Settings, graph: Graph) -> Settings:

@@ -72,8 +72,8 @@ class Conversation:
             found = await AsyncDocuments(connection).get(SESSIONS, [path])
             return found[path].value if path in found else None
 
-        said = await _step(f"{key}:session", read)
-        return said if isinstance(said, str) else None
+        recorded = await _step(f"{key}:session", read)
+        return recorded if isinstance(recorded, str) else None
 
     async def keep(self, key: str, node: Node, session: str | None) -> None:
         """Keep the session of a turn for the next run; one that left none is forgotten.

@@ -86,10 +86,10 @@ class Keeper:
     def accept(self) -> bool:
         """Take the descriptors of a new request; False if the worker is gone."""
         try:
-            said, handed, _, _ = socket.recv_fds(self.worker, 1, HANDED)
+            message, handed, _, _ = socket.recv_fds(self.worker, 1, HANDED)
         except OSError:
             return False
-        if not said:
+        if not message:
             return False
         for descriptor in handed:
             os.set_inheritable(descriptor, False)
@@ -100,15 +100,15 @@ class Keeper:
     def hear(self, kept: Kept) -> None:
         """Read more of a request, or what the worker says of a process that runs."""
         try:
-            said = kept.control.recv(1 << 16)
+            message = kept.control.recv(1 << 16)
         except OSError:
-            said = b""
-        if not said:
+            message = b""
+        if not message:
             self.give_up(kept)
         elif kept.pid:
             _kill(kept.pid)
         else:
-            kept.request += said
+            kept.request += message
             head = LENGTH.size
             if (
                 len(kept.request) >= head
@@ -205,10 +205,10 @@ class Keeper:
                 self.left.add(pid)
             self.say(kept, {"status": os.waitstatus_to_exitcode(status)})
 
-    def say(self, kept: Kept, said: dict[str, Any]) -> None:
+    def say(self, kept: Kept, message: dict[str, Any]) -> None:
         """Send a message about a process to the worker, if it is still there."""
         try:
-            kept.control.sendall(json.dumps(said).encode() + b"\n")
+            kept.control.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             return
 
@@ -258,9 +258,9 @@ def _find(name: str, path: str) -> str:
 
 def _trouble(error: BaseException) -> str:
     """Return the reason why a process has not begun."""
-    said = error.strerror if isinstance(error, OSError) else str(error)
+    message = error.strerror if isinstance(error, OSError) else str(error)
     place = getattr(error, "filename", None)
-    return f"{said}{f': {place}' if place else ''}"
+    return f"{message}{f': {place}' if place else ''}"
 
 
 def _is_alive(group: int) -> bool:

@@ -200,5 +200,5 @@ def _repository(folder: str) -> Git | None:
 def _branches(git: Git | None) -> frozenset[str]:
     if git is None:
         return frozenset()
-    said = git.ask("for-each-ref", "--format=%(refname:lstrip=3)", "refs/heads/pgflow/")
-    return frozenset(said.split("\n")) - {""}
+    listed = git.ask("for-each-ref", "--format=%(refname:lstrip=3)", "refs/heads/pgflow/")
+    return frozenset(listed.split("\n")) - {""}

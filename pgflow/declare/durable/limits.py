@@ -102,7 +102,7 @@ def overlooked(frozen: Frozen, agents: Agents, settings: Settings) -> list[str]:
 
 def _of_run(graph: Graph, turns: list[Node], agents: Agents, settings: Settings) -> Iterator[str]:
     """Yield what depends on how this run is started."""
-    yield from sorted({said for node in turns for said in _of_model(node, agents.of(node))})
+    yield from sorted({sentence for node in turns for sentence in _of_model(node, agents.of(node))})
     if not settings.conversation and any(asks(graph, node) for node in turns):
         yield "persist_session: sessions are kept for the next run with --conversation NAME only"
 
@@ -113,8 +113,8 @@ def _of_model(node: Node, agent: Agent) -> Iterator[str]:
         yield f"model {model} is in no config: the provider gets the word as it is"
     own = node.agent.get("provider")
     if own is not None and own != agent.word:
-        said = f"its model {node.agent.get('model')} is of {agent.word}, which takes its turns"
-        yield f"node '{node.id}' names the provider {own}, and {said}"
+        sentence = f"its model {node.agent.get('model')} is of {agent.word}, which takes its turns"
+        yield f"node '{node.id}' names the provider {own}, and {sentence}"
     if agent.word not in ("", agent.name) and agent.name in KNOWN:
         yield (
             f"node '{node.id}' is for {agent.word}, and {agent.name} takes its turns: "

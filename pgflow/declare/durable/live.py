@@ -18,10 +18,10 @@ BEAT_SECONDS = 60.0
 """Time between heartbeats of a node."""
 
 MOST_CHARS: Final = 2000
-"""Characters that are told of one word."""
+"""Most characters of one word that are passed on."""
 
 MOST_COMPLAINTS: Final = 1000
-"""Lines of standard error that are told of one process."""
+"""Most lines of standard error that are passed on, for each process."""
 
 Sign: TypeAlias = Literal["start", "assistant", "tool", "stderr"]
 """Kind of a word: the node begins, its agent says or uses something, its program complains."""
@@ -36,8 +36,8 @@ def tell(node: str, step: str, kind: Sign, text: str) -> None:
         kind: Kind of the message.
         text: The message, of which only the end is sent.
     """
-    said = {"id": node, "step": step, "type": kind, "content": text[-MOST_CHARS:]}
-    pgflow.emit(WORDS, said, durable=False)
+    event = {"id": node, "step": step, "type": kind, "content": text[-MOST_CHARS:]}
+    pgflow.emit(WORDS, event, durable=False)
 
 
 class Complaints:
@@ -60,7 +60,7 @@ class Complaints:
         for line in lines:
             if self._left and line.strip():
                 self._left -= 1
-                last = "" if self._left else " [more is not told]"
+                last = "" if self._left else " [more is left out]"
                 text = line.decode("utf-8", "replace").replace("\0", "\ufffd")
                 tell(self._node, self._step, "stderr", text[-MOST_CHARS:] + last)
 

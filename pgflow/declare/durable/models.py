@@ -64,11 +64,11 @@ class ModelProvider:
             raise TurnFailed(f"the model timed out after {turn.idle_seconds:g}s") from error
         except Exception as error:
             raise TurnFailed(f"{type(error).__name__}: {error}") from error
-        said = result.output
+        output = result.output
         return Reply(
-            said if isinstance(said, str) else "",
-            None if isinstance(said, str) else dict(said),
-            has_value=not isinstance(said, str),
+            output if isinstance(output, str) else "",
+            None if isinstance(output, str) else dict(output),
+            has_value=not isinstance(output, str),
             model=result.response.model_name,
             usd=_cost(result),
             tokens=result.usage.total_tokens,
@@ -76,8 +76,8 @@ class ModelProvider:
 
 
 def _instructions(turn: Turn) -> str | None:
-    said = turn.agent.get("systemPrompt")
-    return said if isinstance(said, str) else None
+    prompt = turn.agent.get("systemPrompt")
+    return prompt if isinstance(prompt, str) else None
 
 
 def _cost(result: Any) -> Decimal:

@@ -195,17 +195,17 @@ class Player:
         if beyond is not None:
             long = Long(file=pgflow.effects.Ref(KIND, beyond.path), size=beyond.size)
             return result.model_copy(update={"long": long})
-        said, value, has_value = result.output, result.value, result.has_value
+        text, value, has_value = result.output, result.value, result.has_value
         if len(result.model_dump_json().encode()) <= _MOST_RESULT:
             return result
 
         def keep() -> Long:
-            kept = shortened(self.folders.spills, said, value, has_value=has_value, most=0)[2]
+            kept = shortened(self.folders.spills, text, value, has_value=has_value, most=0)[2]
             assert kept is not None
             return kept
 
         long = await pgflow.call("result", keep, retries=3, returns=Long)
-        begun = beginning(said.encode("utf-8", "replace"))
+        begun = beginning(text.encode("utf-8", "replace"))
         return result.model_copy(update={"output": begun, "value": None, "long": long})
 
     async def _check_evidence(self) -> None:
@@ -235,8 +235,8 @@ class Player:
         field = self.frozen.graph.outcome_field
         if field is None or returned is None or not isinstance(returned.structured, dict):
             return None
-        said = returned.structured.get(field)
-        return None if not isinstance(said, bool) else "succeeded" if said else "failed"
+        outcome = returned.structured.get(field)
+        return None if not isinstance(outcome, bool) else "succeeded" if outcome else "failed"
 
     def _why_failed(self, state: State) -> str:
         failed = {
@@ -357,10 +357,10 @@ class Player:
         node, output = self.plan.node(end.place), end.output
         if node.output_type is not None and output.state == "completed" and pgflow.patched(_KEPT):
             key = key_of(self.plan, state, end.place)
-            told = {"nodeId": node.id, "outputType": node.output_type}
+            metadata = {"nodeId": node.id, "outputType": node.output_type}
             shared = self.works.shared if self.conversation.keeps(node) else None
             name = key_of(self.plan, state, end.place, None)
-            keep = partial(keep_output, self.folders, name, told, shared)
+            keep = partial(keep_output, self.folders, name, metadata, shared)
             try:
                 await pgflow.call(f"{key}:artifact", keep, output.text, retries=1)
             except StepFailed as error:
@@ -379,15 +379,15 @@ class Player:
         """Publish that a node has ended."""
         node = self.plan.node(end.place)
         around = round_at(state, end.place[:-1]) if len(end.place) > 1 else None
-        said: dict[str, JsonValue] = {
+        event: dict[str, JsonValue] = {
             "id": node.id,
             "type": node.body.mode,
             "state": end.output.state,
             "reason": end.reason if end.reason is None else cut(end.reason, 1000),
         }
         if around is not None:
-            said["iteration"] = around.number
-        pgflow.emit(STREAM, said)
+            event["iteration"] = around.number
+        pgflow.emit(STREAM, event)
         if node.id not in self.settings.stubs:
             key = key_of(self.plan, state, end.place, None)
             why = {"error": end.reason} if end.output.state == "failed" else {"cause": end.reason}
@@ -471,9 +471,9 @@ class Player:
             return receive(task, output, channel)
         return receive(task, output, None, answer.text)
 
-    def _gate_message(self, body: Loop | Group, said: str) -> str:
+    def _gate_message(self, body: Loop | Group, message: str) -> str:
         """Return the text that a person is asked after a turn."""
-        return f"{body.gate_message or 'Go on?'}\n\n{said}".rstrip()
+        return f"{body.gate_message or 'Go on?'}\n\n{message}".rstrip()
 
     async def _channel(
         self,
@@ -529,12 +529,12 @@ class Player:
 
     async def _wait(self, task: Task, wait: Wait, key: str) -> Change:
         """Wait for a time, an event or a person. The event is a signal of its name."""
-        said = SATISFIED
+        state = SATISFIED
         if wait.attention is not None:
             answer = await ask(self.log, key, task.text)
             if isinstance(answer, No):
                 return cancels(task.place, answer.reason)
-            return Settled(task.place, completed(said), None, task.text)
+            return Settled(task.place, completed(state), None, task.text)
         self.log.tell("node_suspended", key, content=wait.event or task.text or None)
         if wait.event is not None:
             try:
@@ -542,7 +542,7 @@ class Player:
                     timeout=(wait.deadline_ms or 0) / 1000
                 )
             except TimeoutError:
-                said = EXPIRED
+                state = EXPIRED
         elif wait.duration_ms is not None:
             await pgflow.sleep(wait.duration_ms / 1000)
         elif (until := moment(task.text)) is not None:
@@ -550,7 +550,7 @@ class Player:
         else:
             error = f"'wait.until' must be {MOMENT}, not {task.text[:100]!r}"
             return Settled(task.place, Output("failed", error=error), error, task.text)
-        return Settled(task.place, completed(said), None, task.text)
+        return Settled(task.place, completed(state), None, task.text)
 
     async def _rework(
         self, task: Task, state: State, rework: Rework, answer: Yes | No, number: int

@@ -348,12 +348,12 @@ def _events(lines: Iterable[bytes | str]) -> Iterator[Event]:
             yield event
 
 
-def _with(heard: Heard, **told: Any) -> Heard:
+def _with(heard: Heard, **changed: Any) -> Heard:
     """Return the outcome with some fields of its answer replaced."""
     for name in ("model", "session"):
-        if name in told and not isinstance(told[name], str):
-            told[name] = getattr(heard.reply, name)
-    return replace(heard, reply=replace(heard.reply, **told))
+        if name in changed and not isinstance(changed[name], str):
+            changed[name] = getattr(heard.reply, name)
+    return replace(heard, reply=replace(heard.reply, **changed))
 
 
 def _options(words: Mapping[str, str | None]) -> list[str]:
@@ -394,8 +394,8 @@ def _text_of(message: Any) -> str:
 def _message(event: Event) -> str:
     """Return the reason that an event gives for a failure."""
     error = event.get("error", event.get("message"))
-    said = error.get("message") if isinstance(error, dict) else error
-    return str(said or event.get("status") or "it did not say why")[:2000]
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message or event.get("status") or "it did not say why")[:2000]
 
 
 def _decimal(value: Any) -> Decimal:

@@ -129,8 +129,8 @@ class Mask:
         """Return a whole text without the secrets."""
         if self._pattern is None:
             return text
-        said = self._pattern.sub(MASKED, text.encode("utf-8", "surrogatepass"))
-        return said.decode("utf-8", "surrogatepass")
+        masked = self._pattern.sub(MASKED, text.encode("utf-8", "surrogatepass"))
+        return masked.decode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)

@@ -133,8 +133,10 @@ def _expression(text: str, language: Language) -> str:
         return ascii(value) if not isinstance(value, float | int) else f"({value!r})"
     if isinstance(value, str):
         return f'"{_string(value, language)}"'
-    said = json.dumps(value)
-    return f'JSON.parse("{_string(said, language)}")' if isinstance(value, dict | list) else said
+    literal = json.dumps(value)
+    return (
+        f'JSON.parse("{_string(literal, language)}")' if isinstance(value, dict | list) else literal
+    )
 
 
 def _string(text: str, language: Language) -> str:

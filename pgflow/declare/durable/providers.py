@@ -214,7 +214,7 @@ class _Lines:
 async def run_command(
     argv: Sequence[str],
     turn: Turn,
-    told: Mapping[str, str],
+    environment: Mapping[str, str],
     most_bytes: int,
     hear: Callable[[str], None],
 ) -> Ended:
@@ -223,7 +223,7 @@ async def run_command(
     Args:
         argv: The program and its arguments.
         turn: The turn.
-        told: Variables of its environment, beside those of the turn.
+        environment: Variables of its environment, beside those of the turn.
         most_bytes: Bytes of its output that are kept.
         hear: Called with each line that it prints, as it comes.
 
@@ -233,7 +233,7 @@ async def run_command(
     order = Order(
         argv,
         turn.cwd,
-        {**turn.env, "PGFLOW_NODE": turn.node, "PGFLOW_STEP": turn.key, **told},
+        {**turn.env, "PGFLOW_NODE": turn.node, "PGFLOW_STEP": turn.key, **environment},
         stdin=turn.prompt.encode("utf-8", "replace"),
         idle_seconds=turn.idle_seconds,
         most_bytes=most_bytes,
@@ -251,8 +251,8 @@ def why_ended(name: str, turn: Turn, ended: Ended) -> str:
     """Return the reason for which a command has ended without an answer."""
     if ended.timed_out:
         return f"{name} timed out after {turn.idle_seconds:g}s of silence"
-    said = ended.stderr.text.decode("utf-8", "replace").strip()[-2000:]
-    return f"{name} exited with code {ended.status}: {said}"
+    complaint = ended.stderr.text.decode("utf-8", "replace").strip()[-2000:]
+    return f"{name} exited with code {ended.status}: {complaint}"
 
 
 class FunctionProvider:
@@ -278,17 +278,17 @@ class FunctionProvider:
         limit = asyncio.timeout(turn.idle_seconds)
         try:
             async with limit:
-                said = await self._call(replace(turn, tell=_heard(turn, limit, told)))
+                returned = await self._call(replace(turn, tell=_heard(turn, limit, told)))
         except Exception as error:
             if not limit.expired():
                 raise TurnFailed(f"{type(error).__name__}: {error}") from error
-            said = "".join(told)
-            if not said.strip():
+            returned = "".join(told)
+            if not returned.strip():
                 silent = f"the function timed out after {turn.idle_seconds:g}s of silence"
                 raise TurnFailed(silent) from error
-        if isinstance(said, Reply):
-            return said
-        return Reply(said) if isinstance(said, str) else Reply("", said, has_value=True)
+        if isinstance(returned, Reply):
+            return returned
+        return Reply(returned) if isinstance(returned, str) else Reply("", returned, has_value=True)
 
     async def _call(self, turn: Turn) -> Any:
         if inspect.iscoroutinefunction(self.function):

@@ -73,9 +73,9 @@ async def ask(
     asked = Question(message=message, decisions=[decision.id for decision in decisions])
     log.tell("node_suspended", key, content=tail(message))
     answer = _answer(await pgflow.authority.gate(key, asked))
-    said = answer.text if isinstance(answer, Yes) else answer.reason
+    answered = answer.text if isinstance(answer, Yes) else answer.reason
     decision = answer.decision if isinstance(answer, Yes) else "reject"
-    log.tell("gate_decision", key, decision=decision, content=tail(said))
+    log.tell("gate_decision", key, decision=decision, content=tail(answered))
     return answer
 
 

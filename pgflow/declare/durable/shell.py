@@ -198,9 +198,9 @@ class _Guards:
     """Guards around the variables of a script that may carry a value, where bash would
     evaluate it.
 
-    A plain variable gets a pattern behind its name; all else goes through a function. What is no
-    whole number becomes a text that bash refuses. Words of ``[`` get quotes, so that no value can
-    bring in an operator.
+    A plain variable gets a pattern behind its name; all else goes through a function. A value
+    other than a whole number becomes a text that bash refuses. Words of ``[`` get quotes, so that
+    no value can bring in an operator.
     """
 
     def __init__(self, script: Script) -> None:
@@ -278,8 +278,8 @@ class _Guards:
             if _CHANGES.match(text, end) or _IS_CHANGED.search(text, 0, found.start()):
                 if element is not None and not self._is_clean(element[1]):
                     line, column = self.script.where(start)
-                    said = f"bash evaluates the index of {name}: use a number of its own"
-                    raise NotRewritable(f"line {line}, column {column}: {said}")
+                    message = f"bash evaluates the index of {name}: use a number of its own"
+                    raise NotRewritable(f"line {line}, column {column}: {message}")
                 at = place.start + _expression_start(bytes(text), found.start())
                 yield at, at, f"(${{{text[found.start() : end].decode()}{_GUARD}}}+0), "
             elif not _ASSIGNS.match(text, end):

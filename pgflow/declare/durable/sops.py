@@ -82,5 +82,5 @@ class SopPlayer(Player):
         child = await self.children.run_file(key, str(file), wish.message, dict(wish.inputs))
         if child.state != "completed":
             return heard(wish, child.error, "sop-failed")
-        said = value_text(child.value)
-        return heard(wish, said, "sop-said")
+        outcome = value_text(child.value)
+        return heard(wish, outcome, "sop-said")

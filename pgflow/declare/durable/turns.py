@@ -235,8 +235,8 @@ def _masked(value: JsonValue, mask: Mask) -> JsonValue:
         return [_masked(part, mask) for part in value]
     if isinstance(value, dict):
         return {mask.text(name): _masked(part, mask) for name, part in value.items()}
-    if isinstance(value, int | float) and (said := mask.text(f"{value}")) != f"{value}":
-        return said
+    if isinstance(value, int | float) and (masked := mask.text(f"{value}")) != f"{value}":
+        return masked
     return value
 
 
@@ -245,11 +245,11 @@ def _done(text: str, value: JsonValue, *, has_value: bool) -> Done:
     text = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if any(sign in text.lower() for sign in _EXHAUSTED) and len(text) < 500:
         return Done(error=f"credit exhaustion: {trim(text)}")
-    said = json_text(value) if has_value else text
-    if (size := len(said.encode("utf-8", "replace"))) > READABLE:
+    output = json_text(value) if has_value else text
+    if (size := len(output.encode("utf-8", "replace"))) > READABLE:
         return Done(error=f"the agent's answer has {size} bytes, more than {READABLE >> 20} MiB")
     if has_value:
-        return Done(text=said, value=value, has_value=True)
+        return Done(text=output, value=value, has_value=True)
     if not trim(text):
         return Done(error="the agent's answer is empty")
     return Done(text=text)

@@ -370,10 +370,10 @@ def _digest(values: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
     """Return the hash of what a program finds in its environment, as far as that is not the run's;
     none if it finds nothing.
     """
-    said = (variables.previous_output, variables.user_input, variables.rejection_reason)
-    if not values and not any(said):
+    texts = (variables.previous_output, variables.user_input, variables.rejection_reason)
+    if not values and not any(texts):
         return ()
-    text = json.dumps([sorted(values.items()), said])
+    text = json.dumps([sorted(values.items()), texts])
     return (f"sha256:{hashlib.sha256(text.encode()).hexdigest()}",)
 
 
@@ -400,14 +400,14 @@ def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> st
 
 def _without(secrets: tuple[str, ...], error: Exception) -> Exception:
     """Return the error that a provider raised, without the secrets that it knew."""
-    said = Mask(secrets).text(str(error))
+    message = Mask(secrets).text(str(error))
     match error:
         case TurnFailed(spent=spent):
-            return TurnFailed(said, spent=spent and masked(spent, secrets))
+            return TurnFailed(message, spent=spent and masked(spent, secrets))
         case OSError():
-            return OSError(said) if secrets else error
+            return OSError(message) if secrets else error
         case _:
-            return TurnFailed(f"{type(error).__name__}: {said}")
+            return TurnFailed(f"{type(error).__name__}: {message}")
 
 
 def _nobody(node: Node) -> Done:

@@ -261,11 +261,11 @@ def _introduction(folder: Folder) -> str:
     """
     for name in (CONTRACT, *folder.identities()):
         try:
-            said = parse(decode(folder.read(name))).introduction()
+            introduction = parse(decode(folder.read(name))).introduction()
         except Unreadable:
             continue
-        if said:
-            return said
+        if introduction:
+            return introduction
     return ""
 
 

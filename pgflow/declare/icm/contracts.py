@@ -137,10 +137,10 @@ class _Reading:
     def description(self) -> str:
         """Return the purpose of the stage: the paragraph under its title, or its Purpose."""
         purpose = self.document.section(_PURPOSE)
-        said = self.document.introduction()
-        if not said and purpose is not None:
-            said = next((b.text for b in purpose[1] if b.kind == "paragraph"), "")
-        return said
+        text = self.document.introduction()
+        if not text and purpose is not None:
+            text = next((b.text for b in purpose[1] if b.kind == "paragraph"), "")
+        return text
 
     def blocks(self, names: frozenset[str]) -> tuple[Block, ...]:
         """Return the blocks of a section, and report oddities of its tables."""
@@ -222,9 +222,9 @@ class _Reading:
         entries = [entry for item in block.items for entry in self._item_entries(item)]
         last = found[-1] if found else None
         if last is not None and last.is_path and not any(entry.is_path for entry in entries):
-            said = "; ".join(filter(None, [last.scope, *(item.whole for item in block.items)]))
+            text = "; ".join(filter(None, [last.scope, *(item.whole for item in block.items)]))
             found[-1] = Entry(
-                last.label, last.location, last.is_path, said, last.why, last.position
+                last.label, last.location, last.is_path, text, last.why, last.position
             )
         else:
             found.extend(entries)
@@ -282,13 +282,13 @@ class _Reading:
             _pop(cells, _DECIDES),
         )
         rest = "; ".join(f"{name}: {cell}" for name, cell in cells.items() if cell)
-        said = "; ".join(filter(None, [decides, rest]))
+        text = "; ".join(filter(None, [decides, rest]))
         position = self.at(row.line, row.column)
         return Gate(
             kind="checkpoint",
             at="inside",
             presents=presents,
-            decides=said,
+            decides=text,
             after_step=after or None,
             position=position,
         )
@@ -298,12 +298,12 @@ class _Reading:
         for block in self.blocks(PROCESS):
             for item in block.items:
                 if _MARKED_CHECKPOINT.match(item.text):
-                    said = _MARKED_CHECKPOINT.sub("", item.whole).strip(" -:\u2013\u2014")
+                    text = _MARKED_CHECKPOINT.sub("", item.whole).strip(" -:\u2013\u2014")
                     after = str(item.number - 1) if item.number is not None else None
                     yield Gate(
                         kind="checkpoint",
                         at="inside",
-                        presents=said,
+                        presents=text,
                         after_step=after,
                         position=self.at(item.line, item.column),
                     )
@@ -339,7 +339,7 @@ class _Reading:
         if section is None:
             return
         heading, blocks = section
-        said = [
+        texts = [
             text
             for block in blocks
             for text in (block.text, *(item.whole for item in block.items))
@@ -349,7 +349,7 @@ class _Reading:
             kind="review",
             at="after",
             name=heading.text,
-            decides="\n".join(said),
+            decides="\n".join(texts),
             position=self.at(heading.line),
         )
 

@@ -319,8 +319,8 @@ def _check_text(root: Path, path: str, findings: Findings) -> None:
         text = decode(Folder(root).read(path))
     except Unreadable:
         return  # where it matters, its reader says so
-    for line, said in _blemishes(text, path):
-        findings.warn(said, Position(file=path, line=line))
+    for line, blemish in _blemishes(text, path):
+        findings.warn(blemish, Position(file=path, line=line))
 
 
 def _blemishes(text: str, path: str) -> Iterator[tuple[int, str]]:

@@ -174,7 +174,7 @@ def _is_flattened(text: str, file: str, findings: Findings) -> bool:
         return False
     at = Position(file=file, line=text.count("\n", 0, empty.start()) + 1)
     message = (
-        f"`state` is empty and its entries stand at the top level ({', '.join(lost)}): "
+        f"`state` is empty and its entries are at the top level ({', '.join(lost)}): "
         "the file has lost its indentation"
     )
     hint = (

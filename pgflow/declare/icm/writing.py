@@ -175,9 +175,9 @@ def _flow(node: Node) -> dict[str, CommentedSeq]:
 
 def _frontmatter(stage: Stage, node: Node) -> CommentedMap:
     """Frontmatter that says what is known of a stage."""
-    said = CommentedMap({"stage_id": stage.id, **_flow(node)})
-    said.update(_declared(stage.fields))
-    return said
+    frontmatter = CommentedMap({"stage_id": stage.id, **_flow(node)})
+    frontmatter.update(_declared(stage.fields))
+    return frontmatter
 
 
 def _declared(fields: StageFields) -> Mapping[str, object]:
@@ -189,7 +189,7 @@ def _declared(fields: StageFields) -> Mapping[str, object]:
         for effect in fields.effects or ()
     ]
     retry = fields.retry
-    said = {
+    declared = {
         "gate": "explicit_request" if fields.on_request else None,
         "interrupt_before": fields.interrupt_before,
         "side_effects": effects or None,
@@ -206,7 +206,7 @@ def _declared(fields: StageFields) -> Mapping[str, object]:
         "timeout": fields.timeout_ms and f"{fields.timeout_ms:.9f}".rstrip("0").rstrip(".") + "ms",
         "description": fields.description,
     }
-    return {key: value for key, value in said.items() if value is not None}
+    return {key: value for key, value in declared.items() if value is not None}
 
 
 def _line(items: object) -> CommentedSeq:

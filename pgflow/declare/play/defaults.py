@@ -77,8 +77,8 @@ class _Filling:
         def text(found: re.Match[str]) -> str:
             nonlocal left
             value = self.value(found[1])
-            said = found[0] if value in (None, "") else value_text(value)
-            left -= len(said)
-            return said if left >= 0 else found[0]
+            filled = found[0] if value in (None, "") else value_text(value)
+            left -= len(filled)
+            return filled if left >= 0 else found[0]
 
         return _IN_BRACES.sub(text, default)

@@ -286,7 +286,7 @@ class _Player:
         reason = change.reason or (
             f"gates assumed answered: {_gates(node)}" if is_stub and _waits(node) else None
         )
-        said = output.text if output.state == "completed" else None
+        text = output.text if output.state == "completed" else None
         state = "stubbed" if is_stub else output.state
         self.add(
             Entry(
@@ -296,7 +296,7 @@ class _Player:
                 reason,
                 self.iteration(change.place),
                 change.text,
-                said,
+                text,
             )
         )
 

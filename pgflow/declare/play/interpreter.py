@@ -182,9 +182,9 @@ def _variables(
     round.
     """
     group = round_at(state, place[:-1]) if len(place) > 1 else None
-    said = turn.user_input or (group.user_input if group else "")
+    user_input = turn.user_input or (group.user_input if group else "")
     variables = replace(
-        surroundings.variables, previous_output=turn.previous_output, user_input=said
+        surroundings.variables, previous_output=turn.previous_output, user_input=user_input
     )
     if group is None or not surroundings.remembers:
         return variables
@@ -380,9 +380,9 @@ def run_state(state: State) -> RunState:
 
 def first_said(plan: Plan, outputs: Outputs) -> str:
     """Return the text of the first sink that completed with more than blanks."""
-    said = (
+    texts = (
         outputs[node_id].text
         for node_id in plan.sinks
         if node_id in outputs and outputs[node_id].state == "completed"
     )
-    return next((text for text in said if trim(text)), "")
+    return next((text for text in texts if trim(text)), "")

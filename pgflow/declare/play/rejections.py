@@ -55,8 +55,8 @@ class Rejections:
             if isinstance(meant, Output):
                 return Settled(place, meant, "rejected", text)
             if isinstance(meant, Refused):
-                said = Output("completed", meant.reason)
-                return Settled(place, said, "rejected", text, cancels=True)
+                output = Output("completed", meant.reason)
+                return Settled(place, output, "rejected", text, cancels=True)
             variables = replace(task.variables, rejection_reason=reason)
             try:
                 told = resolve(meant.text, variables, outputs).text

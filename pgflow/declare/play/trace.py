@@ -34,7 +34,7 @@ class Entry:
 
     def as_json(self) -> dict[str, JsonValue]:
         """Return the entry as an object. Empty fields are left out, except the reason."""
-        said: dict[str, JsonValue] = {
+        entry: dict[str, JsonValue] = {
             "id": self.id,
             "type": self.type,
             "state": self.state,
@@ -45,7 +45,7 @@ class Entry:
             "text": self.text,
             "output": self.output,
         }
-        return said | {key: value for key, value in more.items() if value is not None}
+        return entry | {key: value for key, value in more.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def mentions(
     Args:
         page: The file.
         lines: The numbers of the lines.
-        own: The names of the SOP itself, which are no mention.
+        own: The names of the SOP itself, which do not count as a mention.
         siblings: The SOP files in its directory, as `by_name` has them; None if they are not known.
         problems: Gets names of files that are not there, and names that could be either of two.
 

@@ -146,16 +146,16 @@ def _of_substeps(steps: Iterable[Step]) -> Iterator[Problem]:
 
 
 def _of_rule(rule: Rule) -> Iterator[Problem]:
-    said = rule.text.split("\n", 1)[0]
-    said = said if len(said) <= _QUOTE_LIMIT else said[: _QUOTE_LIMIT - 3] + "..."
+    quote = rule.text.split("\n", 1)[0]
+    quote = quote if len(quote) <= _QUOTE_LIMIT else quote[: _QUOTE_LIMIT - 3] + "..."
     if rule.level is None:
         hint = "say MUST, MUST NOT, SHOULD, SHOULD NOT or MAY"
         yield _warning(
-            f"No RFC 2119 keyword in constraint: {said}", rule.start + 1, rule.column, hint
+            f"No RFC 2119 keyword in constraint: {quote}", rule.start + 1, rule.column, hint
         )
     elif rule.is_negative and not rule.because:
         yield _warning(
-            f"Negative constraint without context: {said}",
+            f"Negative constraint without context: {quote}",
             rule.start + 1,
             rule.column,
             "add 'because', 'since', etc.",

@@ -67,7 +67,7 @@ def read_parameters(
         page: The file.
         start: The section's heading.
         end: The line before which it ends.
-        others: The blocks of it whose bullets are no parameters.
+        others: The blocks of it whose bullets are not parameters.
         problems: Gets what is doubtful.
 
     Returns:
@@ -114,8 +114,8 @@ def _from_item(page: Page, item: Item, group: str, problems: list[Problem]) -> P
             )
         )
         return None
-    said, description = _bracket(text[found.end() :])
-    return _parameter(name, said or group, description, item, problems)
+    requirement, description = _bracket(text[found.end() :])
+    return _parameter(name, requirement or group, description, item, problems)
 
 
 def _from_row(row: Row, problems: list[Problem]) -> Parameter | None:
@@ -124,13 +124,13 @@ def _from_row(row: Row, problems: list[Problem]) -> Parameter | None:
     if not _ONE_WORD.fullmatch(name):
         problems.append(_doubt(row, f"Not a parameter: {name!r}"))
         return None
-    said = _cell(row, "required", "optional") or ""
+    requirement = _cell(row, "required", "optional") or ""
     default = _cell(row, "default") or ""
     if bare(default).strip(_DASHES):
-        said += f", default: {default}"
+        requirement += f", default: {default}"
     return _parameter(
         name,
-        said,
+        requirement,
         _cell(row, "description", "meaning", "purpose") or row.cells[columns[-1]],
         row,
         problems,
@@ -145,11 +145,13 @@ def _cell(row: Row, *words: str) -> str | None:
 
 
 def _parameter(
-    name: str, said: str, description: str, place: Item | Row, problems: list[Problem]
+    name: str, requirement: str, description: str, place: Item | Row, problems: list[Problem]
 ) -> Parameter:
-    found = _DEFAULT.search(said)
+    found = _DEFAULT.search(requirement)
     default, has_default = (_value(found["value"]), True) if found else (None, False)
-    words = " ".join((said[: found.start()] if found else said)[:_BRACKET_LIMIT].split())
+    words = " ".join(
+        (requirement[: found.start()] if found else requirement)[:_BRACKET_LIMIT].split()
+    )
     needed = _NEEDED.search(words)
     required = needed is not None and not needed["not"] and not _CONDITION.search(words)
     if needed and _CONDITION.search(words):

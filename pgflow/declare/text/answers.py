@@ -36,13 +36,13 @@ def meant(text: str) -> dict[str, JsonValue] | None:
     Args:
         text: The answer.
     """
-    said = _CLOSES.sub("", _OPENS.sub("", trim(text)))
-    start = said.find("{")
-    if start < 0 or ":" not in said[start:]:
+    inner = _CLOSES.sub("", _OPENS.sub("", trim(text)))
+    start = inner.find("{")
+    if start < 0 or ":" not in inner[start:]:
         return None
     for read in (parse_json, _mended):
         try:
-            value: Any = read(said[start:])
+            value: Any = read(inner[start:])
         except ValueError:
             continue
         if isinstance(value, dict):
@@ -132,8 +132,8 @@ class _Reading:
         inner = found[1].replace("\\'", "'")
         if quote == "'":
             inner = re.sub(r'(?<!\\)"', r"\"", inner)
-        said: str = json.loads(f'"{inner}"', strict=False)
-        return said
+        value: str = json.loads(f'"{inner}"', strict=False)
+        return value
 
     def _word(self) -> JsonValue:
         """Read a number, a word of JSON or Python, or a text without quotes."""

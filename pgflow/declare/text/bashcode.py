@@ -93,13 +93,15 @@ class Code:
                     code.append(word)
         found = next((word for word in code if self._says(word)), None)
         if found is not None:
-            said = f"{program} takes {self._what(found)} for code of its own"
+            message = f"{program} takes {self._what(found)} for code of its own"
         elif self._reads_code(command, program, words, is_first=is_first):
-            said = f"{program} takes its standard input for code, and a value is in it"
+            message = f"{program} takes its standard input for code, and a value is in it"
         else:
             return
         start = (found or command).start_byte
-        yield Finding(start, f"{said}: hand it over as an argument or a variable", is_error=False)
+        yield Finding(
+            start, f"{message}: hand it over as an argument or a variable", is_error=False
+        )
 
     def _reads_code(self, command: Any, program: str, words: list[Any], *, is_first: bool) -> bool:
         """Return True if a program gets its code by its standard input, and a value is in it."""

@@ -104,14 +104,14 @@ class Rules:
     def _unseen(root: Any) -> Iterator[Finding]:
         """Texts that the lexer takes for something else."""
         for found in _DESCRIPTOR.finditer(root.text):
-            said = f"{found[0].decode()} is a descriptor in an element of an array"
-            yield Finding(root.start_byte + found.start(), f"{said}: use a variable of its own")
+            message = f"{found[0].decode()} is a descriptor in an element of an array"
+            yield Finding(root.start_byte + found.start(), f"{message}: use a variable of its own")
         for found in _ESCAPED.finditer(root.text):
             at = root.start_byte + found.end() - 1
             around = upwards(root.descendant_for_byte_range(at, at + 1))
             if _TEXTS.isdisjoint(node.type for node in around):
-                said = "the lexer does not see that a line begins with a backslash"
-                yield Finding(at, f"{said}: leave it away")
+                message = "the lexer does not see that a line begins with a backslash"
+                yield Finding(at, f"{message}: leave it away")
 
     # ------------------------------------------------------------ helpers
 
@@ -127,8 +127,8 @@ class Rules:
         text = self._source[span[0] : span[1]].decode("utf-8", "replace")
         return " ".join(text.split())[:60]
 
-    def _refused(self, node: Any, said: str, remedy: str) -> Finding:
-        return Finding(node.start_byte, f"{said} {self.what(node)}: {remedy}")
+    def _refused(self, node: Any, message: str, remedy: str) -> Finding:
+        return Finding(node.start_byte, f"{message} {self.what(node)}: {remedy}")
 
     def _is_name(self, word: Any) -> bool:
         """Return True if the name that a word says, or its index, depends on a value."""
@@ -214,8 +214,10 @@ class Rules:
                 program, "bash takes the name of a program from", "choose it with case ... in"
             )
         else:
-            said = f"{self.what(program)} chooses the program that runs: choose it with case ... in"
-            yield Finding(program.start_byte, said, is_error=False)
+            message = (
+                f"{self.what(program)} chooses the program that runs: choose it with case ... in"
+            )
+            yield Finding(program.start_byte, message, is_error=False)
 
     def _named(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
         """Words that are names of variables."""
@@ -251,17 +253,17 @@ class Rules:
         for name in names:
             yield from self._chooses(node, name)
             if name in self._names.integers:
-                said = f"{name} is an integer, so bash evaluates what it is given here"
-                yield Finding(node.start_byte, f"{said}: read it into another variable first")
+                message = f"{name} is an integer, so bash evaluates what it is given here"
+                yield Finding(node.start_byte, f"{message}: read it into another variable first")
             elif name in self._names.references:
-                said = f"{name} has declare -n, so bash takes what it is given for a name"
-                yield Finding(node.start_byte, f"{said}: {_NAME_IT}")
+                message = f"{name} has declare -n, so bash takes what it is given for a name"
+                yield Finding(node.start_byte, f"{message}: {_NAME_IT}")
 
     def _chooses(self, node: Any, name: str) -> Iterator[Finding]:
         """A variable that says which programs run, and is given a value."""
         if name in _EVALUATED_VARIABLES.split():
-            said = f"{name} says which programs run, and is given"
-            yield self._refused(node, said, "give it a text of your own")
+            message = f"{name} says which programs run, and is given"
+            yield self._refused(node, message, "give it a text of your own")
 
     def _declaration(self, node: Any) -> Iterator[Finding]:
         name, flags = text_of(node.children[0]), flags_of(node)
@@ -385,8 +387,8 @@ class Rules:
         for found in re.finditer(rb"(?<!\\)(?:`|\$\(\(|\$\[|\$\{!)", text):
             at = start.end_byte + found.start()
             if not any(one.start_byte <= at < one.end_byte for one in seen):
-                said = f"{found[0].decode()} in a heredoc that has a value"
-                yield Finding(at, f"{said}: put it into a variable first, by $( ) or $(( ))")
+                message = f"{found[0].decode()} in a heredoc that has a value"
+                yield Finding(at, f"{message}: put it into a variable first, by $( ) or $(( ))")
 
 
 def _operands(node: Any) -> Iterator[Any]:

@@ -68,11 +68,11 @@ class Script:
         while inner := next((child for child in node.children if child.has_error), None):
             node = inner
         construct = " ".join(self.source[node.start_byte :].decode("utf-8", "replace").split())
-        said = (
+        message = (
             f"the lexer does not understand {construct[:40]!r}, so it cannot tell which values are "
             "quoted: simplify the script"
         )
-        return Finding(node.start_byte, said)
+        return Finding(node.start_byte, message)
 
     @cached_property
     def names(self) -> Names:

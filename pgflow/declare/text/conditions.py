@@ -1,7 +1,7 @@
 """The little language of ``when``: comparisons, joined by ``&&`` (binds tighter) and ``||``,
 without parentheses.
 
-A text is parsed once, when its file is read. Parts that are no comparison stay in the condition as
+A text is parsed once, when its file is read. Other parts than comparisons stay in it as
 `Unparsed`: the original looks at a condition from left to right and no further than needed, so a
 bad part harms only if it is reached. Then the node is skipped; a condition that cannot be
 understood never lets work happen.

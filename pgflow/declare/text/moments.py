@@ -12,7 +12,7 @@ MOMENT: Final = "a time with its zone, such as 2026-12-01T09:00:00Z"
 def moment(text: str) -> datetime | None:
     """Return the moment that a text says; None if it says none, or no zone."""
     try:
-        said = datetime.fromisoformat(text.strip())
+        parsed = datetime.fromisoformat(text.strip())
     except ValueError:
         return None
-    return None if said.tzinfo is None else said
+    return None if parsed.tzinfo is None else parsed

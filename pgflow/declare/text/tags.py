@@ -36,8 +36,8 @@ def tagged(tag: str, value: str, **attributes: str) -> str:
         value: The words.
         **attributes: Attributes of the opening tag.
     """
-    said = "".join(f' {name}="{attribute(text)}"' for name, text in attributes.items())
-    return f"<{tag}{said}>\n{without_tags(value)}\n</{tag}>"
+    listed = "".join(f' {name}="{attribute(text)}"' for name, text in attributes.items())
+    return f"<{tag}{listed}>\n{without_tags(value)}\n</{tag}>"
 
 
 def attribute(text: str) -> str:

@@ -55,7 +55,7 @@ async def fulfil(order: int) -> None:
                     else f"in a sync workflow, call {_sync_twin(called, node, module)}()"
                 )
                 yield self.at(
-                    module, node, f"{called}() {region.said} is not awaited: {self.why}; {how}"
+                    module, node, f"{called}() {region.place} is not awaited: {self.why}; {how}"
                 )
 
 
@@ -193,7 +193,7 @@ async def fulfil(order: int) -> str:
                 yield self.at(
                     module,
                     node,
-                    f"workflow {name} is called {region.said}: {self.why}; {twin} starts it as a "
+                    f"workflow {name} is called {region.place}: {self.why}; {twin} starts it as a "
                     "child and waits",
                 )
 
@@ -233,7 +233,7 @@ async def fulfil(order: int) -> str:
                 yield self.at(
                     module,
                     node,
-                    f"{callee.declared.name}.fn() {region.said}: {self.why}; {self.instead}",
+                    f"{callee.declared.name}.fn() {region.place}: {self.why}; {self.instead}",
                 )
 
 
@@ -336,10 +336,10 @@ def fulfil(order: int) -> str:
                 continue
             called = ast.unparse(node.func)
             if region.is_async:
-                how = f"a sync call {region.said}, which is async"
+                how = f"a sync call {region.place}, which is async"
                 instead = f"await {_async_twin(called, node, module)}()"
             else:
-                how = f"an async call {region.said}, which is sync"
+                how = f"an async call {region.place}, which is sync"
                 instead = f"call {_sync_twin(called, node, module)}()"
             yield self.at(module, node, f"{called}() is {how}: {self.why}; {instead}")
 

@@ -73,7 +73,7 @@ async def build(folder: str) -> None:
                         yield self.at(
                             module,
                             found,
-                            f"{what} in {name} {region.said}: {self.why}; {self.instead}",
+                            f"{what} in {name} {region.place}: {self.why}; {self.instead}",
                         )
 
 
@@ -196,8 +196,8 @@ async def patient() -> str:
                 case ast.ExceptHandler() if catches_all(node, module) and not any(
                     isinstance(s, ast.Raise) for s in _statements(node.body)
                 ):
-                    said = "a bare except" if node.type is None else "except BaseException"
-                    yield self._found(module, node, f"{said} that does not raise again", region)
+                    clause = "a bare except" if node.type is None else "except BaseException"
+                    yield self._found(module, node, f"{clause} that does not raise again", region)
                 case ast.Try(finalbody=block) | ast.TryStar(finalbody=block):
                     for leaving in _leaving(block):
                         yield self._found(
@@ -214,7 +214,7 @@ async def patient() -> str:
                         )
 
     def _found(self, module: Module, node: ast.AST, what: str, region: Region) -> Finding:
-        return self.at(module, node, f"{what} {region.said}: {self.why}; {self.instead}")
+        return self.at(module, node, f"{what} {region.place}: {self.why}; {self.instead}")
 
 
 def _leaving(block: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -199,7 +199,7 @@ async def fulfil(order: int) -> str:
                 yield self.at(
                     module,
                     found.at,
-                    f"{found.kind} {found.label} is defined {region.said}: {self.why}; "
+                    f"{found.kind} {found.label} is defined {region.place}: {self.why}; "
                     f"{self.instead}",
                 )
         for node in module.names.calls:

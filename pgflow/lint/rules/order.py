@@ -93,7 +93,7 @@ async def tell_all(names: list[str]) -> None:
                     yield self.at(
                         module,
                         found,
-                        f"the order of a set counts {region.said}: {self.why}; {self.instead}",
+                        f"the order of a set counts {region.place}: {self.why}; {self.instead}",
                     )
 
 
@@ -191,7 +191,7 @@ async def first(shops: list[str]) -> int:
                 yield self.at(
                     module,
                     use.call,
-                    f"asyncio.as_completed() over coroutines {use.region.said}: {self.why}; "
+                    f"asyncio.as_completed() over coroutines {use.region.place}: {self.why}; "
                     f"{self.instead}",
                 )
 
@@ -255,7 +255,7 @@ async def shard(customer: str) -> int:
                 )
 
     def _found(self, module: Module, node: ast.AST, what: str, region: Region) -> Finding:
-        return self.at(module, node, f"{what} {region.said}: {self.why}; {self.instead}")
+        return self.at(module, node, f"{what} {region.place}: {self.why}; {self.instead}")
 
 
 def _shown(node: ast.AST, module: Module) -> ast.expr | None:

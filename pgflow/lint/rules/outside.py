@@ -30,7 +30,7 @@ class Banned(Rule):
                 yield self.at(
                     module,
                     use.call or use.node,
-                    f"{written(path)}{called} {use.region.said}: {self.why}; {self.advice(use)}",
+                    f"{written(path)}{called} {use.region.place}: {self.why}; {self.advice(use)}",
                 )
 
     def match(self, module: Module, use: Use) -> str | None:
@@ -224,7 +224,7 @@ async def load(path: str) -> int:
                 and isinstance(node.func, ast.Attribute)
                 and (what := self._by_name(node.func))
             ):
-                yield self.at(module, node, f"{what}() {region.said}: {self.why}; {self.instead}")
+                yield self.at(module, node, f"{what}() {region.place}: {self.why}; {self.instead}")
 
     @staticmethod
     def _by_name(function: ast.Attribute) -> str | None:
@@ -306,7 +306,7 @@ async def measure(text: str) -> int:
                     yield self.at(
                         module,
                         node,
-                        f".run_in_executor() {region.said}: {self.why}; {self.instead}",
+                        f".run_in_executor() {region.place}: {self.why}; {self.instead}",
                     )
 
 

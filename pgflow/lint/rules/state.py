@@ -92,7 +92,7 @@ async def fits(size: int, limit: int) -> bool:
             yield self.at(
                 module,
                 node,
-                f"variable {node.id} of the module, {where}, {region.said}: {self.why}; "
+                f"variable {node.id} of the module, {where}, {region.place}: {self.why}; "
                 f"{self.instead}",
             )
 

@@ -151,7 +151,7 @@ def _in_generic(value: ast.expr, inside: ast.expr, names: Names) -> Iterator[str
     if is_without_form(path, names):
         yield ast.unparse(value)
     elif path.endswith(".Literal") or path.startswith(HERE):
-        return  # its arguments are no annotations, or are what the class makes of them
+        return  # its arguments are not annotations, or are what the class makes of them
     elif path.endswith(".Annotated") and isinstance(inside, ast.Tuple):
         yield from without_form(inside.elts[0], names)
     else:

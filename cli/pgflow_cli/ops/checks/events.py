@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from pgflow import inspect
 from pgflow_cli.look.output import many
 from pgflow_cli.ops.checks.finding import Findings, Patient, warn
 
 
 def check_relays(patient: Patient) -> Findings:
     """Yield relays whose target fails, and dead events."""
-    from pgflow.inspect import list_relays
-
-    relays = patient.ask(list_relays())
+    relays = patient.ask(inspect.list_relays())
     for relay in relays:
         if relay.dead:
             yield warn(
@@ -34,9 +33,7 @@ def check_relays(patient: Patient) -> Findings:
 
 def check_triggers(patient: Patient) -> Findings:
     """Triggers that are not as they were installed."""
-    from pgflow.inspect import list_triggers
-
-    triggers = patient.ask(list_triggers())
+    triggers = patient.ask(inspect.list_triggers())
     for trigger in triggers:
         if trigger.state != "installed":
             yield warn(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from pgflow import inspect
 from pgflow_cli.look.database import connect_to_any, fetch, fetch_dicts
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from pgflow.inspect import Question
 
 T = TypeVar("T")
 Level = Literal["ok", "warn", "fail"]
@@ -66,7 +66,7 @@ class Patient:
         self.dsn = dsn
         self.connection = connection
 
-    def ask(self, question: Question[T]) -> T:
+    def ask(self, question: inspect.Question[T]) -> T:
         """Return the answer of the database to a reader's question."""
         with self._own_names():
             return fetch(self.connection, question)

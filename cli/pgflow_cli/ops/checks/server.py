@@ -6,6 +6,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from pgflow import inspect
 from pgflow_cli.look.output import duration, many
 from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
 
@@ -228,9 +229,7 @@ def check_long_transactions(patient: Patient) -> Findings:
     """Yield old snapshots, which keep every dead row alive. Claims read on past those rows, but
     everything else slows down.
     """
-    from pgflow.inspect import list_snapshots
-
-    rows = patient.ask(list_snapshots(LONG_SECONDS))
+    rows = patient.ask(inspect.list_snapshots(LONG_SECONDS))
     for row in rows:
         since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
         whose = f" of {row.role} ({row.application or '?'})" if row.role else ""
@@ -260,10 +259,8 @@ from pg_stat_activity where backend_type = 'client backend'
 
 def check_connections(patient: Patient) -> Findings:
     """Workers open connections as they need them: whether there is room if all do at once."""
-    from pgflow.inspect import count_workers
-
     row = patient.row(_ROOM)
-    workers = patient.ask(count_workers()).workers if row["has_workers"] else 0
+    workers = patient.ask(inspect.count_workers()).workers if row["has_workers"] else 0
     most = workers * CONNECTIONS_OF_A_WORKER
     text = f"{many(row['used'], 'connection')} of {row['room']} in use"
     remedy = "raise max_connections, or put a pooler in front of the application"
@@ -290,14 +287,14 @@ after which `pg_jit_available` is false.
 
 def check_compiling(patient: Patient) -> Findings:
     """Check whether a look at a view is compiled first. Statements of pgflow itself never are."""
-    from pgflow.inspect import read_view_costs
-
     with patient.connection.transaction():
         patient.connection.execute("set local jit = on")
         row = patient.row(_JIT)
     if not row["is_on"] or row["above"] < 0:
         return "this server compiles nothing (jit)"
-    dear = [name for name, cost in patient.ask(read_view_costs()).items() if cost > row["above"]]
+    dear = [
+        name for name, cost in patient.ask(inspect.read_view_costs()).items() if cost > row["above"]
+    ]
     if dear:
         yield warn(
             "psql and dashboards wait for a compiler (jit) before they see "

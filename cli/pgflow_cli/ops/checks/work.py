@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pgflow import inspect
 from pgflow_cli.look.output import duration, many
 from pgflow_cli.ops.checks.finding import Findings, Patient, fail, warn
-
-if TYPE_CHECKING:
-    from pgflow.inspect import WorkerHealth
 
 SILENT_SECONDS = 15
 LATE_SECONDS = 60
@@ -18,16 +14,14 @@ def check_workers(patient: Patient) -> Findings:
     """Yield workers that are silent, run the code of an older schema or lose threads, and runs
     leased to workers that are gone.
     """
-    from pgflow.inspect import health
-
-    workers = patient.ask(health.check_workers())
+    workers = patient.ask(inspect.health.check_workers())
     alive = [worker for worker in workers if worker.silent_seconds <= SILENT_SECONDS]
     lost = [worker for worker in workers if worker.silent_seconds > SILENT_SECONDS]
     remedy = "any live worker, or `pgflow tick MODULE`, finds it dead and goes on with its runs"
     for worker in lost:
         silence, held = duration(worker.silent_seconds), many(worker.running, "run")
         yield warn(f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
-    for stray in patient.ask(health.list_stray_leases()):
+    for stray in patient.ask(inspect.health.list_stray_leases()):
         yield warn(
             f"{many(stray.runs, 'run')} leased to worker {stray.worker_id}, which is gone", remedy
         )
@@ -49,15 +43,13 @@ def check_workers(patient: Patient) -> Findings:
     return f"{many(len(alive), 'worker')} alive, none lost"
 
 
-def _who(worker: WorkerHealth) -> str:
+def _who(worker: inspect.WorkerHealth) -> str:
     return f"worker {worker.worker_id} (pid {worker.pid} on {worker.host})"
 
 
 def check_queues(patient: Patient) -> Findings:
     """Yield queued runs that no worker will take."""
-    from pgflow.inspect import health
-
-    for queue in patient.ask(health.list_waiting_queues()):
+    for queue in patient.ask(inspect.health.list_waiting_queues()):
         if queue.is_paused:
             yield warn(
                 f"queue {queue.queue} is paused with {many(queue.queued, 'run')} queued",
@@ -69,7 +61,7 @@ def check_queues(patient: Patient) -> Findings:
                 f"{duration(queue.seconds)}, and no worker",
                 "pgflow workers MODULE, or pgflow tick MODULE from cron",
             )
-    for lane in patient.ask(health.list_unserved_lanes(SILENT_SECONDS)):
+    for lane in patient.ask(inspect.health.list_unserved_lanes(SILENT_SECONDS)):
         yield warn(
             f"{lane.why}: {many(lane.queued, 'run')} queued for up to {duration(lane.seconds)}",
             "start a worker that has it, or, if the name is wrong, "
@@ -80,9 +72,7 @@ def check_queues(patient: Patient) -> Findings:
 
 def check_stuck(patient: Patient) -> Findings:
     """Runs that need a person."""
-    from pgflow.inspect import health
-
-    found = patient.ask(health.count_stuck())
+    found = patient.ask(inspect.health.count_stuck())
     for stuck in found:
         yield warn(
             f"{many(stuck.runs, 'run')} stuck: {stuck.reason}",
@@ -103,9 +93,7 @@ MOST_NAMED = 4
 
 def check_deadlocks(patient: Patient) -> Findings:
     """Yield runs that wait for each other."""
-    from pgflow.inspect import health
-
-    found = patient.ask(health.list_deadlocks(limit=None))
+    found = patient.ask(inspect.health.list_deadlocks(limit=None))
     if not found:
         return "no runs wait for each other"
     waits = [f"{one.key} waits for {_WAITS[one.what].format(one.waits_for)}" for one in found]
@@ -125,9 +113,7 @@ _LEFT = {
 
 def check_messages(patient: Patient) -> Findings:
     """Yield signals that runs could not take, or that came after their end."""
-    from pgflow.inspect import health
-
-    found = patient.ask(health.count_left_messages())
+    found = patient.ask(inspect.health.count_left_messages())
     for left in found:
         what, verbs = _LEFT[left.state]
         yield warn(
@@ -139,9 +125,7 @@ def check_messages(patient: Patient) -> Findings:
 
 def check_losses(patient: Patient) -> Findings:
     """Yield fail-overs that lost units acknowledged to workers as durable."""
-    from pgflow.inspect import health
-
-    losses = patient.ask(health.list_losses())
+    losses = patient.ask(inspect.health.list_losses())
     for loss in losses:
         runs = "no run that it remembers lacks anything"
         if loss.run_count:
@@ -161,9 +145,7 @@ def check_losses(patient: Patient) -> Findings:
 
 def check_journal(patient: Patient) -> Findings:
     """Partitions of the journal that stay large though history was removed from them."""
-    from pgflow.inspect import health
-
-    partitions = patient.ask(health.list_large_partitions())
+    partitions = patient.ask(inspect.health.list_large_partitions())
     for partition in partitions:
         name, rows = partition.partition, partition.units or 0
         why, remedy = {
@@ -198,9 +180,7 @@ def check_journal(patient: Patient) -> Findings:
 
 def check_seals(patient: Patient) -> Findings:
     """Seals that are late."""
-    from pgflow.inspect import read_seal_lag
-
-    lag = patient.ask(read_seal_lag())
+    lag = patient.ask(inspect.read_seal_lag())
     if not lag.is_on:
         return "the journal is not sealed: `pgflow audit on` has workers do it"
     if lag.is_late:
@@ -215,9 +195,7 @@ def check_seals(patient: Patient) -> Findings:
 
 def check_schedules(patient: Patient) -> Findings:
     """Schedules that start nothing and should, and those that are late."""
-    from pgflow.inspect import list_schedules
-
-    found = patient.ask(list_schedules(limit=None))
+    found = patient.ask(inspect.list_schedules(limit=None))
     troubles = [one for one in found if one.state in ("undeclared", "broken") or one.error]
     for one in troubles:
         if one.state == "undeclared":
@@ -249,9 +227,7 @@ def check_books(patient: Patient) -> Findings:
     """Yield violations that the engine's own audit finds. It reads everything, so it runs only on
     request.
     """
-    from pgflow.inspect import health
-
-    violations = patient.ask(health.check_books())
+    violations = patient.ask(inspect.health.check_books())
     for violation in violations:
         found = f"{violation.invariant}: {violation.detail}"
         yield fail(

@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pgflow import inspect
 from pgflow.declare.durable import declared
 from pgflow.errors import NotStorable
 from pgflow.events import Event, Relay
-from pgflow.inspect import ask_async, list_schedules
 from pgflow.webhooks import Endpoint, GitHub, Request, StandardWebhooks, Start, Stripe, Verifier
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
@@ -108,7 +108,7 @@ class Starts:
     async def remove_schedules(self, folder: Path) -> None:
         """Remove the schedules of this folder's files that no trigger has any more."""
         names = {trigger.name for trigger in self.triggers if trigger.is_schedule}
-        for row in await ask_async(self.app, list_schedules(limit=None)):
+        for row in await inspect.ask_async(self.app, inspect.list_schedules(limit=None)):
             frozen = row.input.get("frozen") if isinstance(row.input, dict) else None
             source = frozen.get("source") if isinstance(frozen, dict) else None
             is_ours = row.workflow == declared.name and isinstance(source, str)

@@ -113,7 +113,7 @@ def read_triggers(path: Path) -> list[Trigger]:
     """Return the triggers of a file.
 
     Raises:
-        Mistake: It cannot be read, or a table is no trigger.
+        Mistake: It cannot be read, or a table is not a trigger.
     """
     given = read_toml(path)
     if not given:

@@ -134,8 +134,8 @@ def _hash_at(path: Path) -> str | None:
 def _listed(folder: Path) -> dict[str, str]:
     """Return the files that were delivered to a folder before."""
     try:
-        said = json.loads((folder / LIST).read_text())
+        listed = json.loads((folder / LIST).read_text())
     except (OSError, ValueError):
         return {}
-    files = said.get("files") if isinstance(said, dict) else None
+    files = listed.get("files") if isinstance(listed, dict) else None
     return files if isinstance(files, dict) else {}

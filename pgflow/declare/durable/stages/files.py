@@ -103,15 +103,15 @@ class Tree:
         if len(found) == 1 and not location.endswith("/"):
             return hash_of_file(found[0])
         root = Path(self.root).resolve()
-        said = (f"{path.relative_to(root)}\0{hash_of_file(path)}\n" for path in found)
-        return hash_of("".join(said).encode("utf-8", "surrogateescape"))
+        lines = (f"{path.relative_to(root)}\0{hash_of_file(path)}\n" for path in found)
+        return hash_of("".join(lines).encode("utf-8", "surrogateescape"))
 
     def stamp(self, location: str) -> str:
         """Return a text that changes whenever a location is written to, even with the same
         bytes.
         """
-        told = [(path, path.stat()) for path in self.files(location)]
-        return " ".join(f"{path.name}:{one.st_ino}:{one.st_mtime_ns}" for path, one in told)
+        found = [(path, path.stat()) for path in self.files(location)]
+        return " ".join(f"{path.name}:{one.st_ino}:{one.st_mtime_ns}" for path, one in found)
 
     def text(self, location: str, most_bytes: int) -> str | None:
         """Return the text of a file; None if it is not text, or too long."""

@@ -71,8 +71,8 @@ class Mail:
                 if not why:
                     self.heard[name] = value
                 else:
-                    said = {"id": name, "type": "signal", "state": "refused", "reason": why}
-                    pgflow.emit(STREAM, said)
+                    event = {"id": name, "type": "signal", "state": "refused", "reason": why}
+                    pgflow.emit(STREAM, event)
         return self.heard[name]
 
     async def _why_refused(self, name: str, value: JsonValue, number: int) -> str:

@@ -46,7 +46,7 @@ def whole(contract: str, stage: Stage, message: str) -> str:
         stage: The stage's files.
         message: Message of the person who started the run.
     """
-    asked = f"Whoever started this says: {message}" if message else ""
+    asked = f"The person who started this says: {message}" if message else ""
     return joined(contract, asked, _where(stage))
 
 

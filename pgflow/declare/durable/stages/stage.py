@@ -21,7 +21,7 @@ from pgflow.declare.durable.stages import prompts
 from pgflow.declare.durable.stages.acting import Acting
 from pgflow.declare.durable.stages.context import Context
 from pgflow.declare.durable.stages.files import Outside
-from pgflow.declare.durable.stages.looks import Desk, Kept, Look
+from pgflow.declare.durable.stages.looks import Kept, Look, StageFiles
 from pgflow.declare.durable.stages.plans import Stage, deliveries
 from pgflow.declare.durable.stages.telling import Telling
 from pgflow.declare.play.failures import retry_delay_ms
@@ -52,7 +52,9 @@ class StagePlay:
         self.node = task.node
         self.id = task.node.id
         self.stage = context.workspace.stages.get(self.id) or Stage(base=f"stages/{self.id}")
-        self.desk = Desk(context.tree, context.folders, self.id, self.stage, context.settings)
+        self.files = StageFiles(
+            context.tree, context.folders, self.id, self.stage, context.settings
+        )
         self.kept = Kept()
         self.telling = Telling(task, self.stage, context.tree)
         self.acting = Acting(context, self.telling, state)
@@ -100,7 +102,7 @@ class StagePlay:
         may = bool(self.stage.writes) and not self.node.effects and not self._gates("signal")
         digest = prompts.digest(self.telling.prompt)
         look = await self._step(
-            "look", lambda: self.desk.look(digest, left_out, may_be_current=may), Look
+            "look", lambda: self.files.look(digest, left_out, may_be_current=may), Look
         )
         if look.missing:
             raise NodeFailed(f"stage '{self.id}' reads {look.missing}, which is not there")
@@ -167,7 +169,7 @@ class StagePlay:
             NodeFailed: It owes something.
         """
         self.kept = await self._step(
-            "files", lambda: self.desk.take(done, look.stamps), Kept, prompts.digest(done.text)
+            "files", lambda: self.files.take(done, look.stamps), Kept, prompts.digest(done.text)
         )
         if self.kept.missing:
             raise NodeFailed(f"stage '{self.id}' has not written {self.kept.missing}")
@@ -239,7 +241,7 @@ class StagePlay:
         if deliveries(self.node):
             parcel = [file for file in self.stage.reads if file.writer] + list(self.stage.writes)
         digest = prompts.digest(self.telling.first)
-        kept = await self._step("done", lambda: self.desk.finish(said, look, digest, parcel), Kept)
+        kept = await self._step("done", lambda: self.files.finish(said, look, digest, parcel), Kept)
         if kept.missing:
             raise NodeFailed(f"stage '{self.id}': {kept.missing} is not there any more")
         return kept

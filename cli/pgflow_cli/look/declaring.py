@@ -1,0 +1,130 @@
+"""Declarations of arguments and options: `arg` and `opt`, and parameters that are `Made` of several
+options.
+
+A parameter whose annotation has `Made` is made of the options of the function in it, so commands
+share what they have in common. `expanded` makes of a command what typer takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from copy import copy
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
+
+import typer
+from typer.models import OptionInfo, ParameterInfo
+
+
+def arg(about: str, **layout: Any) -> Any:
+    """Return the declaration of an argument: its line of help, and further
+    parameters of ``typer.Argument``.
+    """
+    return typer.Argument(help=about, **layout)
+
+
+def opt(about: str, *names: str, **layout: Any) -> Any:
+    """Return the declaration of an option.
+
+    Args:
+        about: Its line of help.
+        *names: Its names; that of its parameter if none is given.
+        **layout: Further parameters of ``typer.Option``.
+    """
+    return typer.Option(*names, help=about, **layout)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Mark of a parameter: its value is what this function returns, whose own parameters are
+    options. A context manager is open while the command works.
+    """
+
+    make: Callable[..., Any]
+
+
+_LAST = ("as_json", "as_csv", "dsn")
+"""Options that come last in the help."""
+
+
+class _Call:
+    """A function with the options that it and its parts need."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._own: list[str] = []
+        self._parts: dict[str, _Call] = {}
+        self.options: list[inspect.Parameter] = []
+        for parameter in inspect.signature(function, eval_str=True).parameters.values():
+            marks = getattr(parameter.annotation, "__metadata__", ())
+            made = next((mark for mark in marks if isinstance(mark, Made)), None)
+            if made is None:
+                self._own.append(parameter.name)
+                self.options.append(_completed(parameter))
+            else:
+                self._parts[parameter.name] = part = _Call(made.make)
+                self.options += part.options
+
+    def call(self, given: dict[str, Any], opened: ExitStack) -> Any:
+        """Return what the function returns for these options."""
+        parts = {name: part.call(given, opened) for name, part in self._parts.items()}
+        for name, part in parts.items():
+            parts[name] = opened.enter_context(part) if hasattr(part, "__exit__") else part
+        return self._function(**{name: given[name] for name in self._own}, **parts)
+
+
+def _completed(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter with what goes without saying: a flag has one name, and the help shows no
+    default where there is none.
+    """
+    kind, *marks = get_args(parameter.annotation) or (parameter.annotation,)
+    info = copy(next((mark for mark in marks if isinstance(mark, ParameterInfo)), None))
+    if info is None:
+        return parameter
+    if kind is bool and isinstance(info, OptionInfo) and info.default is ...:  # it has no name
+        info.default = f"--{parameter.name.replace('_', '-')}"  # where typer takes the first one
+    if info.show_default is True:
+        info.show_default = parameter.default not in (None, parameter.empty)
+    return parameter.replace(annotation=Annotated[kind, info])
+
+
+def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command as typer takes it: with options in place of parameters that are made."""
+    whole = _Call(command)
+    options = sorted(whole.options, key=lambda option: option.name in _LAST)
+
+    def call(**given: Any) -> Any:
+        with ExitStack() as opened:
+            return whole.call(given, opened)
+
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__module__ = command.__module__
+    call.__annotations__ = {each.name: each.annotation for each in options}
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options]
+    )
+    return call
+
+
+def made_of(options: Mapping[str, tuple[Any, Any]], make: Callable[..., Any]) -> Made:
+    """Return the mark of a parameter that is made of these options.
+
+    Args:
+        options: Annotation and default of each option, by the name under which `make` gets it.
+        make: Function that returns the value of the parameter.
+    """
+
+    def call(**given: Any) -> Any:
+        return make(**given)
+
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+            for name, (kind, default) in options.items()
+        ]
+    )
+    return Made(call)
