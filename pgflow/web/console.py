@@ -47,6 +47,7 @@ from pgflow.web.news import News
 from pgflow.web.page import Page, link
 from pgflow.web.pages import (
     again,
+    answers,
     bulk,
     compare,
     filters,
@@ -93,7 +94,8 @@ READS: tuple[tuple[str, Handler], ...] = (
     ("/", home.show_home), ("/runs", runs.show_runs), ("/run", run.show_run),
     ("/run/value", run.show_value), ("/run/order", orders.ask_order),
     ("/run/again", again.ask_again), ("/runs/order", bulk.ask_many), ("/gates", gates.show_gates),
-    ("/gate", gates.show_gate), ("/effects", owed.show_effects),
+    ("/gates/answer", answers.ask_answers), ("/gate", gates.show_gate),
+    ("/effects", owed.show_effects),
     ("/obligations", owed.show_obligations), ("/debt", owed.show_debt),
     ("/budgets", supply.show_budgets), ("/budget", supply.show_budget),
     ("/schedules", schedules.show_schedules), ("/schedule", schedules.show_schedule),
@@ -109,6 +111,7 @@ READS: tuple[tuple[str, Handler], ...] = (
 WRITES: tuple[tuple[str, Handler], ...] = (
     ("/run/order", orders.give_order), ("/run/again", again.do_again),
     ("/runs/order", bulk.tell_many),
+    ("/gates/answer", answers.give_answers),
     ("/gate", gates.answer_gate), ("/debt", owed.close_debt),
     ("/budget", supply.change_budget), ("/schedule/order", schedules.give_order),
     ("/sql", sheet.run_sheet), ("/filters", filters.save_filter),
@@ -381,6 +384,7 @@ def _environment() -> jinja2.Environment:
         "shown": words.shown,
         "when": words.when,
         "many": words.many,
+        "counted": words.counted,
         "size": words.size,
     }
     environment.globals |= {"age": words.age}

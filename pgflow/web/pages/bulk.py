@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from pgflow._desk.desk import Desk
 from pgflow._desk.orders import ORDERS, Order, refusal_of
+from pgflow._desk.words import many
 from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import list_runs, read_statuses
 from pgflow.web.page import Page, need, query, read_form
@@ -74,16 +75,32 @@ async def tell_many(desk: Desk, request: Request) -> Page:
             await desk.call(order.verb, key, **said)
         except REFUSALS as error:
             refused.append((key, str(error)))
+    return told(order.title, "run", "ordered", len(keys), refused, "/runs")
+
+
+def told(
+    title: str, thing: str, done: str, asked: int, refused: list[tuple[str, str]], back: str
+) -> Page:
+    """Return the page that says what became of an order or answer to many.
+
+    Args:
+        title: Its title.
+        thing: Noun for what was asked.
+        done: Word for what was done.
+        asked: Number of things that were asked.
+        refused: Key of the run and reason, of each thing that refused.
+        back: Page that lists such things.
+    """
     return Page(
         "told",
-        f"{order.title} many",
+        title,
         {
-            "order": order,
-            "told": len(keys) - len(refused),
-            "count": len(refused),
+            "said": f"{many(asked - len(refused), thing)} {done}." if asked > len(refused) else "",
+            "trouble": f"{many(len(refused), thing)} refused it." if refused else "",
             "refused": refused[:MOST_REFUSALS],
+            "back": back,
         },
-        under="/runs",
+        under=back,
     )
 
 

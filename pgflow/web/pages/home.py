@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.alerts import LEVELS, find_alerts
+from pgflow._desk.alerts import LEVELS, find_alerts, total
 from pgflow._desk.desk import Desk
 from pgflow._desk.plots import plot_rates
 from pgflow.inspect import database_now, list_queues, list_workers, read_rates
@@ -12,6 +12,12 @@ from pgflow.web.page import Page
 from pgflow.web.pages.queues import busiest
 
 MOST_QUEUES = 20
+TITLES = {
+    "bad": "Needs repair",
+    "ask": "Needs your answer",
+    "look": "Worth a look",
+    "auto": "pgflow is asking the other side",
+}
 PLOT_SECONDS = 10.0
 """Time for which plots are drawn again from what was asked: they show an hour."""
 
@@ -26,8 +32,12 @@ async def show_home(desk: Desk, request: Request) -> Page:
         "home",
         "Triage",
         {
-            "alerts": [[alert for alert in found if alert.level == level] for level in LEVELS],
-            "count": len(found),
+            "parts": [
+                (level, TITLES[level], total(some), some)
+                for level in LEVELS
+                if (some := [alert for alert in found if alert.level == level])
+            ],
+            "count": total(alert for alert in found if alert.level != "auto"),
             "now": now,
             "queues": busiest(queues, MOST_QUEUES),
             "left_out": max(0, len(queues) - MOST_QUEUES),
