@@ -1740,6 +1740,23 @@ create table pgflow.page (
 );
 comment on table pgflow.page is 'What a person must bring on, and when one was told; kept by workers whose app has a pager';
 
+-- What was started and what ended in each minute of the last day. Rows are updated a few times, and then never again.
+create table pgflow.rate (
+  minute timestamptz not null,
+  upto_run_id bigint,
+  started int not null default 0,
+  completed int not null default 0,
+  failed int not null default 0,
+  cancelled int not null default 0,
+  queued int,
+  oldest_seconds real,
+  queue text not null,
+  took int[],
+  primary key (minute, queue)
+) with (fillfactor = 50);
+comment on table pgflow.rate is 'Counts of runs by minute and queue, for people who look at the system';
+comment on column pgflow.rate.upto_run_id is 'Newest run at the look of this minute; null = of a queue, or not looked yet';
+
 -- What a fail-over has lost, as the workers remember it that were told it was durable.
 create table pgflow.loss (
   loss_id bigint generated always as identity primary key,

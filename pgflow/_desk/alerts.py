@@ -19,6 +19,7 @@ from pgflow.inspect import (
     GateGroup,
     QueueRow,
     RunGroup,
+    WorkerRow,
     check_workers,
     count_debts,
     count_gates,
@@ -129,6 +130,42 @@ async def find_alerts(desk: Desk, queues: list[QueueRow], now: datetime) -> list
     """
     found = [alert async for part in _parts(desk, queues, now) for alert in part]
     return sorted(found, key=lambda alert: LEVELS.index(alert.level))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the system is healthy.
+
+    Attributes:
+        level: ``bad``, ``look`` or ``well``.
+        word: The same in a word or two.
+        words: The reasons.
+        needs: Number of things that need a person.
+    """
+
+    level: str
+    word: str
+    words: str
+    needs: int
+
+
+def verdict_of(
+    alerts: Sequence[Alert], queues: Sequence[QueueRow], workers: Sequence[WorkerRow]
+) -> Verdict:
+    """Return whether the system is healthy, by all that needs a person."""
+    asked = total(alert for alert in alerts if alert.level == "ask")
+    needs = total(alert for alert in alerts if alert.level != "auto")
+    for level, word in (("bad", "Needs repair:"), ("look", "Works, with something to look at:")):
+        some = [alert for alert in alerts if alert.level == level]
+        kinds = dict.fromkeys(alert.kind for alert in some)
+        said = [
+            f"{counted(total(one for one in some if one.kind == kind))} {kind}" for kind in kinds
+        ]
+        if some:
+            return Verdict(level, word, f"{', '.join(said)}.", needs)
+    served = f"{many(len(workers), 'worker')}, {many(sum(one.queued for one in queues), 'run')}"
+    answers = f" {counted(asked, 'gate')} wait for an answer." if asked else ""
+    return Verdict("well", "Healthy.", f"{served} queued, and nothing is stuck.{answers}", needs)
 
 
 async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIterator[list[Alert]]:

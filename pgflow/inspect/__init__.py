@@ -132,7 +132,7 @@ from pgflow.inspect.queues import (
     unknown_queues,
     why_unserved,
 )
-from pgflow.inspect.rates import Minute, Rates, read_rates
+from pgflow.inspect.rates import Bin, Rates, read_rates
 from pgflow.inspect.runs import (
     EVERY_RUN,
     STATUSES,
@@ -242,6 +242,7 @@ __all__ = [
     "AsyncSource",
     "Audit",
     "BatchRow",
+    "Bin",
     "BudgetRow",
     "Call",
     "CallGroup",
@@ -278,7 +279,6 @@ __all__ = [
     "LockRow",
     "LossRow",
     "MessageRow",
-    "Minute",
     "NodeState",
     "ObligationRow",
     "OrderRow",

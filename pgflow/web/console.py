@@ -56,6 +56,7 @@ from pgflow.web.pages import (
     home,
     orders,
     outbox,
+    overview,
     owed,
     policy,
     queues,
@@ -77,12 +78,18 @@ LIVE_SECONDS = 5
 """Seconds after which a page is loaded again by a browser that runs no script, if it was asked."""
 
 NAVIGATION = (
-    ("/", "Triage"), ("/runs", "Runs"), ("/workflows", "Workflows"), ("/gates", "Gates"),
-    ("/effects", "Effects"), ("/obligations", "Obligations"), ("/budgets", "Budgets"),
-    ("/schedules", "Schedules"),
-    ("/outbox", "Outbox"), ("/queues", "Queues"), ("/workers", "Workers"),
-    ("/policy", "Policy"), ("/health", "Database"), ("/sql", "SQL"),
+    ("Now", (("/", "Triage"), ("/overview", "Overview"), ("/runs", "Runs"), ("/gates", "Gates"))),
+    ("Ledgers", (
+        ("/effects", "Effects"), ("/obligations", "Obligations"), ("/budgets", "Budgets"),
+        ("/policy", "Policy"),
+    )),
+    ("Work", (
+        ("/workflows", "Workflows"), ("/schedules", "Schedules"), ("/queues", "Queues"),
+        ("/workers", "Workers"), ("/outbox", "Outbox"),
+    )),
+    ("System", (("/health", "Database"), ("/sql", "SQL"))),
 )  # fmt: skip
+"""Pages by group. The tabs are the groups, and below them the pages of the present one."""
 PARENTS = {
     "/run": "/runs", "/run/order": "/runs", "/gate": "/gates", "/budget": "/budgets",
     "/schedule": "/schedules", "/schedule/order": "/schedules", "/relay": "/outbox",
@@ -91,7 +98,8 @@ PARENTS = {
 }  # fmt: skip
 
 READS: tuple[tuple[str, Handler], ...] = (
-    ("/", home.show_home), ("/runs", runs.show_runs), ("/run", run.show_run),
+    ("/", home.show_home), ("/overview", overview.show_overview),
+    ("/runs", runs.show_runs), ("/run", run.show_run),
     ("/run/value", run.show_value), ("/run/order", orders.ask_order),
     ("/run/again", again.ask_again), ("/runs/order", bulk.ask_many), ("/gates", gates.show_gates),
     ("/gates/answer", answers.ask_answers), ("/gate", gates.show_gate),

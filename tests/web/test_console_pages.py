@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
 
 ANN = Principal("ann", ["admin"], acts_as=["ops"])
-PAGES = tuple(path for path, _ in NAVIGATION)
+PAGES = tuple(path for _, pages in NAVIGATION for path, _ in pages)
 
 
 @dataclass(frozen=True)
