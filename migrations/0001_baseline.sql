@@ -1693,6 +1693,7 @@ create table pgflow.code (
   code_hash text not null check (octet_length(code_hash) between 1 and 255),
   alias_of text check (octet_length(alias_of) between 1 and 255),
   defaults json,
+  parameters jsonb,
   unique (workflow, version, code_hash)
 );
 comment on table pgflow.code is 'What code workers have had of each workflow, and when: written by workers as they come and go, never by a run';

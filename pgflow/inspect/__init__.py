@@ -184,7 +184,7 @@ from pgflow.inspect.seals import (
     read_seal_lag,
     verify_seals,
 )
-from pgflow.inspect.searching import search_runs
+from pgflow.inspect.searching import list_longest, search_runs
 from pgflow.inspect.server import (
     ServerState,
     SnapshotRow,
@@ -392,6 +392,7 @@ __all__ = [
     "list_lanes",
     "list_large_partitions",
     "list_locks",
+    "list_longest",
     "list_losses",
     "list_messages",
     "list_obligations",

@@ -326,6 +326,22 @@ def list_runs(
     )
 
 
+def longest_runs(where: RunFilter, limit: int, down_to: int) -> Query[list[RunRow]]:
+    """Return the query for the runs of a filter that have taken longest, of those with this number
+    or a higher one.
+    """
+    condition, params = condition_of(where)
+    sql = statement(
+        "select",
+        _COLUMNS,
+        "from pgflow.runs where",
+        condition,
+        "and run_id >= %s order by coalesce(finished_at, clock_timestamp()) - created_at desc,",
+        "run_id limit %s",
+    )
+    return Query(sql, (*params, down_to, limit), _read_runs)
+
+
 def count_runs(where: RunFilter = EVERY_RUN) -> Question[dict[Status, int]]:
     """Ask for the number of runs of each status that there is, the most frequent first.
 
