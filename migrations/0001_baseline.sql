@@ -1756,7 +1756,6 @@ create table pgflow.rate (
   primary key (minute, queue)
 ) with (fillfactor = 50);
 comment on table pgflow.rate is 'Counts of runs by minute and queue, for people who look at the system';
-comment on column pgflow.rate.upto_run_id is 'Newest run at the look of this minute; null = of a queue, or not looked yet';
 
 -- What a fail-over has lost, as the workers remember it that were told it was durable.
 create table pgflow.loss (

@@ -989,16 +989,16 @@ table pgflow.queue_change, owner pgflow_owner
 table pgflow.rate, owner pgflow_owner
   -- Counts of runs by minute and queue, for people who look at the system
   with fillfactor=50
-  minute timestamp with time zone not null
-  upto_run_id bigint -- Newest run at the look of this minute; null = of a queue, or not looked yet
-  started integer not null default 0
-  completed integer not null default 0
-  failed integer not null default 0
-  cancelled integer not null default 0
-  queued integer
-  oldest_seconds real
-  queue text not null
-  took integer[]
+  minute timestamp with time zone not null -- Beginning of the minute
+  upto_run_id bigint -- Newest run at the look of this minute; null = of a queue, or nobody has looked yet
+  started integer not null default 0 -- Runs that were started between two looks
+  completed integer not null default 0 -- Runs that workers completed
+  failed integer not null default 0 -- Runs that failed
+  cancelled integer not null default 0 -- Runs that were cancelled
+  queued integer -- Runs that could be claimed at the look; null = there was none
+  oldest_seconds real -- Time for which the oldest of them had waited; null = none was queued
+  queue text not null -- Name of the queue; empty = all of them
+  took integer[] -- Ends by duration, as in pgflow.rates; null = of a queue
   constraint rate_pkey PRIMARY KEY (minute, queue)
 
 table pgflow.ready, owner pgflow_owner

@@ -94,6 +94,19 @@ comment on function pgflow.add_rates(json, int[])
      '...], took = runs of each duration, as in pgflow.rates. Workers call it a few times a minute, whatever they do';
 --! grant add_rates to pgflow_worker
 
+comment on column pgflow.rate.minute is 'Beginning of the minute';
+comment on column pgflow.rate.upto_run_id
+  is 'Newest run at the look of this minute; null = of a queue, or nobody has looked yet';
+comment on column pgflow.rate.started is 'Runs that were started between two looks';
+comment on column pgflow.rate.completed is 'Runs that workers completed';
+comment on column pgflow.rate.failed is 'Runs that failed';
+comment on column pgflow.rate.cancelled is 'Runs that were cancelled';
+comment on column pgflow.rate.queued is 'Runs that could be claimed at the look; null = there was none';
+comment on column pgflow.rate.oldest_seconds
+  is 'Time for which the oldest of them had waited; null = none was queued';
+comment on column pgflow.rate.queue is 'Name of the queue; empty = all of them';
+comment on column pgflow.rate.took is 'Ends by duration, as in pgflow.rates; null = of a queue';
+
 drop view if exists pgflow.rates;
 create view pgflow.rates as
 select r.minute, nullif(r.queue, '') as queue, r.started, r.completed, r.failed, r.cancelled, r.queued,
