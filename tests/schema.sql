@@ -2017,7 +2017,7 @@ view pgflow.queues, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.rates, owner pgflow_owner
-  -- What was started and what workers ended in each minute of the last day, in all and of each queue
+  -- Counts of runs that were started, and that workers ended, in each minute of the last day: in all and by queue
   minute timestamp with time zone -- Beginning of the minute
   queue text -- Name of the queue; null = all of them
   started integer -- Runs that were started within the minute before the look

@@ -120,14 +120,15 @@ def contract_page(conn: psycopg.Connection[Any]) -> str:
             for name, kind, needed in one.taken
         )
         given = ", ".join(f"`{name}` {kind}" for name, kind in one.given)
+        roles = ", ".join(f"`{role}`" for role in one.roles)
         said.append(
-            f"### `{one.name}`\n\n{one.words}.\n\n| parameter | type | |\n|---|---|---|\n{rows}\n\n"
-            f"Returns {given}. For {', '.join(f'`{role}`' for role in one.roles)}.\n"
+            f"### `{one.name}`\n\n[Explained here](sql.md#{one.name}), for {roles}. Returns {given}."
+            f"\n\n| parameter | type | |\n|---|---|---|\n{rows}\n"
         )
     said.append("## Views\n")
     for name, columns in read_views(conn).items():
         listed = ", ".join(f"`{column}` {kind}" for column, kind in columns)
-        said.append(f"### `{name}`\n\n{listed}.\n")
+        said.append(f"### `{name}`\n\n[Explained here](sql.md#{name}). Columns: {listed}.\n")
     return "\n".join(said)
 
 

@@ -41,6 +41,8 @@ LATE_SECONDS = 60.0
 SILENT_SECONDS = 10.0
 """Silence after which other workers count one as dead, by default."""
 MOST_LANES = 1000
+FLEET_SECONDS = 5.0
+"""Time for which an answer counts that reads every open run, and changes with the fleet."""
 FAILED_WITHIN = timedelta(hours=24)
 LEVELS = ("bad", "ask", "look", "auto")
 """Levels of alerts, in their order: what needs repair, what waits for an answer, what is worth a
@@ -134,7 +136,7 @@ async def find_alerts(desk: Desk, queues: list[QueueRow], now: datetime) -> list
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the system is healthy.
+    """Health of the system, in a line.
 
     Attributes:
         level: ``bad``, ``look`` or ``well``.
@@ -317,7 +319,7 @@ async def _workers(desk: Desk) -> list[Alert]:
             "Look at the workers",
             "workers",
         )
-        for stray in await desk.ask(list_stray_leases())
+        for stray in await desk.ask_seldom("strays", list_stray_leases(), FLEET_SECONDS)
     ]
     return alerts
 
@@ -391,7 +393,9 @@ async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[A
             "Start a worker that has it",
             "queues",
         )
-        for lane in await desk.ask(list_unserved_lanes(LATE_SECONDS, limit=MOST_LANES))
+        for lane in await desk.ask_seldom(
+            "lanes", list_unserved_lanes(LATE_SECONDS, limit=MOST_LANES), FLEET_SECONDS
+        )
     ]
     return _cut(alerts, "queues") + _cut(_late(queues, now), "queues")
 

@@ -88,7 +88,7 @@ def many(count: int, thing: str) -> str:
 
 
 def counted(count: int, thing: str = "") -> str:
-    """Return a count that ended at a bound, with its noun: ``12 gates``, ``10,000+ gates``."""
+    """Return a count that ended at a bound, with its noun: ``12 gates``, ``2,000+ gates``."""
     if count > COUNTED:
         return f"{COUNTED:,}+ {thing}{'s' if thing else ''}".rstrip()
     return many(count, thing) if thing else f"{count:,}"

@@ -23,7 +23,7 @@ After: TypeAlias = str | int | None
 
 SEPARATOR = "~"
 
-COUNTED = 10_000
+COUNTED = 2_000
 """Number of rows that a count by groups reads at most."""
 EXAMPLES = 5
 """Number of rows that such a count shows of each group."""

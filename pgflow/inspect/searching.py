@@ -19,6 +19,8 @@ NEAR_PAGES = 4
 of a large part the server would read all newer ones, in the hope to stop soon.
 """
 NEAR_RUNS = 200
+LONGEST_OF = 5_000
+"""Newest runs of which the longest are listed: all of them are read, to be compared."""
 
 
 @question
@@ -60,7 +62,7 @@ def search_runs(
 
 @question
 def list_longest(
-    where: RunFilter = EVERY_RUN, *, limit: int = 50, within: int = RECENT_RUNS
+    where: RunFilter = EVERY_RUN, *, limit: int = 50, within: int = LONGEST_OF
 ) -> Steps[list[RunRow]]:
     """Ask for the runs within reach that have taken longest from their start, until their end or
     until now.

@@ -113,7 +113,7 @@ select r.minute, nullif(r.queue, '') as queue, r.started, r.completed, r.failed,
   r.oldest_seconds, r.took
 from pgflow.rate r;
 comment on view pgflow.rates
-  is 'What was started and what workers ended in each minute of the last day, in all and of each queue';
+  is 'Counts of runs that were started, and that workers ended, in each minute of the last day: in all and by queue';
 --! grant rates to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.rates.minute is 'Beginning of the minute';
 comment on column pgflow.rates.queue is 'Name of the queue; null = all of them';

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.alerts import LEVELS, find_alerts, total
+from pgflow._desk.alerts import FLEET_SECONDS, LEVELS, find_alerts, total
 from pgflow._desk.desk import Desk
 from pgflow.inspect import database_now, list_queues
 from pgflow.web.page import Page
@@ -21,7 +21,7 @@ async def show_home(desk: Desk, request: Request) -> Page:
     """Show what needs a person now."""
     del request
     now = await desk.ask(database_now())
-    queues = await desk.ask(list_queues())
+    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
     found = await find_alerts(desk, queues, now)
     return Page(
         "home",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.alerts import find_alerts, verdict_of
+from pgflow._desk.alerts import FLEET_SECONDS, find_alerts, verdict_of
 from pgflow._desk.desk import Desk
 from pgflow._desk.plots import plot_rates
 from pgflow.errors import InvalidArgument
@@ -25,7 +25,7 @@ async def show_overview(desk: Desk, request: Request) -> Page:
     if chosen not in RANGES:
         raise InvalidArgument(f"range {chosen!r}: there are {', '.join(RANGES)}")
     now = await desk.ask(database_now())
-    queues = await desk.ask(list_queues())
+    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
     workers = await desk.ask(list_workers())
     rates = await desk.ask_seldom(f"rates {chosen}", read_rates(*RANGES[chosen]), PLOT_SECONDS)
     return Page(

@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from pgflow._desk.alerts import FLEET_SECONDS
 from pgflow._desk.desk import Desk
 from pgflow._desk.orders import OPEN, ORDERS
 from pgflow._desk.words import quoted
@@ -50,8 +51,6 @@ EVERYONE = "*"
 """Folder of the searches that everyone sees; no principal has this name."""
 FOLDED_ROWS = 200
 """Runs of a page on which those of schedules are folded."""
-COUNT_SECONDS = 5.0
-"""Time for which the numbers of open runs are shown again: a count reads every open run."""
 
 
 async def show_runs(desk: Desk, request: Request) -> Page:
@@ -67,7 +66,7 @@ async def show_runs(desk: Desk, request: Request) -> Page:
     found = await _find(desk, where, sort, request.query_params.get("after"), rows, within)
     has_older = sort == "newest" and found.next is not None and len(found) < rows
     runs, end = _fold(found) if is_folded else ([(run, None) for run in found], found.next)
-    queues = await desk.ask_seldom("queues", list_queues(), COUNT_SECONDS)
+    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
     return Page(
         "runs",
         "Runs",
