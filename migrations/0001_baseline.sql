@@ -1693,6 +1693,7 @@ create table pgflow.code (
   code_hash text not null check (octet_length(code_hash) between 1 and 255),
   alias_of text check (octet_length(alias_of) between 1 and 255),
   defaults json,
+  parameters jsonb,
   unique (workflow, version, code_hash)
 );
 comment on table pgflow.code is 'What code workers have had of each workflow, and when: written by workers as they come and go, never by a run';
@@ -1739,6 +1740,22 @@ create table pgflow.page (
   primary key (run_id, call, kind)
 );
 comment on table pgflow.page is 'What a person must bring on, and when one was told; kept by workers whose app has a pager';
+
+-- What was started and what ended in each minute of the last day. Rows are updated a few times, and then never again.
+create table pgflow.rate (
+  minute timestamptz not null,
+  upto_run_id bigint,
+  started int not null default 0,
+  completed int not null default 0,
+  failed int not null default 0,
+  cancelled int not null default 0,
+  queued int,
+  oldest_seconds real,
+  queue text not null,
+  took int[],
+  primary key (minute, queue)
+) with (fillfactor = 50);
+comment on table pgflow.rate is 'Counts of runs by minute and queue, for people who look at the system';
 
 -- What a fail-over has lost, as the workers remember it that were told it was durable.
 create table pgflow.loss (

@@ -63,6 +63,9 @@ select 'mailer', -n, 'orders', 'k' || n, now(), now(), true, 3, 'no', '{{}}' fro
 insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
 select run_id, run_id * 1000 + 7, now() + n * interval '1 ms', now(), n + 10, n + 10, 'c', 'step', '{{"done": true}}'
 from pgflow.run, generate_series(1, {STEPS}) n where run_id = {{finished}} + 1501;
+insert into pgflow.rate (minute, queue, upto_run_id, started, completed, queued, oldest_seconds, took)
+select date_trunc('minute', now()) - m * interval '1 minute', q, 1, 9, 9, 9, 1, case q when '' then array_fill(1, array[100]) end
+from generate_series(1, 1439) m, unnest(array['', 'default', 'limited', 'elsewhere', 'four', 'five']) q;
 vacuum analyze
 """
 
@@ -111,7 +114,11 @@ def addresses(conn: psycopg.Connection[tuple[object, ...]], ids: Ids) -> list[st
     statuses = ("queued", "running", "waiting", "paused", "stuck", "completed", "failed")
     return [
         "/",
+        "/overview",
+        of("/overview", range="24h"),
         "/runs",
+        of("/runs", sort="longest"),
+        of("/runs", sort="oldest"),
         *(of("/runs", status=one) for one in (*statuses, "cancelled")),
         of("/runs", after=ids.finished + 500_000),
         of("/runs", key=old),

@@ -47,7 +47,8 @@ from pgflow.declare.durable import declared
 
 LOOKS = ((1280, False), (1280, True), (390, False), (390, True))
 PAGES = (
-    "/", "/runs", "/run?key=order-1", "/run?key=pay-3", "/workflows", "/workflow?name=checkout",
+    "/", "/overview", "/overview?range=24h", "/gates/answer?workflow=ask_first&name=approve-order",
+    "/runs", "/run?key=order-1", "/run?key=pay-3", "/workflows", "/workflow?name=checkout",
     "/gates", "/effects", "/queues", "/workers", "/policy", "/sql", "/sql/page?page=/runs",
     "/obligations", "/budgets", "/schedules", "/schedule?name=nightly", "/outbox",
     "/relay?name=mailer", "/relay/order?name=mailer&verb=replay", "/health",
@@ -58,7 +59,7 @@ PAGES = (
 )  # fmt: skip
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = {
-    "console-triage": "/", "console-run": "/run?key=order-1",
+    "console-triage": "/", "console-overview": "/overview", "console-run": "/run?key=order-1",
     "console-gate": "/gate?gate={gate}",
 }  # fmt: skip
 """Pages of the pictures in the documentation, by the names of these, light and dark."""
@@ -74,6 +75,17 @@ while (texts.nextNode()) {{
 DOCS_SIZE = (1280, 800)
 
 
+A_DAY = """
+insert into pgflow.rate (minute, queue, upto_run_id, started, completed, failed, queued, oldest_seconds, took)
+select m.at, '', 1, m.n + 3, m.n, m.n / 40 * (m.i % 3), m.n / 2, m.n / 30.0,
+  array_fill(0, array[20 + m.i % 7]) || array[m.n / 2, m.n / 3] || array_fill(0, array[m.i % 11]) || array[1]
+from (
+  select i, date_trunc('minute', now()) - i * interval '1 minute' as at,
+    (60 + 50 * sin(i / 200.0) + 20 * sin(i / 7.0))::int as n
+  from generate_series(1, 1439) i
+) m on conflict (minute, queue) do nothing
+"""
+"""Counts of a day, as workers would have made them."""
 GATE = "select gate from pgflow.gates where workflow = 'pay_back' limit 1"
 WORKER = "select worker_id from pgflow.workers where not stopping order by worker_id desc limit 1"
 _begun, _over = threading.Event(), threading.Event()
@@ -106,7 +118,8 @@ async def work(dsn: str, folder: Path) -> None:
             await app.start(pay.options(key=f"pay-{n}", labels={"customer": "acme"}), 100 * n)
             await app.start(await_payment.options(key=f"invoice-{n}"), f"order-{n}")
         await app.start(long.options(key="long"), 40)
-        await app.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
+        for n in range(1, 10):
+            await app.start(ask_first.options(key=f"ask-{n}"), Order("boots", 20 * n, True))
         await app.start(ship.options(key="ship-1"), "lost")
         await app.start(pay_back.options(key="refund-1"))
         await asyncio.sleep(3)
@@ -120,7 +133,7 @@ def show(browser: Chromium, url: str, folder: Path, only: str, found: dict[str, 
     for width, is_dark in LOOKS:
         browser.look(width, 900, dark=is_dark)
         for path in PAGES:
-            if only in path:
+            if any(one in path for one in only.split(",")):
                 browser.open(url + path.format(**found))
                 plain = path.strip("/").replace("/", "-").replace("?", "-") or "home"
                 browser.picture(folder / f"{plain}-{width}-{SHADES[is_dark]}.png")
@@ -131,7 +144,7 @@ def show_docs(browser: Chromium, url: str, folder: Path, only: str, found: dict[
     for is_dark in (False, True):
         browser.look(*DOCS_SIZE, dark=is_dark)
         for name, path in PICTURES.items():
-            if only in path:
+            if any(one in path for one in only.split(",")):
                 browser.open(url + path.format(**found))
                 if name == "console-gate":
                     browser.unfold("Edit, then approve")
@@ -147,7 +160,9 @@ def main() -> int:
     parser.add_argument("dsn", help="of a server; a superuser's")
     parser.add_argument("folder", type=Path, nargs="?", default=DOCS / "pictures")
     parser.add_argument("--docs", action="store_true", help="those of the documentation")
-    parser.add_argument("--only", default="", help="only pages whose address has this in it")
+    parser.add_argument(
+        "--only", default="", help="only pages whose address has one of these in it: /runs,gates"
+    )
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     name = servers.create_database(options.dsn)
@@ -158,6 +173,7 @@ def main() -> int:
             rules = [{"name": "refund", "amount": "$.cents", "above": 1000, "needs": "gate"}]
             conn.execute("select pgflow.set_policy(%s, 'limits')", (json.dumps(rules),))
             setting(conn, "nightly")
+            conn.execute(A_DAY)
             one(conn, "select pgflow.declare_relay('mailer', array['orders'], 'https://mail')")
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(work(dsn, Path(folder)))
@@ -168,6 +184,7 @@ def main() -> int:
             chromium() as browser,
             psycopg.connect(dsn, autocommit=True) as conn,
         ):
+            browser.open(url.link)
             run = app.start(held.options(key="held"))
             _begun.wait(30)
             found = {"worker": str(one(conn, WORKER)), "gate": quote(one(conn, GATE))}

@@ -158,6 +158,7 @@ table pgflow.code, owner pgflow_owner
   code_hash text not null -- Hash of the module that it is written in
   alias_of text -- The name that the workflow has in this code, where the name here is an old one; null = it is its name
   defaults json -- Values of the parameters that a start leaves out; null = there are none, or the app has a codec
+  parameters jsonb -- Names that its input may have, as a shape; null = not declared
   constraint code_alias_of_check CHECK (((octet_length(alias_of) >= 1) AND (octet_length(alias_of) <= 255)))
   constraint code_code_hash_check CHECK (((octet_length(code_hash) >= 1) AND (octet_length(code_hash) <= 255)))
   constraint code_pkey PRIMARY KEY (code_id)
@@ -984,6 +985,21 @@ table pgflow.queue_change, owner pgflow_owner
   constraint queue_change_pkey PRIMARY KEY (queue_change_id)
   constraint queue_change_what_check CHECK ((what = ANY (ARRAY['set'::text, 'paused'::text, 'resumed'::text, 'purged'::text])))
   CREATE INDEX queue_change_idx ON pgflow.queue_change USING btree (queue, changed_at)
+
+table pgflow.rate, owner pgflow_owner
+  -- Counts of runs by minute and queue, for people who look at the system
+  with fillfactor=50
+  minute timestamp with time zone not null -- Beginning of the minute
+  upto_run_id bigint -- Newest run at the look of this minute; null = of a queue, or nobody has looked yet
+  started integer not null default 0 -- Runs that were started between two looks
+  completed integer not null default 0 -- Runs that workers completed
+  failed integer not null default 0 -- Runs that failed
+  cancelled integer not null default 0 -- Runs that were cancelled
+  queued integer -- Runs that could be claimed at the look; null = there was none
+  oldest_seconds real -- Time for which the oldest of them had waited; null = none was queued
+  queue text not null -- Name of the queue; empty = all of them
+  took integer[] -- Ends by duration, as in pgflow.rates; null = of a queue
+  constraint rate_pkey PRIMARY KEY (minute, queue)
 
 table pgflow.ready, owner pgflow_owner
   -- Place: runnable now. The primary key is the order of claiming: started first, served first, however often it waited meanwhile
@@ -2000,6 +2016,24 @@ view pgflow.queues, owner pgflow_owner
   grant select to pgflow_speaker
   grant select to pgflow_worker
 
+view pgflow.rates, owner pgflow_owner
+  -- Counts of runs that were started, and that workers ended, in each minute of the last day: in all and by queue
+  minute timestamp with time zone -- Beginning of the minute
+  queue text -- Name of the queue; null = all of them
+  started integer -- Runs that were started within the minute before the look
+  completed integer -- Runs that completed
+  failed integer -- Runs that failed
+  cancelled integer -- Runs that were cancelled
+  queued integer -- Runs that could be claimed at the look; null = there was none
+  oldest_seconds real -- Time for which the oldest of them had waited; null = none was queued
+  took integer[] -- Ends by the time from the start, of all queues: the first count is below 1.28 ms, and each four double the time; null = not counted
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_worker
+
 view pgflow.relay_changes, owner pgflow_owner
   -- Orders to relays, from their declaration to their removal: who, when and why
   changed_at timestamp with time zone -- Time of the command
@@ -2384,7 +2418,7 @@ function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp wi
   -- Does what was agreed on for the breach of an obligation; answers what is to be noted with it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0f2e7270f6a5e4b893f391b3de633d5e
+  md5 35faed1f1412e4be334ffa0e64f45fb8
 
 function pgflow.act_rows_(list jsonb) returns TABLE(n integer, name text, risk text, request jsonb), owner pgflow_owner
   -- Rows of the protocol as columns: acts that the policy judges
@@ -2409,6 +2443,12 @@ function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boole
   set search_path=pg_catalog, pg_temp
   md5 b3629974be0770212b2238202f45fb39
 
+function pgflow.add_counts_(one integer[], other integer[]) returns integer[], owner pgflow_owner
+  -- Adds counts place by place; a missing one is 0
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 7c73f9da92fc8c2a4ddf911e1577987d
+
 function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 1000000) returns integer, owner pgflow_owner
   -- Makes partitions of the outbox until so many are ahead of the newest event; answers how many it made
   plpgsql volatile security definer
@@ -2422,6 +2462,14 @@ function pgflow.add_partitions_(parent text, newest bigint, ahead integer, width
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 535a46bc5bd986b78cada62dc8fdce8b
+
+function pgflow.add_rates(ended json DEFAULT '[]'::json, took integer[] DEFAULT '{}'::integer[]) returns void, owner pgflow_owner
+  -- Adds what a worker has ended to the counts of this minute; ended = [[lane_id, completed, failed, cancelled], ...], took = runs of each duration, as in pgflow.rates. Workers call it a few times a minute, whatever they do
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 0c2023d2ed020aa1a3f6e82f2be27ab5
+  grant execute to pgflow_worker
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
@@ -3103,6 +3151,12 @@ function pgflow.check_page_(after bigint, max integer) returns void, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 2e5eee55b98a2a9eeffd950b0a9ad706
 
+function pgflow.check_parameters_(workflow text, version text, input json) returns void, owner pgflow_owner
+  -- Refuses (PF003) an input that lacks a parameter, or has one too many, for all code of a workflow that is in force
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6626bd2bbf04bcff4f5f27a14bf03a8a
+
 function pgflow.check_path_(path text[]) returns text[], owner pgflow_owner
   -- Refuses (PF003) a path that no document can have, and answers any other
   plpgsql immutable
@@ -3114,7 +3168,7 @@ function pgflow.check_payload_(run_id bigint, key text, name text, payload json)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=on
-  md5 019c8ef90194cd57b49498a6438f47ee
+  md5 7a497b1105574436e8f7517a0aa8e39a
 
 function pgflow.check_places_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- A run that is open has one place, which agrees with its journal
@@ -3318,10 +3372,16 @@ function pgflow.closes_circle_(ticket bigint) returns boolean, owner pgflow_owne
   set enable_seqscan=off
   md5 000a2c09be58e97180b63c6d4354bcb0
 
-function pgflow.code_rows_(list jsonb) returns TABLE(code jsonb, workflow text, version text, code_hash text, is_pinned boolean, alias_of text, patches jsonb, signals jsonb, defaults json), owner pgflow_owner
+function pgflow.code_rows_(list jsonb) returns TABLE(code jsonb, workflow text, version text, code_hash text, is_pinned boolean, alias_of text, patches jsonb, signals jsonb, defaults json, parameters jsonb), owner pgflow_owner
   -- Rows of the protocol as columns: code of workflows, as workers and apps declare it
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.codes_in_force_(workflow text, version text) returns integer[], owner pgflow_owner
+  -- Code of a workflow that living workers have, or else the one that was served last; no version = any
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 5935428d1c52736a13b094cfa8c86fe7
 
 function pgflow.collect_(me bigint, workflow text, lane integer, input json, start_id uuid, most integer) returns boolean, owner pgflow_owner
   -- Adds the items of a start to a run that collects; false if it takes no more, null if a run has them already. One that is full, or has no room for them, begins at once. PF002: it is a run of another workflow
@@ -5957,7 +6017,7 @@ function pgflow.put_code_(codes jsonb) returns void, owner pgflow_owner
   -- Makes rows of code known, as register_code takes them
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7485198e10d335f39fcc09846ab6554a
+  md5 b67b9594d35386b9f8a655290017ee64
 
 function pgflow.put_documents(documents json) returns integer, owner pgflow_owner
   -- Writes documents, given as an array of {collection, path, value, ttl_ms, once}: all of them or none. One with once = true leaves what is there. Answers how many it has written
@@ -6633,6 +6693,12 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   set search_path=pg_catalog, pg_temp
   md5 cf199b886e5930c97c862c5a1f3b8ef1
 
+function pgflow.sample_rates_(this_minute timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Counts what was started since the last look and what is queued now, and removes rows of more than a day ago
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b833b23ede2ebb8479737ac6dc60259a
+
 function pgflow.save_frame_(f pgflow.flow_frame) returns void, owner pgflow_owner
   -- Keeps where a run is
   sql volatile
@@ -6955,7 +7021,7 @@ function pgflow.start_failure_(f pgflow.batch_failure, member_id bigint, t times
   -- Starts the run that begins with the failure of this member, and notes it; answers its lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d4060dd31e5388ddc3d00a4643dce40a
+  md5 22791980be778ff19929e68a1adfeb62
 
 function pgflow.start_known_(me bigint, wanted jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts one child whose key may name a run already: what is recorded of it, started or refused
@@ -6973,7 +7039,7 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fc2fb6b6426d33a08a197f4cc6f6c67e
+  md5 905da2a0ae06427eb7d78ccfcba5fa84
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6984,7 +7050,7 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 61bb7db60d1e5e79dd7f99ba123e931e
+  md5 de27cbd65bfec7b3c21e31aadeb87f47
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6993,7 +7059,7 @@ function pgflow.start_slot_(s pgflow.schedule, slot timestamp with time zone) re
   -- Starts the run of a slot, or finds the one that it has
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 bf45344970d2eafcc124079bb603accf
+  md5 c3b71b0abdd85b7d94e947bca78dad9d
 
 function pgflow.starters_(is_first boolean) returns text[], owner pgflow_owner
   -- Transactions that have drawn a number for a run, and have not ended; at first also those that have looked whether anything is sealed

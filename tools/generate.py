@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from pgflow.schema import migrate
-from tools import colours, protocol, reference
+from tools import colours, contract, protocol, reference
 
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
@@ -66,6 +66,15 @@ def sql_page(conn: Connection) -> Texts:
     return {REFERENCE / "sql.md": reference.sql_page(conn)}
 
 
+def other_languages(conn: Connection) -> Texts:
+    """The contract with other languages, and its client in TypeScript."""
+    client = REPOSITORY / "examples" / "other-languages" / "typescript" / "pgflow.ts"
+    return {
+        REFERENCE / "contract.md": contract.contract_page(conn),
+        client: contract.typescript_client(conn),
+    }
+
+
 def snapshot(conn: Connection) -> Texts:
     """The whole schema as text."""
     from catalog import dump_catalog  # type: ignore[import-not-found]
@@ -94,6 +103,7 @@ OF_FILES: dict[str, Callable[[], Texts]] = {
 }
 OF_THE_SCHEMA: dict[str, Callable[[Connection], Texts]] = {
     "sql": sql_page,
+    "contract": other_languages,
     "snapshot": snapshot,
     "session": session,
 }

@@ -469,7 +469,7 @@ def _capital(text: str) -> str:
 
 VERBS = """
 select p.proname, pg_get_function_identity_arguments(p.oid), pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), obj_description(p.oid),
-  array(select r.rolname::text from pg_roles r where r.rolname ~ '^pgflow_(client|worker|operator)$' and has_function_privilege(r.rolname, p.oid, 'execute') order by 1)
+  array(select r.rolname::text from pg_roles r where r.rolname ~ '^pgflow_(client|worker|operator|approver|speaker)$' and has_function_privilege(r.rolname, p.oid, 'execute') order by 1)
 from pg_proc p where p.pronamespace = 'pgflow'::regnamespace and p.proname !~ '_$' order by p.proname
 """
 RELATIONS = """
@@ -496,7 +496,7 @@ def sql_page(conn: psycopg.Connection[Any]) -> str:
     said += [_relation(*row) for row in conn.execute(RELATIONS, (["v"],))]
     said.append("## Functions for applications\n")
     verbs = list(conn.execute(VERBS))
-    public = [verb for verb in verbs if {"pgflow_client", "pgflow_operator"} & set(verb[5])]
+    public = [verb for verb in verbs if set(verb[5]) - {"pgflow_worker"}]
     said += [_function(*verb) for verb in public]
     said.append(
         "## Functions of workers\n\nGranted to `pgflow_worker` only, and subject to change: the "

@@ -6,40 +6,54 @@ answer, then what has failed and can wait until the morning.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from pgflow._desk.amounts import amount_of
 from pgflow._desk.desk import Desk
-from pgflow._desk.words import duration, many
+from pgflow._desk.words import counted, duration, many
 from pgflow.inspect import (
+    DebtGroup,
+    GateGroup,
     QueueRow,
-    RunFilter,
+    RunGroup,
+    WorkerRow,
     check_workers,
+    count_debts,
+    count_gates,
     count_left_messages,
     count_schedules,
-    count_stuck,
+    group_runs,
     list_budgets,
-    list_gates,
     list_losses,
-    list_obligations,
     list_relays,
-    list_runs,
     list_schedules,
     list_stray_leases,
     list_unserved_lanes,
 )
 
 MOST_ROWS = 8
-"""Rows of one kind; the last one leads to the page that has the rest."""
+"""Groups of one kind; a last row leads to the page that has the rest."""
 LATE_SECONDS = 60.0
 """Time for which a run that could be claimed may wait before it is worth a look."""
 SILENT_SECONDS = 10.0
 """Silence after which other workers count one as dead, by default."""
+MOST_LANES = 1000
+FLEET_SECONDS = 5.0
+"""Time for which an answer counts that reads every open run, and changes with the fleet."""
 FAILED_WITHIN = timedelta(hours=24)
-LEVELS = ("bad", "ask", "look")
-"""Levels of alerts, in their order."""
+LEVELS = ("bad", "ask", "look", "auto")
+"""Levels of alerts, in their order: what needs repair, what waits for an answer, what is worth a
+look, and what pgflow resolves by itself.
+"""
+DEBT_PARTS = (
+    ("breached", "bad", "obligations"), ("effect", "bad", "effects"), ("effect", "auto", "effects"),
+)  # fmt: skip
+"""Kinds of debts and their levels, and the page of each."""
+UNKNOWN = "Its outcome is unknown: it may or may not have been done."
+UNCOMPENSATED = "It was done, and pgflow will not take it back."
 SCHEDULE_STATES = {
     "active": "It starts a run at each slot.",
     "paused": "It starts nothing until it is resumed.",
@@ -52,12 +66,31 @@ SCHEDULE_STATES = {
 
 
 @dataclass(frozen=True)
+class Example:
+    """One of the things that an alert is about.
+
+    Attributes:
+        key: Key of the run.
+        amount: Amount that it is about, in words; empty if none is found.
+        since: Time since which it is so; None if that is not known.
+        page: Page that has it.
+        query: Parameters of that page.
+    """
+
+    key: str
+    amount: str
+    since: datetime | None
+    page: str
+    query: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Alert:
-    """Something that needs a person.
+    """Something that needs a person, or a group of things of one kind.
 
     Attributes:
         kind: Kind of it, in a word or two.
-        level: ``bad``, ``ask`` or ``look``: its place in the order, and its shape.
+        level: One of ``LEVELS``: its place in the order, and its shape.
         name: Key or name of its subject.
         what: Words for it.
         since: Time since which it is so; None if that is not known.
@@ -65,6 +98,9 @@ class Alert:
         action: Words for what to do.
         page: Page where that is done, by its name: ``run``, ``debt``, ``workers``, ...
         query: Parameters of that page: the key of a run, the name of a relay.
+        count: Number of things that it stands for.
+        amount: Amount that it is about, in words; empty if none is found, or it is a group.
+        examples: Up to five things of a group.
     """
 
     kind: str
@@ -76,6 +112,14 @@ class Alert:
     page: str
     query: dict[str, Any] = field(default_factory=dict)
     until: datetime | None = None
+    count: int = 1
+    amount: str = ""
+    examples: tuple[Example, ...] = ()
+
+
+def total(alerts: Iterable[Alert]) -> int:
+    """Return the number of things that alerts stand for."""
+    return sum(alert.count for alert in alerts)
 
 
 async def find_alerts(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Alert]:
@@ -90,128 +134,164 @@ async def find_alerts(desk: Desk, queues: list[QueueRow], now: datetime) -> list
     return sorted(found, key=lambda alert: LEVELS.index(alert.level))
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Health of the system, in a line.
+
+    Attributes:
+        level: ``bad``, ``look`` or ``well``.
+        word: The same in a word or two.
+        words: The reasons.
+        needs: Number of things that need a person.
+    """
+
+    level: str
+    word: str
+    words: str
+    needs: int
+
+
+def verdict_of(
+    alerts: Sequence[Alert], queues: Sequence[QueueRow], workers: Sequence[WorkerRow]
+) -> Verdict:
+    """Return whether the system is healthy, by all that needs a person."""
+    asked = total(alert for alert in alerts if alert.level == "ask")
+    needs = total(alert for alert in alerts if alert.level != "auto")
+    for level, word in (("bad", "Needs repair:"), ("look", "Works, with something to look at:")):
+        some = [alert for alert in alerts if alert.level == level]
+        kinds = dict.fromkeys(alert.kind for alert in some)
+        said = [
+            f"{counted(total(one for one in some if one.kind == kind))} {kind}" for kind in kinds
+        ]
+        if some:
+            return Verdict(level, word, f"{', '.join(said)}.", needs)
+    served = f"{many(len(workers), 'worker')}, {many(sum(one.queued for one in queues), 'run')}"
+    answers = f" {counted(asked, 'gate')} wait for an answer." if asked else ""
+    return Verdict("well", "Healthy.", f"{served} queued, and nothing is stuck.{answers}", needs)
+
+
 async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIterator[list[Alert]]:
-    yield await _breached(desk)
-    yield await _unknown(desk)
-    yield await _stuck(desk)
-    yield await _workers(desk)
-    yield await _losses(desk)
-    yield await _gates(desk)
+    for part in (_debts, _stuck, _workers, _losses, _gates):
+        yield await part(desk)
     yield await _unserved(desk, queues, now)
-    yield await _schedules(desk)
-    yield await _relays(desk)
-    yield await _budgets(desk)
-    yield await _messages(desk)
-    yield await _failed(desk, now)
+    for part in (_schedules, _relays, _budgets, _messages, _failed):
+        yield await part(desk)
 
 
-def _cut(alerts: list[Alert], page: str, **query: str) -> list[Alert]:
-    """Return alerts of one kind, cut to the number shown; the caller asks for one more than that.
+def _cut(alerts: list[Alert], page: str, of: int = 0, **query: str) -> list[Alert]:
+    """Return alerts of one kind, cut to the number shown, and one for all that are left out.
 
     Args:
         alerts: The alerts.
         page: Page that has all of them.
+        of: Number of all things, if these alerts may not be all.
         query: Parameters of that page.
     """
-    if len(alerts) <= MOST_ROWS:
+    left_out = alerts[MOST_ROWS:]
+    if not left_out:
         return alerts
-    over = alerts[MOST_ROWS]
+    rest = max(total(left_out), of - total(alerts[:MOST_ROWS]))
     more = Alert(
-        over.kind,
-        over.level,
-        "more",
-        "There are more than are listed here.",
+        left_out[0].kind,
+        left_out[0].level,
+        f"{counted(rest)} more",
+        "",
         None,
         "See all",
         page,
         query,
+        count=rest,
     )
     return [*alerts[:MOST_ROWS], more]
 
 
-async def _breached(desk: Desk) -> list[Alert]:
-    found = await desk.ask(
-        list_obligations(
-            state="breached", kind="obligation", tenant=desk.tenant, limit=MOST_ROWS + 1
-        )
+def _group(alert: Alert, examples: Sequence[Example], all_of_it: Alert) -> Alert:
+    """Return the alert of a group: that of its one thing, or that of all.
+
+    Args:
+        alert: Alert if there is one thing only.
+        examples: Things of the group.
+        all_of_it: Alert for all things.
+    """
+    if all_of_it.count == 1 and examples:
+        return replace(alert, amount=examples[0].amount)
+    return replace(all_of_it, examples=tuple(examples))
+
+
+async def _debts(desk: Desk) -> list[Alert]:
+    groups = await desk.ask(
+        count_debts(("breached", "unknown", "uncompensated"), tenant=desk.tenant)
     )
-    alerts = [
-        Alert(
-            "breached",
-            "bad",
-            debt.name,
-            f"Run {debt.key} owes this"
-            + (f" to {debt.owed_to}" if debt.owed_to else "")
-            + ", and it was due.",
-            debt.due_at,
-            "Discharge it",
-            "debt",
-            {"key": debt.effect},
+    alerts = [_debt(desk, group) for group in groups]
+    found = []
+    for kind, level, page in DEBT_PARTS:
+        found += _cut([one for one in alerts if (one.kind, one.level) == (kind, level)], page)
+    return found
+
+
+def _debt(desk: Desk, group: DebtGroup) -> Alert:
+    first = group.oldest[0]
+    if group.kind == "obligation":
+        kind, level, what = "breached", "bad", "It was due, and is still open"
+        action, to = "Discharge it", f" to {first.owed_to}" if first.owed_to else ""
+        said = f"Run {first.key} owes this{to}, and it was due."
+    else:
+        kind, what = "effect", UNKNOWN if group.state == "unknown" else UNCOMPENSATED
+        level = "auto" if group.is_watched else "bad"
+        action = "Look at it" if group.is_watched else "Settle it"
+        said = f"Run {first.key}. {what}"
+    alert = Alert(
+        kind, level, group.name, said, first.opened_at, action, "debt", {"key": first.effect}
+    )
+    examples = [
+        Example(
+            one.key, amount_of(desk.clear(one.facts)), one.opened_at, "debt", {"key": one.effect}
         )
-        for debt in found
+        for one in group.oldest
     ]
-    return _cut(alerts, "obligations")
-
-
-async def _unknown(desk: Desk) -> list[Alert]:
-    alerts = []
-    for state, what in (
-        ("unknown", "Its outcome is unknown: it may or may not have been done."),
-        ("uncompensated", "It was done, and pgflow will not take it back."),
-    ):
-        found = await desk.ask(
-            list_obligations(state=state, kind="effect", tenant=desk.tenant, limit=MOST_ROWS + 1)
-        )
-        of_state = [
-            Alert(
-                "effect",
-                "bad",
-                debt.name,
-                what if debt.due_at is None else f"{what} pgflow asks the other side again.",
-                debt.opened_at,
-                "Settle it",
-                "debt",
-                {"key": debt.effect},
-            )
-            for debt in found
-        ]
-        alerts += _cut(of_state, "effects")
-    return alerts
+    grouped = replace(
+        alert,
+        what=f"{counted(group.debts)} times. {what}",
+        action="See all",
+        page=f"{group.kind}s",
+        query={"state": group.state},
+        count=group.debts,
+    )
+    return _group(alert, examples, grouped)
 
 
 async def _stuck(desk: Desk) -> list[Alert]:
-    counts = await desk.ask(count_stuck())
-    if sum(count.runs for count in counts) > MOST_ROWS:
-        groups = [
-            Alert(
-                "stuck",
-                "bad",
-                many(count.runs, "run"),
-                f"{count.reason}, such as {count.example}",
-                None,
-                "Look at one",
-                "run",
-                {"key": count.example},
-            )
-            for count in counts
-        ]
-        return _cut(groups, "runs", status="stuck")
-    if not counts:
-        return []
-    where = RunFilter(status=["stuck"], tenant=desk.tenant)
-    return [
-        Alert(
-            "stuck",
-            "bad",
-            run.key,
-            run.why or "It cannot go on.",
-            run.since,
-            "Mend it, then retry",
-            "run",
-            {"key": run.key},
-        )
-        for run in await desk.ask(list_runs(where, limit=MOST_ROWS))
+    groups = await desk.ask(group_runs("stuck", tenant=desk.tenant))
+    alerts = [
+        _runs(desk, group, "stuck", "bad", "It cannot go on.", "Mend it, then retry")
+        for group in groups
     ]
+    return _cut(alerts, "runs", status="stuck")
+
+
+def _runs(desk: Desk, group: RunGroup, status: str, level: str, nothing: str, do: str) -> Alert:
+    """Return the alert for runs of one workflow that are stuck or have failed for one reason."""
+    first = group.newest[0]
+    alert = Alert(
+        status, level, first.key, first.why or nothing, first.since, do, "run", {"key": first.key}
+    )
+    examples = [
+        Example(one.key, amount_of(desk.clear(one.input)), one.since, "run", {"key": one.key})
+        for one in group.newest
+    ]
+    return _group(
+        alert,
+        examples,
+        replace(
+            alert,
+            name=group.workflow,
+            what=f"{counted(group.runs, 'run')}: {group.reason or nothing}",
+            action="See all",
+            page="runs",
+            query={"status": status, "workflow": group.workflow},
+            count=group.runs,
+        ),
+    )
 
 
 async def _workers(desk: Desk) -> list[Alert]:
@@ -239,7 +319,7 @@ async def _workers(desk: Desk) -> list[Alert]:
             "Look at the workers",
             "workers",
         )
-        for stray in await desk.ask(list_stray_leases())
+        for stray in await desk.ask_seldom("strays", list_stray_leases(), FLEET_SECONDS)
     ]
     return alerts
 
@@ -260,21 +340,46 @@ async def _losses(desk: Desk) -> list[Alert]:
 
 
 async def _gates(desk: Desk) -> list[Alert]:
-    alerts = [
-        Alert(
-            "gate",
-            "ask",
-            gate.name,
-            f"{gate.workflow} {gate.key} asks {', '.join(gate.approvers) or 'anybody'}.",
+    groups = await desk.ask(count_gates(tenant=desk.tenant))
+    return _cut([_gate(desk, group) for group in groups if group.oldest], "gates")
+
+
+def _gate(desk: Desk, group: GateGroup) -> Alert:
+    first = group.oldest[0]
+    asked = f"asks {', '.join(first.approvers) or 'anybody'}."
+    alert = Alert(
+        "gate",
+        "ask",
+        group.name,
+        f"{group.workflow} {first.key} {asked}",
+        group.asked_at,
+        "Answer it",
+        "gate",
+        {"gate": first.gate},
+        group.expires_at,
+    )
+    examples = [
+        Example(
+            gate.key,
+            amount_of(desk.clear(gate.request)),
             gate.asked_at,
-            "Answer it",
             "gate",
             {"gate": gate.gate},
-            gate.expires_at,
         )
-        for gate in await desk.ask(list_gates(tenant=desk.tenant, limit=MOST_ROWS + 1))
+        for gate in group.oldest
     ]
-    return _cut(alerts, "gates")
+    return _group(
+        alert,
+        examples,
+        replace(
+            alert,
+            what=f"{counted(group.gates, 'gate')} of {group.workflow}. Each {asked}",
+            action=f"Answer {counted(group.gates)}",
+            page="gates",
+            query={"workflow": group.workflow, "name": group.name},
+            count=group.gates,
+        ),
+    )
 
 
 async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Alert]:
@@ -288,7 +393,9 @@ async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[A
             "Start a worker that has it",
             "queues",
         )
-        for lane in await desk.ask(list_unserved_lanes(LATE_SECONDS, limit=MOST_ROWS + 1))
+        for lane in await desk.ask_seldom(
+            "lanes", list_unserved_lanes(LATE_SECONDS, limit=MOST_LANES), FLEET_SECONDS
+        )
     ]
     return _cut(alerts, "queues") + _cut(_late(queues, now), "queues")
 
@@ -360,7 +467,7 @@ async def _schedules(desk: Desk) -> list[Alert]:
                 )
                 for one in await desk.ask(list_schedules(state=count.state, limit=MOST_ROWS + 1))
             ]
-            alerts += _cut(of_state, "schedules")
+            alerts += _cut(of_state, "schedules", of=count.schedules)
         elif count.state == "active" and count.late_seconds > LATE_SECONDS:
             alerts.append(
                 Alert(
@@ -447,23 +554,10 @@ async def _messages(desk: Desk) -> list[Alert]:
     ]
 
 
-async def _failed(desk: Desk, now: datetime) -> list[Alert]:
-    """Return the newest runs that failed within a day. Their order is that of their starts, by
-    which the index finds them.
-    """
-    where = RunFilter(status=["failed"], tenant=desk.tenant)
+async def _failed(desk: Desk) -> list[Alert]:
+    """Return the runs that failed within a day, by workflow and class of their error."""
+    groups = await desk.ask(group_runs("failed", within=FAILED_WITHIN, tenant=desk.tenant))
     alerts = [
-        Alert(
-            "failed",
-            "look",
-            run.key,
-            run.why or "It raised.",
-            run.finished_at,
-            "Read its error",
-            "run",
-            {"key": run.key},
-        )
-        for run in await desk.ask(list_runs(where, limit=MOST_ROWS + 1))
-        if run.finished_at is not None and now - run.finished_at < FAILED_WITHIN
+        _runs(desk, group, "failed", "look", "It raised.", "Read its error") for group in groups
     ]
-    return _cut(alerts, "runs", status="failed")
+    return _cut(alerts, "runs", status="failed", since="24h")

@@ -1,4 +1,4 @@
-"""Plots: small bars over the minutes of an hour, as shapes with places in a box, and their words.
+"""Plots: bars over the parts of a time, as shapes with places in a box, their axes and their words.
 
 A page draws them as SVG and a terminal as characters. The words have the same content, for readers
 who do not see the plot.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC
 
 from pgflow._desk.words import duration, many
-from pgflow.inspect import Rates
+from pgflow.inspect import Bin, Rates
 
 BARS = " ▁▂▃▄▅▆▇█"
 BAR_WIDTH = 8
@@ -23,18 +24,18 @@ LEAST_HEIGHT = 1.5
 
 @dataclass(frozen=True)
 class Column:
-    """A minute of a plot.
+    """A part of the time of a plot.
 
     Attributes:
         x: Left edge.
         height: Height of the bar; 0 for none.
-        bad: Height of its lower part, which went wrong.
+        lower: Height of its lower part: what failed, or the median.
         title: Words for it.
     """
 
     x: float
     height: float
-    bad: float
+    lower: float
     title: str
 
 
@@ -47,6 +48,9 @@ class Plot:
         words: Words that say the same.
         columns: Its bars, from the oldest to the newest.
         top: The largest value, in words.
+        middle: Half of it.
+        times: Words for its beginning, its middle and its end.
+        is_split: True if the lower part of a bar is its median, and not what failed.
         width: Width of the box that the places are in.
         height: Height of that box.
     """
@@ -55,29 +59,57 @@ class Plot:
     words: str
     columns: tuple[Column, ...]
     top: str
+    middle: str
+    times: tuple[str, str, str]
+    is_split: bool
     width: int
     height: int = HEIGHT
 
 
-def plot_rates(rates: Rates, minutes: int = 60) -> list[Plot]:
-    """Return the plots of the runs that began, that ended, and of how long they took."""
-    by_ago = {minute.ago: minute for minute in rates.minutes}
-    found = [by_ago.get(ago) for ago in reversed(range(minutes))]
-    began = [0 if one is None else one.started for one in found]
-    ended = [0 if one is None else one.ended for one in found]
-    failed = [0 if one is None else one.failed for one in found]
-    took = [0.0 if one is None else one.most_seconds or 0.0 for one in found]
-    half = [0.0 if one is None else one.half_seconds or 0.0 for one in found]
-    share = "" if rates.is_whole else " among the newest runs"
+def plot_rates(rates: Rates) -> list[Plot]:
+    """Return the plots of what ended, of how long it took, of what was queued and started."""
+    bins = rates.bins
+    started, ended = [one.started for one in bins], [one.ended for one in bins]
+    failed = [one.failed for one in bins]
+    each = "a minute" if rates.bin_minutes == 1 else f"{rates.bin_minutes} minutes"
+    late = [one.oldest_seconds or 0.0 for one in bins]
+    waited = f"; the oldest waited {duration(max(late))}" if any(late) else ""
     return [
-        _counts("Started", began, [0] * minutes, f"{many(sum(began), 'run')} started{share}"),
-        _counts(
+        _plot(
+            rates,
             "Ended",
+            f"{many(sum(ended), 'run')} ended, {sum(failed):,} of them failed"
+            + _at_most(ended, each),
             ended,
             failed,
-            f"{many(sum(ended), 'run')} ended{share}, {sum(failed):,} of them failed",
+            [f"{one.ended:,} ended, {one.failed:,} failed" for one in bins],
         ),
-        _times("From start to end", took, half, _took_words(rates)),
+        _plot(
+            rates,
+            "From start to end",
+            _took(rates.p50_seconds, rates.p99_seconds) or "No run has ended",
+            [one.p99_seconds or 0.0 for one in bins],
+            [one.p50_seconds or 0.0 for one in bins],
+            [_took(one.p50_seconds, one.p99_seconds) or "none ended" for one in bins],
+            is_time=True,
+        ),
+        _plot(
+            rates,
+            "Queued",
+            f"At most {many(max([one.queued or 0 for one in bins], default=0), 'run')} "
+            f"queued{waited}",
+            [one.queued or 0 for one in bins],
+            [0] * len(bins),
+            [_queued(one) for one in bins],
+        ),
+        _plot(
+            rates,
+            "Started",
+            f"{many(sum(started), 'run')} started" + _at_most(started, each),
+            started,
+            [0] * len(bins),
+            [f"{one.started:,} started" for one in bins],
+        ),
     ]
 
 
@@ -89,54 +121,57 @@ def bars(values: Sequence[float]) -> str:
     return "".join(BARS[math.ceil(value / top * (len(BARS) - 1))] for value in values)
 
 
-def _took_words(rates: Rates) -> str:
-    if rates.half_seconds is None or rates.most_seconds is None:
-        return "None has ended"
-    return (
-        f"Half took up to {duration(rates.half_seconds)}, "
-        f"99 of 100 up to {duration(rates.most_seconds)}"
+def _took(p50: float | None, p99: float | None) -> str:
+    """Return words for two quantiles; empty if no run has ended."""
+    return "" if p50 is None or p99 is None else f"p50 {duration(p50)}, p99 {duration(p99)}"
+
+
+def _queued(one: Bin) -> str:
+    waited = (
+        "" if one.oldest_seconds is None else f", the oldest for {duration(one.oldest_seconds)}"
     )
+    return "not counted" if one.queued is None else f"{one.queued:,} queued{waited}"
 
 
-def _counts(title: str, values: Sequence[int], bad: Sequence[int], words: str) -> Plot:
-    top = max(values)
-    if top:
-        words += f"; at most {top:,} in a minute"
-    titles = [
-        f"{_ago(place, len(values))}: {value:,}" + (f", {wrong:,} failed" if wrong else "")
-        for place, (value, wrong) in enumerate(zip(values, bad, strict=True))
-    ]
-    return _plot(title, words, values, bad, titles, f"{top:,}")
-
-
-def _times(title: str, values: Sequence[float], half: Sequence[float], words: str) -> Plot:
-    titles = [
-        f"{_ago(place, len(values))}: half up to {duration(middle)}, 99 of 100 up to "
-        f"{duration(value)}"
-        for place, (value, middle) in enumerate(zip(values, half, strict=True))
-    ]
-    return _plot(title, words, values, [0] * len(values), titles, duration(max(values)))
-
-
-def _ago(place: int, count: int) -> str:
-    ago = count - 1 - place
-    return "this minute" if ago == 0 else f"{ago} m ago"
+def _at_most(values: Sequence[int], each: str) -> str:
+    return (
+        f"; at most {max(values):,} in {'a ' if each == 'minute' else ''}{each}"
+        if any(values)
+        else ""
+    )
 
 
 def _plot(
+    rates: Rates,
     title: str,
     words: str,
     values: Sequence[float],
-    bad: Sequence[float],
-    titles: Sequence[str],
-    top: str,
+    lower: Sequence[float],
+    said: Sequence[str],
+    *,
+    is_time: bool = False,
 ) -> Plot:
     most = max([*values, 0.0])
     columns = tuple(
-        Column(place * (BAR_WIDTH + GAP), _height(value, most), _height(wrong, most), titles[place])
-        for place, (value, wrong) in enumerate(zip(values, bad, strict=True))
+        Column(
+            place * (BAR_WIDTH + GAP),
+            _height(values[place], most),
+            _height(lower[place], most),
+            f"{one.at.astimezone(UTC):%H:%M} UTC: {said[place]}",
+        )
+        for place, one in enumerate(rates.bins)
     )
-    return Plot(title, words + ".", columns, top, len(columns) * (BAR_WIDTH + GAP) - GAP)
+    whole = len(rates.bins) * rates.bin_minutes * 60
+    return Plot(
+        title,
+        words + ".",
+        columns,
+        duration(most) if is_time else f"{most:,.0f}",
+        duration(most / 2) if is_time else f"{most / 2:,.0f}" if most > 1 else "",
+        (f"{duration(whole)} ago", f"{duration(whole / 2)} ago", "now"),
+        is_time,
+        len(columns) * (BAR_WIDTH + GAP) - GAP,
+    )
 
 
 def _height(value: float, most: float) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pgflow.inspect import RunDetail, RunRow
+from pgflow.inspect.listing import COUNTED
 from pgflow.texts import printable, visible
 
 MOST_CHARS = 20_000
@@ -84,6 +85,13 @@ def size(count: float) -> str:
 def many(count: int, thing: str) -> str:
     """Return a count with its noun: ``1 run``, ``1,200 runs``."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def counted(count: int, thing: str = "") -> str:
+    """Return a count that ended at a bound, with its noun: ``12 gates``, ``2,000+ gates``."""
+    if count > COUNTED:
+        return f"{COUNTED:,}+ {thing}{'s' if thing else ''}".rstrip()
+    return many(count, thing) if thing else f"{count:,}"
 
 
 def whole(value: Any) -> str:

@@ -173,6 +173,7 @@ class Trigger:
             f"input => json_build_object({_literal(self.parameter)}, {value})",
             f"queue => {_literal(options.queue)}",
             f"priority => {options.priority}",
+            "defaults => '{}'",  # so that no row of the application is refused for its code's age
         ]
         if options.timeout is not None:
             arguments.append(f"timeout_seconds => {options.timeout.total_seconds()}")

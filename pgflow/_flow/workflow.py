@@ -308,6 +308,16 @@ class Workflow(Generic[P, R_co]):
         """
         return self._defaults.text or None
 
+    @property
+    def parameters(self) -> dict[str, Any] | None:
+        """Shape of its input that has the names of its parameters only; None if upcasters may take
+        other names.
+        """
+        shape = self.input_codec.shape
+        if self.upcasters or not isinstance(shape, dict) or "fields" not in shape:
+            return None
+        return shape | {"fields": [[names, True, *rest] for names, _, *rest in shape["fields"]]}
+
     def bind_input(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and named arguments for ``fn`` from a stored input."""
         values = self._defaults.fill(

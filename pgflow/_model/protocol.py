@@ -530,6 +530,8 @@ class CodeRow(NamedTuple):
     """Shapes of payloads, by signal."""
     defaults: JsonText | None
     """Defaults of the input."""
+    parameters: Annotated[dict[str, Any], "jsonb"] | None = None
+    """Shape of the input: the names of its parameters."""
 
 
 class DeliveryRow(NamedTuple):

@@ -41,6 +41,7 @@ from pgflow._worker.context import WorkerContext
 from pgflow._worker.hooks import AT_ONCE, FailureCallbacks, find_lost, refs_in
 from pgflow._worker.notifications import Notifications
 from pgflow._worker.parts import Loop, Part, is_the_end
+from pgflow._worker.rates import Rates
 from pgflow._worker.runs import Runs
 from pgflow._worker.threads import AppCalls, SpareThreads
 from pgflow._worker.transaction_bodies import Turns
@@ -417,8 +418,10 @@ class CommitResults:
         context: WorkerContext,
         turns: Turns,
         notifications: Notifications,
+        rates: Rates,
     ) -> None:
         self.finished = 0
+        self._rates = rates
         self.failures = FailureCallbacks(context.tasks, context.definitions.on_failure)
         self._acknowledged = context.acknowledged
         self._want_pages = context.wanted.pages.set
@@ -514,6 +517,7 @@ class CommitResults:
 
     def _count_end(self, execution: Execution, ending: Ending) -> None:
         claim, status = execution.claim, ending.status
+        self._rates.ended(claim.lane_id, status, execution.clock.estimate_us() - claim.created_us)
         if self._meter is not None:
             self._meter.run_ended(claim.workflow, status)
         if ending.error is not None:

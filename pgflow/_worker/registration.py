@@ -92,4 +92,5 @@ def code_of(name: str, workflow: Workflow[..., Any], *, is_readable: bool = True
         workflow.patches,
         shapes,
         workflow.defaults_text if is_readable else None,
+        workflow.parameters,
     )

@@ -52,6 +52,7 @@ from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.parts import Life, Part, Tasks, Wanted, is_own_end
 from pgflow._worker.poller import Poller
 from pgflow._worker.progress import Progress
+from pgflow._worker.rates import Rates
 from pgflow._worker.registration import Registration
 from pgflow._worker.relays import Relays
 from pgflow._worker.runs import Runs
@@ -138,7 +139,8 @@ class Worker:
         queue = CommitQueue(runs, LINES)
         host = RunHost(context, runs, self._bodies, queue)
         starter = RunStarter(context, runs, host, turns)
-        self._results = results = CommitResults(context, turns, notifications)
+        self._rates = Rates(context)
+        self._results = results = CommitResults(context, turns, notifications, self._rates)
         rates = QueueRates(context)
         self._claims = claims = Claims(context, runs, self._lanes, rates)
         self._executor = executor = Executor(context, claims, starter, results)
@@ -176,6 +178,7 @@ class Worker:
             EntityMail(context),
             self._scheduler,
             Sealer(context),
+            self._rates,
             *([Relays(context, self.notifications)] if self.definitions.relays else []),
             # A worker that drains once leaves them to `call pgflow.work`.
             *([SqlFlows(context)] if self.options.tally is None else []),

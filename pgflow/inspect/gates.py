@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
 from pgflow._db.calls import gates
-from pgflow._db.query import Query
-from pgflow.inspect.listing import After, Listing, page, parse_place
-from pgflow.inspect.question import Question, once, select, statement
+from pgflow._db.query import Query, Row
+from pgflow.inspect.listing import COUNTED, EXAMPLES, After, Listing, page, parse_place
+from pgflow.inspect.question import Question, Steps, once, question, select, statement
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,36 @@ _OF_TENANT: LiteralString = "case when tenant = %s then true end"
 for these first, among all runs that there are.
 """
 
+
+@dataclass(frozen=True)
+class GateGroup:
+    """The open gates of one name in one workflow.
+
+    Attributes:
+        workflow: Name of the workflow.
+        name: Name of the gates.
+        gates: Number of them.
+        asked_at: Time at which the oldest was asked.
+        expires_at: Time from which the first of them takes no answer; None if none expires.
+        oldest: The oldest five.
+    """
+
+    workflow: str
+    name: str
+    gates: int
+    asked_at: datetime
+    expires_at: datetime | None
+    oldest: list[GateRow]
+
+
+_COUNTS: LiteralString = statement(
+    "select workflow, name, count(*) as gates, min(asked_at) as asked_at,"
+    " min(expires_at) as expires_at, (array_agg(gate order by asked_at, gate))[:%s] as oldest"
+    " from (select workflow, name, gate, asked_at, expires_at from pgflow.gates where",
+    _OF_TENANT,
+    "order by asked_at, gate limit %s) g group by workflow, name order by asked_at",
+)
+
 _FAMILY: LiteralString = (
     "with recursive family as (select run_id from pgflow.runs where key = %s and tenant = %s"
     " union select r.run_id from family f join pgflow.runs r on r.parent_run_id = f.run_id)"
@@ -80,6 +111,9 @@ def list_gates(
     key: str | None = None,
     *,
     asks: str | None = None,
+    workflow: str | None = None,
+    name: str | None = None,
+    gates: Sequence[str] | None = None,
     tenant: str = "",
     after: After = None,
     limit: int | None = 50,
@@ -89,6 +123,9 @@ def list_gates(
     Args:
         key: Key of a run; None for all.
         asks: Only gates that this name or role may answer now; None for all.
+        workflow: Only gates of this workflow; None for all.
+        name: Only gates of this name; None for all.
+        gates: Only gates with these keys; None for all.
         tenant: Tenant of the runs.
         after: ``next`` of the previous page; None for the first.
         limit: Maximum gates of a page; None for all.
@@ -98,13 +135,40 @@ def list_gates(
     """
     place = parse_place(after, datetime.fromisoformat, str)
     of: LiteralString = "and key = %s" if key is not None else ""
+    by: LiteralString = "and workflow = %s" if workflow is not None else ""
+    named: LiteralString = "and name = %s" if name is not None else ""
+    these: LiteralString = "and gate = any(%s)" if gates is not None else ""
     may: LiteralString = "and (approvers = '{}' or %s = any(approvers))" if asks is not None else ""
     behind: LiteralString = "and (asked_at, gate) > (%s, %s)" if place else ""
-    sql = statement(_GATES, _OF_TENANT, of, may, behind, "order by asked_at, gate limit %s")
-    given = [value for value in (key, asks) if value is not None]
+    sql = statement(
+        _GATES, _OF_TENANT, of, by, named, these, may, behind, "order by asked_at, gate limit %s"
+    )
+    keys = None if gates is None else list(gates)
+    given = [value for value in (key, workflow, name, keys, asks) if value is not None]
     return page(
         GateRow, sql, (tenant, *given, *place), limit, lambda gate: (gate.asked_at, gate.gate)
     )
+
+
+@question
+def count_gates(*, tenant: str = "", most: int = COUNTED) -> Steps[list[GateGroup]]:
+    """Ask for the number of open gates by workflow and name, the group that waits longest first.
+
+    Args:
+        tenant: Tenant of the runs.
+        most: Number of the oldest gates that are counted: one more than that says that there are
+            further ones.
+    """
+    groups: list[Row] = yield Query(_COUNTS, (EXAMPLES, tenant, most + 1), list)
+    shown = [gate for group in groups for gate in group[5]]
+    rows: dict[str, GateRow] = yield Query(
+        statement(_GATES, "gate = any(%s)"),
+        (shown,),
+        lambda found: {row[0]: GateRow(*row) for row in found},
+    )
+    return [
+        GateGroup(*group[:5], [rows[gate] for gate in group[5] if gate in rows]) for group in groups
+    ]
 
 
 def list_gates_below(key: str, *, tenant: str = "") -> Question[list[GateRow]]:

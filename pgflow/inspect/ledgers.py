@@ -9,11 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Literal, LiteralString, get_args
 
 from pgflow._db.query import Query, Row
 from pgflow.errors import InvalidArgument
-from pgflow.inspect.listing import After, Listing, cut, one_more, page, parse_place
+from pgflow.inspect.listing import (
+    COUNTED,
+    EXAMPLES,
+    After,
+    Listing,
+    cut,
+    one_more,
+    page,
+    parse_place,
+)
 from pgflow.inspect.question import Question, Steps, columns, once, question, statement
 from pgflow.inspect.runs import RunDetail, find_detail
 
@@ -302,6 +312,94 @@ def find_obligation(key: str, *, tenant: str = "") -> Question[ObligationRow | N
     )
     read = lambda rows: next(iter(_read_obligations(rows)), None)  # noqa: E731
     return once(Query(sql, (key, tenant), read))
+
+
+@dataclass(frozen=True)
+class DebtExample:
+    """A debt, as its group shows it.
+
+    Attributes:
+        key: Key of the run.
+        effect: Key of the effect or obligation.
+        opened_at: Time since which it is owed.
+        owed_to: Name of the creditor; None if not given.
+        facts: Request of an effect, or the facts recorded with an obligation; None for none.
+    """
+
+    key: str
+    effect: str
+    opened_at: datetime
+    owed_to: str | None
+    facts: Any
+
+
+@dataclass(frozen=True)
+class DebtGroup:
+    """The debts of one name in one state.
+
+    Attributes:
+        kind: ``effect`` or ``obligation``.
+        name: Name of the effects or obligations.
+        state: Their state.
+        is_watched: True if the engine looks after them at a time that is set.
+        debts: Number of them.
+        oldest: The oldest five.
+    """
+
+    kind: str
+    name: str
+    state: str
+    is_watched: bool
+    debts: int
+    oldest: list[DebtExample]
+
+
+_DEBT_GROUPS: LiteralString = """
+select g.kind, g.name, g.state, g.is_watched, g.debts, g.key, g.effect, g.opened_at, g.owed_to,
+  case g.kind when 'effect' then to_jsonb(e.request) else g.detail end as facts
+from (
+  select o.*, count(*) over (partition by o.kind, o.name, o.state, o.is_watched) as debts,
+    row_number() over (
+      partition by o.kind, o.name, o.state, o.is_watched order by o.opened_at, o.effect
+    ) as place
+  from (
+    select kind, name, state, due_at is not null as is_watched, key, effect, opened_at, owed_to,
+      detail, run_id, call
+    from pgflow.obligations
+    where kind <> 'gate' and state = any(%s) and case when tenant = %s then true end
+    order by opened_at limit %s
+  ) o
+) g
+left join lateral (
+  select x.request from pgflow.effects x
+  where g.kind = 'effect' and x.run_id = g.run_id and x.call = g.call limit 1
+) e on true
+where g.place <= %s
+order by min(g.opened_at) over (partition by g.kind, g.name, g.state, g.is_watched),
+  g.kind, g.name, g.state, g.is_watched, g.place
+"""
+
+
+def count_debts(
+    states: Sequence[str], *, tenant: str = "", most: int = COUNTED
+) -> Question[list[DebtGroup]]:
+    """Ask for the number of debts by kind, name and state, the oldest group first.
+
+    Args:
+        states: Only debts in these states.
+        tenant: Tenant of the runs.
+        most: Number of the oldest debts that are counted: one more than that says that there are
+            further ones.
+    """
+    params = (list(states), tenant, most + 1, EXAMPLES)
+    return once(Query(_DEBT_GROUPS, params, _read_groups))
+
+
+def _read_groups(rows: list[Row]) -> list[DebtGroup]:
+    return [
+        DebtGroup(*group, [DebtExample(*row[5:]) for row in members])
+        for group, members in groupby(rows, key=lambda row: row[:5])
+    ]
 
 
 def list_debts(run_id: int) -> Question[list[ObligationRow]]:

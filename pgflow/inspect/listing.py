@@ -23,6 +23,11 @@ After: TypeAlias = str | int | None
 
 SEPARATOR = "~"
 
+COUNTED = 2_000
+"""Number of rows that a count by groups reads at most."""
+EXAMPLES = 5
+"""Number of rows that such a count shows of each group."""
+
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):

@@ -10,14 +10,24 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, LiteralString, get_args
+from itertools import groupby
+from typing import Any, Literal, LiteralString, get_args
 
 from pgflow._db.calls import result, updates
 from pgflow._db.calls.updates import Reply
 from pgflow._db.query import Query, Row
 from pgflow._model.kinds import Status
 from pgflow.errors import InvalidArgument, RunNotFound
-from pgflow.inspect.listing import After, Listing, cut, one_more, page, parse_place
+from pgflow.inspect.listing import (
+    COUNTED,
+    EXAMPLES,
+    After,
+    Listing,
+    cut,
+    one_more,
+    page,
+    parse_place,
+)
 from pgflow.inspect.question import Question, Steps, once, question, select, statement
 
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -316,6 +326,22 @@ def list_runs(
     )
 
 
+def longest_runs(where: RunFilter, limit: int, down_to: int) -> Query[list[RunRow]]:
+    """Return the query for the runs of a filter that have taken longest, of those with this number
+    or a higher one.
+    """
+    condition, params = condition_of(where)
+    sql = statement(
+        "select",
+        _COLUMNS,
+        "from pgflow.runs where",
+        condition,
+        "and run_id >= %s order by coalesce(finished_at, clock_timestamp()) - created_at desc,",
+        "run_id limit %s",
+    )
+    return Query(sql, (*params, down_to, limit), _read_runs)
+
+
 def count_runs(where: RunFilter = EVERY_RUN) -> Question[dict[Status, int]]:
     """Ask for the number of runs of each status that there is, the most frequent first.
 
@@ -329,6 +355,85 @@ def count_runs(where: RunFilter = EVERY_RUN) -> Question[dict[Status, int]]:
         "group by status order by runs desc, status",
     )
     return once(Query(sql, params, lambda rows: {row[0]: int(row[1]) for row in rows}))
+
+
+@dataclass(frozen=True)
+class RunExample:
+    """A run, as its group shows it.
+
+    Attributes:
+        key: Key of the run.
+        since: Time since which it has its status.
+        why: Reason of its status; None for none.
+        input: Arguments of the workflow by name; None for none.
+    """
+
+    key: str
+    since: datetime
+    why: str | None
+    input: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """The runs of one workflow that are stuck, or have failed, for one reason.
+
+    Attributes:
+        workflow: Name of the workflow.
+        reason: Class of the error of failed runs; reason why runs are stuck.
+        runs: Number of them.
+        newest: The newest five.
+    """
+
+    workflow: str
+    reason: str | None
+    runs: int
+    newest: list[RunExample]
+
+
+_RUN_GROUPS: LiteralString = statement(
+    "select g.workflow, g.what, g.runs, g.key, g.since, g.why, i.input from (",
+    "select r.*, count(*) over (partition by r.workflow, r.what) as runs,",
+    "row_number() over (partition by r.workflow, r.what order by r.run_id desc) as place from (",
+    "select run_id, key, workflow, since, finished_at,",
+    r"case status when 'failed' then regexp_replace(error->>'type', '^.*\.', '')",
+    "else reason end as what,",
+    _WHY,
+    "from pgflow.runs where status = %s and tenant = %s order by run_id desc limit %s",
+    ") r where %s::interval is null or r.finished_at > clock_timestamp() - %s::interval",
+    ") g left join lateral (",
+    "select n.input from pgflow.runs n where n.run_id = g.run_id offset 0",
+    ") i on true where g.place <= %s order by max(g.run_id) over (partition by g.workflow, g.what)",
+    "desc, g.workflow, g.what, g.place",
+)
+
+
+def group_runs(
+    status: Literal["stuck", "failed"],
+    *,
+    within: timedelta | None = None,
+    tenant: str = "",
+    most: int = COUNTED,
+) -> Question[list[RunGroup]]:
+    """Ask for the number of stuck or failed runs by workflow and reason, the group with the newest
+    run first.
+
+    Args:
+        status: Status of the runs.
+        within: Only runs that have ended within this time; None for all.
+        tenant: Tenant of the runs.
+        most: Number of the newest runs that are counted: one more than that says that there are
+            further ones.
+    """
+    params = (status, tenant, most + 1, within, within, EXAMPLES)
+    return once(Query(_RUN_GROUPS, params, _read_groups))
+
+
+def _read_groups(rows: list[Row]) -> list[RunGroup]:
+    return [
+        RunGroup(*group, [RunExample(*row[3:]) for row in members])
+        for group, members in groupby(rows, key=lambda row: row[:3])
+    ]
 
 
 def count_ended(before: datetime) -> Question[int]:

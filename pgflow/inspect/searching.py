@@ -12,13 +12,15 @@ from pgflow._db.query import Query
 from pgflow._model.kinds import ENDED
 from pgflow.inspect.listing import After, Listing, parse_place
 from pgflow.inspect.question import Steps, question, statement
-from pgflow.inspect.runs import EVERY_RUN, RECENT_RUNS, RunFilter, RunRow, list_runs
+from pgflow.inspect.runs import EVERY_RUN, RECENT_RUNS, RunFilter, RunRow, list_runs, longest_runs
 
 NEAR_PAGES = 4
 """A page far behind the newest is first looked for among as many runs as would fill so many pages:
 of a large part the server would read all newer ones, in the hope to stop soon.
 """
 NEAR_RUNS = 200
+LONGEST_OF = 5_000
+"""Newest runs of which the longest are listed: all of them are read, to be compared."""
 
 
 @question
@@ -43,7 +45,7 @@ def search_runs(
         InvalidArgument: ``limit`` is less than 1, or ``after`` is not a place in the list.
     """
     place = parse_place(after, int)
-    if _is_cheap(where) and (place == () or where != RunFilter(tenant=where.tenant)):
+    if is_cheap(where) and (place == () or where != RunFilter(tenant=where.tenant)):
         return (yield from list_runs(where, after=after, limit=limit))
     top: int = place[0] if place else (yield _newest()) + 1
     near = [NEAR_PAGES * limit] if place and limit is not None else []
@@ -58,7 +60,23 @@ def search_runs(
     return Listing(page.items, str(older + 1) if older else None)
 
 
-def _is_cheap(where: RunFilter) -> bool:
+@question
+def list_longest(
+    where: RunFilter = EVERY_RUN, *, limit: int = 50, within: int = LONGEST_OF
+) -> Steps[list[RunRow]]:
+    """Ask for the runs within reach that have taken longest from their start, until their end or
+    until now.
+
+    Args:
+        where: Filter of the runs.
+        limit: Maximum runs.
+        within: Number of the newest runs to search.
+    """
+    newest: int = yield _newest()
+    return (yield longest_runs(where, limit, newest - within))
+
+
+def is_cheap(where: RunFilter) -> bool:
     """Return True if an index finds such runs, or every run is one."""
     keys = [*where.keys, *([] if where.key is None else [where.key])]
     return (

@@ -47,6 +47,7 @@ from pgflow.web.news import News
 from pgflow.web.page import Page, link
 from pgflow.web.pages import (
     again,
+    answers,
     bulk,
     compare,
     filters,
@@ -55,6 +56,7 @@ from pgflow.web.pages import (
     home,
     orders,
     outbox,
+    overview,
     owed,
     policy,
     queues,
@@ -76,12 +78,18 @@ LIVE_SECONDS = 5
 """Seconds after which a page is loaded again by a browser that runs no script, if it was asked."""
 
 NAVIGATION = (
-    ("/", "Triage"), ("/runs", "Runs"), ("/workflows", "Workflows"), ("/gates", "Gates"),
-    ("/effects", "Effects"), ("/obligations", "Obligations"), ("/budgets", "Budgets"),
-    ("/schedules", "Schedules"),
-    ("/outbox", "Outbox"), ("/queues", "Queues"), ("/workers", "Workers"),
-    ("/policy", "Policy"), ("/health", "Database"), ("/sql", "SQL"),
+    ("Now", (("/", "Triage"), ("/overview", "Overview"), ("/runs", "Runs"), ("/gates", "Gates"))),
+    ("Ledgers", (
+        ("/effects", "Effects"), ("/obligations", "Obligations"), ("/budgets", "Budgets"),
+        ("/policy", "Policy"),
+    )),
+    ("Work", (
+        ("/workflows", "Workflows"), ("/schedules", "Schedules"), ("/queues", "Queues"),
+        ("/workers", "Workers"), ("/outbox", "Outbox"),
+    )),
+    ("System", (("/health", "Database"), ("/sql", "SQL"))),
 )  # fmt: skip
+"""Pages by group. The tabs are the groups, and below them the pages of the present one."""
 PARENTS = {
     "/run": "/runs", "/run/order": "/runs", "/gate": "/gates", "/budget": "/budgets",
     "/schedule": "/schedules", "/schedule/order": "/schedules", "/relay": "/outbox",
@@ -90,10 +98,12 @@ PARENTS = {
 }  # fmt: skip
 
 READS: tuple[tuple[str, Handler], ...] = (
-    ("/", home.show_home), ("/runs", runs.show_runs), ("/run", run.show_run),
+    ("/", home.show_home), ("/overview", overview.show_overview),
+    ("/runs", runs.show_runs), ("/run", run.show_run),
     ("/run/value", run.show_value), ("/run/order", orders.ask_order),
     ("/run/again", again.ask_again), ("/runs/order", bulk.ask_many), ("/gates", gates.show_gates),
-    ("/gate", gates.show_gate), ("/effects", owed.show_effects),
+    ("/gates/answer", answers.ask_answers), ("/gate", gates.show_gate),
+    ("/effects", owed.show_effects),
     ("/obligations", owed.show_obligations), ("/debt", owed.show_debt),
     ("/budgets", supply.show_budgets), ("/budget", supply.show_budget),
     ("/schedules", schedules.show_schedules), ("/schedule", schedules.show_schedule),
@@ -109,6 +119,7 @@ READS: tuple[tuple[str, Handler], ...] = (
 WRITES: tuple[tuple[str, Handler], ...] = (
     ("/run/order", orders.give_order), ("/run/again", again.do_again),
     ("/runs/order", bulk.tell_many),
+    ("/gates/answer", answers.give_answers),
     ("/gate", gates.answer_gate), ("/debt", owed.close_debt),
     ("/budget", supply.change_budget), ("/schedule/order", schedules.give_order),
     ("/sql", sheet.run_sheet), ("/filters", filters.save_filter),
@@ -381,6 +392,7 @@ def _environment() -> jinja2.Environment:
         "shown": words.shown,
         "when": words.when,
         "many": words.many,
+        "counted": words.counted,
         "size": words.size,
     }
     environment.globals |= {"age": words.age}

@@ -27,8 +27,8 @@ from pgflow.web.page import principal_of
 from pgflow.web.principals import Principal
 
 LIVE_PATHS = (
-    "/", "/runs", "/run", "/gates", "/effects", "/obligations", "/budgets", "/schedules",
-    "/schedule", "/outbox", "/relay", "/queues", "/workers", "/worker", "/workflows",
+    "/", "/overview", "/runs", "/run", "/gates", "/effects", "/obligations", "/budgets",
+    "/schedules", "/schedule", "/outbox", "/relay", "/queues", "/workers", "/worker", "/workflows",
     "/workflow",
 )  # fmt: skip
 """Pages without input that a refresh could lose."""

@@ -123,17 +123,7 @@ begin
   end if;
   select l.workflow, l.version into workflow, version
   from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = check_payload_.run_id;
-  ids := array(
-    select c.code_id from pgflow.code c
-    where c.workflow = workflow and (version = '' or c.version = version)
-      and exists (select from pgflow.worker_code w where w.code_id = c.code_id)
-  );
-  if ids = '{}' then
-    ids := array(
-      select c.code_id from pgflow.code c where c.workflow = workflow and (version = '' or c.version = version)
-      order by c.last_at desc, c.code_id desc limit 1
-    );
-  end if;
+  ids := pgflow.codes_in_force_(workflow, version);
   if exists (select from unnest(ids) i
     where not exists (select from pgflow.code_signal s where s.signal = name and s.code_id = i)) then
     return;

@@ -32,12 +32,13 @@ begin
   with given as (
     select e.* from pgflow.code_rows_(codes) e
   )
-  insert into pgflow.code as c (first_at, last_at, is_pinned, workflow, version, code_hash, alias_of, defaults)
-  select t, t, g.is_pinned, g.workflow, g.version, g.code_hash, g.alias_of, g.defaults from given g
+  insert into pgflow.code as c (first_at, last_at, is_pinned, workflow, version, code_hash, alias_of, defaults,
+    parameters)
+  select t, t, g.is_pinned, g.workflow, g.version, g.code_hash, g.alias_of, g.defaults, g.parameters from given g
   order by g.workflow, g.version, g.code_hash
   on conflict (workflow, version, code_hash) do update
   set last_at = greatest(c.last_at, excluded.last_at), is_pinned = excluded.is_pinned, alias_of = excluded.alias_of,
-    defaults = excluded.defaults;
+    defaults = excluded.defaults, parameters = excluded.parameters;
   insert into pgflow.code_patch (code_id, is_deprecated, patch)
   select c.code_id, p.value::boolean, p.key
   from pgflow.code_rows_(codes) e
@@ -111,6 +112,61 @@ begin
 end
 $$;
 comment on function pgflow.fill_input_(json, json) is 'An input with the defaults of what it leaves out';
+
+create or replace function pgflow.codes_in_force_(workflow text, version text)
+returns int[]
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  with served as (
+    select c.code_id, c.last_at, exists (select from pgflow.worker_code w where w.code_id = c.code_id) as is_alive
+    from pgflow.code c
+    where c.workflow = codes_in_force_.workflow
+      and (codes_in_force_.version = '' or c.version = codes_in_force_.version)
+  )
+  select coalesce(
+    (select array_agg(s.code_id) from served s where s.is_alive),
+    array(select s.code_id from served s order by s.last_at desc, s.code_id desc limit 1)
+  )
+$$;
+comment on function pgflow.codes_in_force_(text, text)
+  is 'Code of a workflow that living workers have, or else the one that was served last; no version = any';
+
+create or replace function pgflow.check_parameters_(workflow text, version text, input json)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  shape jsonb;
+  why text;
+begin
+  if pgflow.is_envelope_(input::jsonb) then
+    return; -- what is encoded was checked by its sender
+  end if;
+  for shape in
+    select c.parameters from pgflow.code c where c.code_id = any(pgflow.codes_in_force_(workflow, version))
+    order by c.last_at, c.code_id
+  loop
+    why := pgflow.misfit_(shape, input::jsonb);
+    if why is null then
+      return;
+    end if;
+  end loop;
+  if why is not null then
+    raise exception using errcode = 'PF003',
+      message = format('workflow %s does not take this input: parameter %s. Nothing was started', workflow, why),
+      hint = format('It takes %s. If newer code takes this, start a worker that has it first.', coalesce((
+        select string_agg(format(case when (f->2)::boolean then '%s' else '[%s]' end, f->0->>0), ', ' order by n)
+        from jsonb_array_elements(shape->'fields') with ordinality as x (f, n)), 'no parameters'));
+  end if;
+end
+$$;
+comment on function pgflow.check_parameters_(text, text, json)
+  is 'Refuses (PF003) an input that lacks a parameter, or has one too many, for all code of a workflow that is in force';
 
 create or replace function pgflow.leave_code_(worker_id int, t timestamptz)
 returns void
@@ -297,6 +353,7 @@ comment on column pgflow.code.is_pinned is 'True if runs that are started with t
 comment on column pgflow.code.workflow is 'Name of the workflow';
 comment on column pgflow.code.version is 'Its version: the one that it was given, or the hash of the code';
 comment on column pgflow.code.code_hash is 'Hash of the module that it is written in';
+comment on column pgflow.code.parameters is 'Names that its input may have, as a shape; null = not declared';
 comment on column pgflow.code.defaults
   is 'Values of the parameters that a start leaves out; null = there are none, or the app has a codec';
 comment on column pgflow.code.alias_of

@@ -136,7 +136,8 @@ begin
   select r.run_key, r.run_id, r.is_new, r.lane_id
   from pgflow.start_run(
     workflow => s.workflow, key => s.name || '/' || pgflow.slot_text_(slot), queue => s.queue, priority => s.priority,
-    input => input, timeout_seconds => s.timeout_seconds, version => s.run_version, if_taken => 'attach',
+    input => pgflow.fill_input_(input, pgflow.defaults_of_(s.workflow)), defaults => '{}',
+    timeout_seconds => s.timeout_seconds, version => s.run_version, if_taken => 'attach',
     labels => coalesce(s.labels, '{}') || jsonb_build_object('schedule', s.name)
   ) r;
 end

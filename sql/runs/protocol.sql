@@ -442,14 +442,15 @@ comment on function pgflow.act_rows_(jsonb)
 create or replace function pgflow.code_rows_(list jsonb)
 returns table (
   code jsonb, workflow text, version text, code_hash text, is_pinned boolean, alias_of text, patches jsonb,
-  signals jsonb, defaults json
+  signals jsonb, defaults json, parameters jsonb
 )
 language sql
 stable
 begin atomic
   select
   r.e as code, r.e->>0 as workflow, r.e->>1 as version, r.e->>2 as code_hash, (r.e->3)::boolean as is_pinned,
-  r.e->>4 as alias_of, r.e->5 as patches, nullif(r.e->6, 'null') as signals, (r.e->>7)::json as defaults
+  r.e->>4 as alias_of, r.e->5 as patches, nullif(r.e->6, 'null') as signals, (r.e->>7)::json as defaults,
+  nullif(r.e->8, 'null') as parameters
   from jsonb_array_elements(list) as r (e);
 end;
 comment on function pgflow.code_rows_(jsonb)

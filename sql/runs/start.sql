@@ -495,6 +495,7 @@ begin
   into checked;
   if defaults is null and collect is null then
     input := pgflow.fill_input_(input, pgflow.defaults_of_(workflow));
+    perform pgflow.check_parameters_(workflow, version, input);
   end if;
   if pool is not null or budget is not null then
     perform pgflow.check_pool_(pool, budget);
@@ -783,6 +784,9 @@ begin
     array_agg(case when known is null then g.input else pgflow.fill_input_(g.input::json, known)::text end order by g.n)
   into keys, are_new, inputs
   from pgflow.new_run_rows_(runs) g;
+  if defaults is null then
+    perform pgflow.check_parameters_(workflow, version, i::json) from unnest(inputs) i;
+  end if;
   due := greatest(run_at, t) + timeout_seconds * interval '1 second';
 
   if are_new then

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+import psycopg
 import pytest
 from clikit import pgflow
+from sqlkit import one
 
 from pgflow import Signal, step, workflow
 from pgflow._desk.plots import bars, plot_rates
-from pgflow.inspect import Minute, Rates
+from pgflow.inspect import Bin, Rates
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -43,29 +46,39 @@ def test_bars_are_as_high_as_their_values() -> None:
 
 
 def test_plots_say_in_words_what_they_draw() -> None:
-    minutes = (Minute(0, 4, 2, 1, 1.0, 3.0), Minute(3, 8, 0, 0, None, None))
-    began, ended, took = plot_rates(Rates(minutes, 1.0, 3.0, is_whole=False), 5)
-    assert began.words == "12 runs started among the newest runs; at most 8 in a minute."
-    assert ended.words.startswith("2 runs ended among the newest runs, 1 of them failed")
-    assert took.words == "Half took up to 1.0 s, 99 of 100 up to 3.0 s."
-    assert [column.height for column in began.columns] == [0, 60, 0, 0, 30]
-    assert ended.columns[-1].bad == 30
-    assert ended.columns[-1].title == "this minute: 2, 1 failed"
-    assert plot_rates(Rates((), None, None, is_whole=True), 5)[2].words == "None has ended."
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    bins = (
+        Bin(at, 8, 0, 0, 0, 3, 90.0, None, None),
+        Bin(at, 0, 0, 0, 0, None, None, None, None),
+        Bin(at, 4, 1, 1, 0, 0, None, 1.0, 3.0),
+    )
+    ended, took, queued, began = plot_rates(Rates(bins, 20, 1.0, 3.0))
+    assert began.words == "12 runs started; at most 8 in 20 minutes."
+    assert ended.words == "2 runs ended, 1 of them failed; at most 2 in 20 minutes."
+    assert took.words == "p50 1.0 s, p99 3.0 s."
+    assert queued.words == "At most 3 runs queued; the oldest waited 90 s."
+    assert [column.height for column in began.columns] == [60, 0, 30]
+    assert (began.top, began.middle, began.times) == ("8", "4", ("60 m ago", "30 m ago", "now"))
+    assert ended.columns[-1].lower == 30
+    assert ended.columns[-1].title == "12:00 UTC: 2 ended, 1 failed"
+    assert plot_rates(Rates((), 1, None, None))[1].words == "No run has ended."
 
 
 @pytest.mark.full
-def test_queues_are_plotted_and_a_run_is_drawn(flow: Harness, dsn: str) -> None:
+def test_queues_are_plotted_and_a_run_is_drawn(
+    flow: Harness, dsn: str, conn: psycopg.Connection
+) -> None:
     flow.include(awaiting, counting)
     flow.start(counting.options(key=EVIL), 5)
     flow.until_idle()
+    one(conn, "select pgflow.add_rates('[[1, 1, 0, 0]]', '{1}')")  # as its worker will
     answer = pgflow(dsn, "queues", "--plot", tty=True)
     assert (answer.code, "1 run ended, 0 of them failed" in answer.out) == (0, True), answer.out
     assert pgflow(dsn, "queues", "--plot", "--json").code == 2
     answer = pgflow(dsn, "show", EVIL, "--svg", tty=True)
     assert answer.code == 0
     drawn = ET.fromstring(answer.out)  # noqa: S314 - of ours
-    assert {one.tag.rpartition("}")[2] for one in drawn.iter()} <= {
+    assert {part.tag.rpartition("}")[2] for part in drawn.iter()} <= {
         "svg",
         "style",
         "rect",

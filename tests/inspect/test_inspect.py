@@ -249,7 +249,7 @@ def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
 
 def test_no_gate_is_open_where_nobody_asks(ask: Ask) -> None:
     assert ask(inspect.list_gates()).items == []
-    assert ask(inspect.list_gates_below("shop-1")) == []
+    assert ask(inspect.list_gates_below("shop-1")) == ask(inspect.count_gates()) == []
     assert ask(inspect.list_gate_names("shop-1")) == []
     assert ask(inspect.find_gate("shop-1/pay/1")) is None
     assert ask(inspect.find_gate("shop-1/pay/1", tenant="")) is None
@@ -554,6 +554,12 @@ def test_ledgers_tell_what_is_owed(ask: Ask, look: psycopg.Connection[Any]) -> N
     assert ask(inspect.list_obligations(kind="obligation")).items == []
     assert ask(inspect.find_obligation(debt.effect)) == debt
     assert ask(inspect.find_obligation(debt.effect, tenant="other")) is None
+    (group,) = ask(inspect.count_debts(["unknown", "breached"]))
+    (example,) = group.oldest
+    assert (group.kind, group.name, group.debts, example.key, example.facts) == (
+        "effect", debt.name, 1, "shop-1", {"what": "lamp"},
+    )  # fmt: skip
+    assert ask(inspect.count_debts(["breached"])) == []
     behind = f"{debt.opened_at.isoformat()}~{debt.run_id}~{debt.call}"
     assert ask(inspect.list_obligations(after=behind)).items == []
     assert ask(inspect.count_left(["shop-1"])) == 0
@@ -711,6 +717,9 @@ def test_health_is_told_without_words(ask: Ask) -> None:
     assert ask(inspect.list_deadlocks()) == []
     stuck = {group.example: group for group in ask(inspect.count_stuck())}
     assert (set(stuck), stuck["stuck-1"].runs) == ({"stuck-1", "shop-1"}, 1)
+    groups = {one.newest[0].key: one for one in ask(inspect.group_runs("stuck"))}
+    assert (set(groups), groups["shop-1"].newest[0].input) == (set(stuck), {})
+    assert ask(inspect.group_runs("failed", within=timedelta(0))) == []
     assert (
         ask(inspect.list_losses())
         == ask(inspect.list_large_partitions())

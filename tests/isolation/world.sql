@@ -147,7 +147,7 @@ as $$
   update pgflow.seal_state set is_on = false, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0, cycle_began_at = null, next_look_at = null;
   delete from pgflow.schedule; delete from pgflow.schedule_declaration; delete from pgflow.schedule_change;
   delete from pgflow.queue_change; delete from pgflow.document where collection = 'pgflow.relays'; delete from pgflow.dropped_history;
-  delete from pgflow.imported; delete from pgflow.loss;
+  delete from pgflow.imported; delete from pgflow.loss; delete from pgflow.rate;
   update pgflow.schedule_state set fleet = null, kept_until = null, keeper = null;
   delete from pgflow.lane where workflow like 'new%';
   delete from pgflow.line; delete from pgflow.line_run; delete from pgflow.line_turn; delete from pgflow.line_state;

@@ -62,7 +62,7 @@ truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.rea
   pgflow.held, pgflow.signal, pgflow.run_update, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
   pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, pgflow.lock, pgflow.lock_wait,
   pgflow.lock_nudge, pgflow.lock_broken, pgflow.seal, pgflow.seal_round, pgflow.seal_day, pgflow.seal_pending,
-  pgflow.schedule, pgflow.schedule_declaration, pgflow.schedule_change, pgflow.evidence, sim.booked, sim.account restart identity;
+  pgflow.schedule, pgflow.schedule_declaration, pgflow.schedule_change, pgflow.evidence, pgflow.rate, sim.booked, sim.account restart identity;
 update pgflow.seal_state set is_on = true, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0,
   cycle_began_at = null, next_look_at = null;
 update pgflow.schedule_state set fleet = null, kept_until = null, keeper = null;

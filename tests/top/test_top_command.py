@@ -62,10 +62,11 @@ def test_the_pulse_has_totals_rates_and_latencies_in_the_width_there_is() -> Non
 def test_the_pulse_counts_what_began_and_ended(dsn: str) -> None:
     async def main() -> dict[str, Any]:
         app = AsyncApp(dsn, include=[cli_jobs.greet])
-        async with app, app.worker():
-            for number in range(2):
-                run = await app.start(cli_jobs.greet.options(key=f"k-{number}"), "Ada")
-                await run.result()
+        async with app:
+            async with app.worker():  # which adds its counts as it stops
+                for number in range(2):
+                    run = await app.start(cli_jobs.greet.options(key=f"k-{number}"), "Ada")
+                    await run.result()
             return await read_pulse(Desk(app))
 
     pulse = asyncio.run(main())

@@ -448,6 +448,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     aflow.include(*FLOWS)
     await aflow.start(await_payment.options(key="i"), "o")
     await aflow.start(ask_first.options(key="a"), Order("boots", 20, True))
+    await aflow.start(ask_first.options(key="b"), Order("boots", 20, True))
     await aflow.start(contract.options(key="c"), "ACME")
     await aflow.start(long.options(key="l"), 1)
     await aflow.until_idle()
@@ -458,6 +459,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     async def write(path: str, **which: str) -> None:
         form = form_of(await browser.get(path), which)
         form.fields |= {"why": "it must be", "effects": "repeat"}
+        form.fields.setdefault("verdict", "approve")
         answer = await browser.send(form)
         assert answer.status_code in (200, 303), answer.text
         done.add(form.action.partition("?")[0])
@@ -467,6 +469,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     await write(address("/run/again", key="l", at="1"), verb="rewind")
     await write(address("/runs/order", verb="pause", key="c"))
     await write(await gate_page(browser, "a"), verdict="approve")
+    await write(address("/gates/answer", workflow="ask_first", name="approve-order"))
     await write(debt, verb="waive")
     await write(address("/budget", pool="models"), verb="revoke")
     await write(address("/schedule/order", name="s", verb="trigger"))

@@ -45,6 +45,7 @@ from pgflow._worker.listener import Listener, ListenerCallbacks
 from pgflow._worker.options import Rhythm, WorkerOptions
 from pgflow._worker.parts import MAX_FAILURES, cancel, keep_going
 from pgflow._worker.poller import Poller
+from pgflow._worker.rates import Rates
 from pgflow._worker.relays import Relays
 from pgflow._worker.scheduler import Scheduler
 from pgflow._worker.sql_work import EntityMail, SqlFlows
@@ -453,6 +454,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "beats": (Heartbeat, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_execute"),
     "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"),
     "relays": (Relays, "_look"), "lines": (QueueRates, "_look"), "workflows in SQL": (SqlFlows, "_look"),
+    "rates": (Rates, "_tell"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
 
@@ -495,6 +497,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     monkeypatch.setattr("pgflow._worker.lanes.RATES_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.hooks.PAGES_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.rates.COUNTS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.upkeep.SEALING_OFF_SECONDS", 0.05)
     app = App(dsn, include=[quick, pgflow.events.Relay("r", ["t"], to=repr)])
     app.pager()(print)

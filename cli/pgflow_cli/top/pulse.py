@@ -20,20 +20,16 @@ LEAST_BARS = 10
 
 async def read_pulse(desk: Desk) -> dict[str, Any]:
     """Return totals of open runs, runs a minute of late, and latencies of the last hour."""
-    queues, rates = (
-        await desk.ask(inspect.list_queues()),
-        await desk.ask(inspect.read_rates(MINUTES)),
-    )
-    late = [minute for minute in rates.minutes if 1 <= minute.ago <= LATE_MINUTES]
-    ended = {minute.ago: minute.ended for minute in rates.minutes}
+    queues, rates = await desk.ask(inspect.list_queues()), await desk.ask(inspect.read_rates(MINUTES))
+    late = rates.bins[-1 - LATE_MINUTES : -1]
     return {
         **{state: sum(getattr(queue, state) for queue in queues) for state in STATES},
         "started_a_minute": sum(minute.started for minute in late) / LATE_MINUTES,
         "ended_a_minute": sum(minute.ended for minute in late) / LATE_MINUTES,
-        "failed_in_an_hour": sum(minute.failed for minute in rates.minutes),
-        "p50_seconds": rates.half_seconds,
-        "p99_seconds": rates.most_seconds,
-        "ended_by_minute": [ended.get(ago, 0) for ago in reversed(range(MINUTES))],
+        "failed_in_an_hour": sum(minute.failed for minute in rates.bins),
+        "p50_seconds": rates.p50_seconds,
+        "p99_seconds": rates.p99_seconds,
+        "ended_by_minute": [minute.ended for minute in rates.bins],
     }
 
 

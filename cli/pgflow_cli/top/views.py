@@ -30,7 +30,10 @@ from pgflow_cli.top.pulse import draw_pulse, read_pulse
 
 MOST_ROWS = 100
 """Rows of a view; there may be millions."""
-MARKS = {"bad": ("!", "bold red"), "ask": ("?", "bold yellow"), "look": ("-", "cyan")}
+MARKS = {
+    "bad": ("!", "bold red"), "ask": ("?", "bold yellow"), "look": ("-", "cyan"),
+    "auto": ("~", "dim"),
+}  # fmt: skip
 """Marks of the levels of needs, which differ without colours too."""
 GATE_NAMES = (
     "gate", "key", "workflow", "name", "asked_at", "expires_at", "approvers", "quorum",
@@ -158,6 +161,7 @@ VIEWS = (
             Column("", lambda row: Text(MARKS[row.level][0], style=MARKS[row.level][1])),
             Column("KIND", "kind"),
             Column("NAME", "name", most=28),
+            Column("AMOUNT", "amount", 120, right=True),
             Column("WHAT", "what", most=200, takes_rest=True),
             ago("SINCE", "since", now),
             Column("ACTION", "action", 120),

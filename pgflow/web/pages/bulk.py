@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from pgflow._desk.desk import Desk
 from pgflow._desk.orders import ORDERS, Order, refusal_of
+from pgflow._desk.words import many, quoted
 from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import list_runs, read_statuses
 from pgflow.web.page import Page, need, query, read_form
@@ -20,6 +21,8 @@ from pgflow.web.pages.runs import asked_of, command_of, filter_of
 MOST_RUNS = 500
 VERBS = ("retry", "resume", "pause", "cancel")
 REFUSALS = (HasActed, InvalidArgument, RunNotFound, WrongState)
+MOST_NAMED = 5
+"""Keys that the command line of an order names."""
 MOST_REFUSALS = 20
 """Most refusals that are listed one by one."""
 
@@ -28,15 +31,18 @@ async def ask_many(desk: Desk, request: Request) -> Page:
     """Show the runs that an order would be given to, and ask."""
     need(request, "operate")
     order, asked = _order(request), asked_of(request)
-    if not any(asked.values()):
-        raise InvalidArgument("search first: an order to every run there is was not meant")
+    chosen = request.query_params.getlist("chosen")[:MOST_RUNS]
+    if not chosen and not any(asked.values()):
+        raise InvalidArgument("choose runs or search first: an order to all runs was not meant")
     where = filter_of(desk, asked)
+    if chosen:
+        where = replace(where, keys=chosen)
     status = [one for one in where.status or order.fits if one in order.fits]
     runs = []
     more = None
     if status:
-        chosen = replace(where, status=status)
-        found = await desk.ask(list_runs(chosen, limit=MOST_RUNS, oldest_first=True))
+        fitting = replace(where, status=status)
+        found = await desk.ask(list_runs(fitting, limit=MOST_RUNS, oldest_first=True))
         runs, more = found.items, found.next
     return Page(
         "bulk",
@@ -50,7 +56,10 @@ async def ask_many(desk: Desk, request: Request) -> Page:
             "keys": json.dumps([run.key for run in runs]),
             "said": {**asked, "verb": order.verb},
         },
-        command_of(asked, order.verb),
+        f"pgflow {order.verb} {' '.join(map(quoted, chosen[:MOST_NAMED]))}"
+        + (" …" if len(chosen) > MOST_NAMED else "")
+        if chosen
+        else command_of(asked, order.verb),
         under="/runs",
     )
 
@@ -74,16 +83,32 @@ async def tell_many(desk: Desk, request: Request) -> Page:
             await desk.call(order.verb, key, **said)
         except REFUSALS as error:
             refused.append((key, str(error)))
+    return told(order.title, "run", "ordered", len(keys), refused, "/runs")
+
+
+def told(
+    title: str, thing: str, done: str, asked: int, refused: list[tuple[str, str]], back: str
+) -> Page:
+    """Return the page that says what became of an order or answer to many.
+
+    Args:
+        title: Its title.
+        thing: Noun for what was asked.
+        done: Word for what was done.
+        asked: Number of things that were asked.
+        refused: Key of the run and reason, of each thing that refused.
+        back: Page that lists such things.
+    """
     return Page(
         "told",
-        f"{order.title} many",
+        title,
         {
-            "order": order,
-            "told": len(keys) - len(refused),
-            "count": len(refused),
+            "said": f"{many(asked - len(refused), thing)} {done}." if asked > len(refused) else "",
+            "trouble": f"{many(len(refused), thing)} refused it." if refused else "",
             "refused": refused[:MOST_REFUSALS],
+            "back": back,
         },
-        under="/runs",
+        under=back,
     )
 
 

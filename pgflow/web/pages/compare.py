@@ -1,7 +1,10 @@
-"""A fork beside its origin: its input, the first difference, and its result."""
+"""Two runs side by side, such as a fork and its origin: inputs, journals from the first difference
+on, and results.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,6 +21,10 @@ MOST_UNITS = 2_000
 """Units after the cut that are compared."""
 
 
+UNITS_BEFORE = 3
+"""Units that are alike and shown before the first difference."""
+UNITS_BESIDE = 40
+"""Units that are shown in all."""
 UNTOLD = ("operator", "step_started")
 
 Told = tuple[UnitRow, Any] | None
@@ -25,13 +32,19 @@ Told = tuple[UnitRow, Any] | None
 
 
 async def show_comparison(desk: Desk, request: Request) -> Page:
-    """Show a run beside the one whose journal it begins with."""
-    run = await desk.ask(find_detail(query(request, "key"), tenant=desk.tenant))
-    if run.origin_run_id is None or run.origin_key is None or run.origin_seq is None:
+    """Show a run beside the one whose journal it begins with, or beside any other."""
+    chosen = request.query_params.getlist("chosen")
+    if chosen and len(chosen) != 2:
+        raise InvalidArgument(f"choose two runs to compare, not {len(chosen)}")
+    key, other = chosen or (query(request, "key"), request.query_params.get("with", ""))
+    run = await desk.ask(find_detail(key, tenant=desk.tenant))
+    if not other and (run.origin_key is None or run.origin_seq is None):
         raise InvalidArgument(f"run {run.key} begins with no journal of another run")
-    origin = await desk.ask(find_detail(run.origin_key, tenant=desk.tenant))
-    is_same = run.origin_key == run.key
-    found = await _first_difference(desk, run.origin_run_id, run.run_id, run.origin_seq)
+    origin = await desk.ask(find_detail(other or run.origin_key or "", tenant=desk.tenant))
+    cut = 0 if other else run.origin_seq or 0
+    is_same = origin.key == run.key
+    before = run.origin_run_id if is_same and run.origin_run_id is not None else origin.run_id
+    alike, sides = await _sides(desk, before, run.run_id, cut)
     return Page(
         "compare",
         f"Compare: {run.key}",
@@ -39,7 +52,9 @@ async def show_comparison(desk: Desk, request: Request) -> Page:
             "run": run,
             "origin": origin,
             "is_same": is_same,
-            "difference": found,
+            "are_kin": not other,
+            "alike": alike,
+            "sides": sides,
             "inputs": []
             if is_same
             else _differences(desk.clear(origin.input), desk.clear(run.input)),
@@ -67,20 +82,27 @@ def _differences(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
     return [(name, one, other) for name, one, other in sides if one != other]
 
 
-async def _first_difference(
-    desk: Desk, origin: int, fork: int, cut: int
-) -> tuple[int, Told, Told] | None:
-    """Return the number of units after the cut that are alike, and of each journal the first one
-    that is not; None if all that were compared are alike.
+async def _sides(
+    desk: Desk, origin: int, run: int, cut: int
+) -> tuple[int, list[tuple[Told, Told, bool]]]:
+    """Return the number of units after the cut that are alike, and the units of both journals from
+    a few before the first difference on, each pair with True if it differs; none if all that were
+    compared are alike.
     """
-    theirs, ours = _units(desk, origin, cut), _units(desk, fork, cut)
-    for alike in range(MOST_UNITS):
+    theirs, ours = _units(desk, origin, cut), _units(desk, run, cut)
+    alike, sides = 0, deque[tuple[Told, Told, bool]](maxlen=UNITS_BEFORE)
+    for _ in range(MOST_UNITS):
         one, other = await anext(theirs, None), await anext(ours, None)
         if one is None and other is None:
-            return None
-        if _sense(one) != _sense(other):
-            return alike, one, other
-    return None
+            break
+        differs = _sense(one) != _sense(other)
+        if differs and sides.maxlen == UNITS_BEFORE:
+            sides = deque(sides, maxlen=None)
+        sides.append((one, other, differs))
+        if sides.maxlen is None and len(sides) >= UNITS_BESIDE:
+            break
+        alike += sides.maxlen is not None
+    return alike, list(sides) if sides.maxlen is None else []
 
 
 async def _units(desk: Desk, run_id: int, after: int) -> AsyncIterator[tuple[UnitRow, Any]]:

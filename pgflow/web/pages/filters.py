@@ -1,4 +1,4 @@
-"""Saved searches of runs: each person's own, by names that they choose.
+"""Saved searches of runs, by names that people choose: each person's own, and those for everyone.
 
 A search is its address. What is kept is that address under a name, as a document of the person, so
 it is there in every browser and in every process that serves the console.
@@ -15,6 +15,7 @@ from pgflow.errors import InvalidArgument
 from pgflow.web.page import Page, need, read_form, see
 from pgflow.web.pages.runs import (
     COLLECTION,
+    EVERYONE,
     MOST_FILTERS,
     asked_of,
     command_of,
@@ -51,7 +52,8 @@ async def save_filter(desk: Desk, request: Request) -> Response:
     if not 0 < len(name) <= MOST_CHARS:
         raise InvalidArgument(f"name the search, in at most {MOST_CHARS} characters")
     if form.get("verb") == "forget":
-        await desk.forget(COLLECTION, (principal.name, name))
+        for folder in (EVERYONE, principal.name):
+            await desk.forget(COLLECTION, (folder, name))
         return see(request, "/filters")
     filter_of(desk, asked)
     if not any(asked.values()):
@@ -60,5 +62,6 @@ async def save_filter(desk: Desk, request: Request) -> Response:
     if len(kept) >= MOST_FILTERS and name not in kept:
         raise InvalidArgument(f"forget another first: {MOST_FILTERS} searches are kept at most")
     said = {field: value for field, value in asked.items() if value}
-    await desk.keep(Put(COLLECTION, (principal.name, name), said))
+    folder = EVERYONE if "everyone" in form else principal.name
+    await desk.keep(Put(COLLECTION, (folder, name), said))
     return see(request, "/runs", **said)

@@ -15,12 +15,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pgflow._desk.amounts import amount_of
 from pgflow._desk.desk import Desk
 from pgflow._desk.gates import ENDS, asks
 from pgflow._desk.words import literal, quoted
 from pgflow._model.gates import Answer, Approve, Escalate, Reject, TakeOver
 from pgflow.errors import GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState
-from pgflow.inspect import GateRow, database_now, find_gate, list_gates, read_shape
+from pgflow.inspect import GateRow, count_gates, database_now, find_gate, list_gates, read_shape
 from pgflow.web.forms import INPUT, Field, form_of, written
 from pgflow.web.page import Page, need, principal_of, query, read_form, read_json, see
 from pgflow.web.principals import Principal
@@ -38,25 +39,30 @@ DONE = {
 
 async def show_gates(desk: Desk, request: Request) -> Page:
     """Show the gates that wait for an answer, the oldest first."""
-    principal = principal_of(request)
-    mine = request.query_params.get("mine") == "1"
+    principal, given = principal_of(request), request.query_params
+    mine, workflow, name = given.get("mine") == "1", given.get("workflow"), given.get("name")
     found = await desk.ask(
         list_gates(
             asks=principal.name if mine else None,
+            workflow=workflow or None,
+            name=name or None,
             tenant=desk.tenant,
-            after=request.query_params.get("after"),
+            after=given.get("after"),
             limit=PAGE_ROWS,
         )
     )
+    rows = [(gate, desk.clear(gate.request)) for gate in found]
     return Page(
         "gates",
         "Gates",
         {
-            "gates": [(gate, desk.clear(gate.request)) for gate in found],
+            "gates": [(gate, asked, amount_of(asked)) for gate, asked in rows],
+            "groups": await desk.ask(count_gates(tenant=desk.tenant)),
             "next": found.next,
             "mine": mine,
+            "chosen": {"workflow": workflow, "name": name} if workflow and name else {},
             "now": await desk.ask(database_now()),
-            "done": DONE.get(request.query_params.get("done", ""), ""),
+            "done": DONE.get(given.get("done", ""), ""),
         },
         f"pgflow gates --for {quoted(principal.name)}" if mine else "pgflow gates",
     )
@@ -182,7 +188,7 @@ async def _tell(desk: Desk, gate: GateRow, principal: Principal, form: Mapping[s
     await desk.call(
         "answer",
         gate.gate,
-        _answer(verdict, form, why, edit),
+        answer_of(verdict, form, why, edit),
         by=principal.name,
         payload_hash=form.get("hash", ""),
         acting_as=list(principal.acts_as),
@@ -209,7 +215,7 @@ async def _edit(desk: Desk, gate: GateRow, form: Mapping[str, str]) -> Any:
     return filled.result
 
 
-def _answer(verdict: str, form: Mapping[str, str], why: str, edit: Any) -> Answer:
+def answer_of(verdict: str, form: Mapping[str, str], why: str, edit: Any) -> Answer:
     """Return the answer that a form holds.
 
     Raises:

@@ -1,38 +1,40 @@
-"""Home: what needs a person now, each with its one next action, and how the work goes."""
+"""Home: what needs a person now, each with its one next action."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.alerts import LEVELS, find_alerts
+from pgflow._desk.alerts import FLEET_SECONDS, LEVELS, find_alerts, total
 from pgflow._desk.desk import Desk
-from pgflow._desk.plots import plot_rates
-from pgflow.inspect import database_now, list_queues, list_workers, read_rates
+from pgflow.inspect import database_now, list_queues
 from pgflow.web.page import Page
-from pgflow.web.pages.queues import busiest
 
-MOST_QUEUES = 20
-PLOT_SECONDS = 10.0
-"""Time for which plots are drawn again from what was asked: they show an hour."""
+TITLES = {
+    "bad": "Needs repair",
+    "ask": "Needs your answer",
+    "look": "Worth a look",
+    "auto": "pgflow is asking the other side",
+}
 
 
 async def show_home(desk: Desk, request: Request) -> Page:
     """Show what needs a person now."""
     del request
     now = await desk.ask(database_now())
-    queues = await desk.ask(list_queues())
+    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
     found = await find_alerts(desk, queues, now)
     return Page(
         "home",
         "Triage",
         {
-            "alerts": [[alert for alert in found if alert.level == level] for level in LEVELS],
-            "count": len(found),
+            "parts": [
+                (level, TITLES[level], total(some), some)
+                for level in LEVELS
+                if (some := [alert for alert in found if alert.level == level])
+            ],
+            "count": total(alert for alert in found if alert.level != "auto"),
             "now": now,
-            "queues": busiest(queues, MOST_QUEUES),
-            "left_out": max(0, len(queues) - MOST_QUEUES),
-            "workers": await desk.ask(list_workers()),
-            "plots": plot_rates(await desk.ask_seldom("rates", read_rates(), PLOT_SECONDS)),
+            "is_used": bool(queues),
         },
         "pgflow doctor",
     )

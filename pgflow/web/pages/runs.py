@@ -7,19 +7,26 @@ from typing import Any
 
 from starlette.requests import Request
 
+from pgflow._desk.alerts import FLEET_SECONDS
 from pgflow._desk.desk import Desk
-from pgflow._desk.orders import ORDERS
+from pgflow._desk.orders import OPEN, ORDERS
 from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import (
     STATUSES,
+    Listing,
+    QueueRow,
     RunFilter,
+    RunRow,
     database_now,
     list_documents,
-    list_queue_names,
+    list_longest,
+    list_queues,
+    list_runs,
     search_runs,
 )
 from pgflow.inspect.runs import RECENT_RUNS
+from pgflow.inspect.searching import is_cheap
 from pgflow.web.page import Page, principal_of
 from pgflow.web.principals import Principal
 
@@ -40,29 +47,37 @@ SINCE = {
 COLLECTION = "pgflow.console.filters"
 """Collection of the documents that keep searches, a folder for each person."""
 MOST_FILTERS = 30
+EVERYONE = "*"
+"""Folder of the searches that everyone sees; no principal has this name."""
+FOLDED_ROWS = 200
+"""Runs of a page on which those of schedules are folded."""
 
 
 async def show_runs(desk: Desk, request: Request) -> Page:
-    """Show the runs that a search finds, the newest first."""
+    """Show the runs that a search finds, the newest first or in the order that is asked for."""
     asked, principal = asked_of(request), principal_of(request)
     may_order = principal.may("operate")
     is_wide = request.query_params.get("wide") == "1"
     older = WIDE_ERRORS if asked["error"] else WIDE_RUNS
     within = older if is_wide else RECENT_RUNS
-    after = request.query_params.get("after")
-    found = await desk.ask(
-        search_runs(filter_of(desk, asked), after=after, limit=PAGE_ROWS, within=within)
-    )
-    has_older = found.next is not None and len(found) < PAGE_ROWS
+    where, sort = filter_of(desk, asked), request.query_params.get("sort", "newest")
+    is_folded = not asked["label"] and sort == "newest"
+    rows = FOLDED_ROWS if is_folded and not any(asked.values()) else PAGE_ROWS
+    found = await _find(desk, where, sort, request.query_params.get("after"), rows, within)
+    has_older = sort == "newest" and found.next is not None and len(found) < rows
+    runs, end = _fold(found) if is_folded else ([(run, None) for run in found], found.next)
+    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
     return Page(
         "runs",
         "Runs",
         {
-            "runs": found.items,
-            "next": found.next,
+            "runs": runs,
+            "next": end,
             "asked": asked,
+            "sort": sort,
             "statuses": STATUSES,
-            "queues": await desk.ask(list_queue_names()),
+            "counts": _counts(queues, asked),
+            "queues": [queue.queue for queue in queues],
             "since": tuple(SINCE),
             "orders": [ORDERS[verb] for verb in ("retry", "resume", "pause", "cancel")]
             if may_order
@@ -81,9 +96,58 @@ async def show_runs(desk: Desk, request: Request) -> Page:
     )
 
 
+async def _find(
+    desk: Desk, where: RunFilter, sort: str, after: str | None, rows: int, within: int
+) -> Listing[RunRow]:
+    """Return a page of runs in an order.
+
+    Raises:
+        InvalidArgument: There is no such order, or no index finds these runs in it.
+    """
+    if sort == "newest":
+        return await desk.ask(search_runs(where, after=after, limit=rows, within=within))
+    if sort == "longest":
+        return Listing(await desk.ask(list_longest(where, limit=rows, within=within)))
+    if sort != "oldest":
+        raise InvalidArgument(f"sort {sort!r}: there are newest, oldest, longest")
+    if not is_cheap(where):
+        raise InvalidArgument("oldest first takes a status of open runs, a label or a whole key")
+    return await desk.ask(list_runs(where, after=after, limit=rows, oldest_first=True))
+
+
+def _counts(queues: list[QueueRow], asked: dict[str, str]) -> dict[str, int]:
+    """Return the number of runs in each open status, of the queue that is asked for; nothing if the
+    search has other fields, by which no runs are counted.
+    """
+    if any(value for name, value in asked.items() if name not in ("queue", "status")):
+        return {}
+    some = [queue for queue in queues if asked["queue"] in ("", queue.queue)]
+    return {name: sum(getattr(one, name) for one in some) for name in OPEN}
+
+
+def _fold(found: Listing[RunRow]) -> tuple[list[tuple[RunRow, int | None]], str | None]:
+    """Return a page of runs with None, and in place of many of a schedule that are alike the newest
+    of them with their number; and the place at which the next page begins. Those that failed or are
+    stuck are never folded.
+    """
+    rows: dict[Any, list[RunRow]] = {}
+    end = found.next
+    for place, run in enumerate(found.items):
+        schedule = (run.labels or {}).get("schedule")
+        is_plain = schedule is not None and run.status not in ("failed", "stuck", "paused")
+        row = (schedule, run.status) if is_plain else run.run_id
+        if row not in rows and len(rows) == PAGE_ROWS:
+            end = str(found.items[place - 1].run_id)
+            break
+        rows.setdefault(row, []).append(run)
+    return [(some[0], len(some) if len(some) > 1 else None) for some in rows.values()], end
+
+
 async def list_filters(desk: Desk, principal: Principal) -> dict[str, dict[str, str]]:
-    """Return the saved searches, by their names."""
-    found = await desk.ask(list_documents(COLLECTION, folder=(principal.name,), limit=MOST_FILTERS))
+    """Return the saved searches by their names: those of everyone, then the person's own."""
+    found = []
+    for folder in (EVERYONE, principal.name):
+        found += await desk.ask(list_documents(COLLECTION, folder=(folder,), limit=MOST_FILTERS))
     return {
         row.path[-1]: value for row in found if isinstance(value := desk.clear(row.value), dict)
     }

@@ -1,0 +1,47 @@
+"""Overview: whether the system is healthy, in one line, and how its work went of late."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from pgflow._desk.alerts import FLEET_SECONDS, find_alerts, verdict_of
+from pgflow._desk.desk import Desk
+from pgflow._desk.plots import plot_rates
+from pgflow.errors import InvalidArgument
+from pgflow.inspect import database_now, list_queues, list_workers, read_rates
+from pgflow.web.page import Page
+from pgflow.web.pages.queues import busiest
+
+MOST_QUEUES = 20
+PLOT_SECONDS = 10.0
+"""Time for which plots are drawn again from what was asked: their parts are a minute at least."""
+RANGES = {"1h": (60, 1), "6h": (72, 5), "24h": (72, 20)}
+"""Times that plots go back: the number of their parts, and the minutes of each."""
+
+
+async def show_overview(desk: Desk, request: Request) -> Page:
+    """Show whether the system is healthy, and how its work went."""
+    chosen = request.query_params.get("range", "1h")
+    if chosen not in RANGES:
+        raise InvalidArgument(f"range {chosen!r}: there are {', '.join(RANGES)}")
+    now = await desk.ask(database_now())
+    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
+    workers = await desk.ask(list_workers())
+    rates = await desk.ask_seldom(f"rates {chosen}", read_rates(*RANGES[chosen]), PLOT_SECONDS)
+    return Page(
+        "overview",
+        "Overview",
+        {
+            "verdict": verdict_of(await find_alerts(desk, queues, now), queues, workers),
+            "now": now,
+            "queues": busiest(queues, MOST_QUEUES),
+            "left_out": max(0, len(queues) - MOST_QUEUES),
+            "workers": workers,
+            "running": sum(worker.running for worker in workers),
+            "concurrency": sum(worker.concurrency for worker in workers),
+            "plots": plot_rates(rates),
+            "ranges": tuple(RANGES),
+            "chosen": chosen,
+        },
+        "pgflow top --once",
+    )

@@ -1,0 +1,90 @@
+"""The programs of examples/other-languages, each where its tools are: they start a run, answer its
+gate, send it a signal and read its result, by the contract only.
+
+That of TypeScript needs node, and its packages where node finds them: ``npm install`` in its folder,
+or ``NODE_PATH``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import servers
+from servers import HANG_SECONDS
+
+from pgflow import App
+
+EXAMPLES = servers.REPOSITORY / "examples" / "other-languages"
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture
+def shop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment of a program, while a worker serves its workflow."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    sys.modules.pop("shop", None)
+    import shop
+
+    with App(dsn, include=[shop.fulfil]) as app, app.worker():
+        yield {**os.environ, "PGFLOW_DSN": dsn}
+    sys.modules.pop("shop", None)
+
+
+def said(command: list[str], environment: dict[str, str], folder: Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_script_of_psql(shop: dict[str, str], dsn: str) -> None:
+    psql = shutil.which("psql")
+    if psql is None:
+        pytest.skip("psql is not installed")
+    command = [psql, "-X", "-v", "ON_ERROR_STOP=1", "-v", "order=order-1", "-f", "order.sql", dsn]
+    lines = said(command, shop, EXAMPLES / "psql").split("\n")
+    assert [line for line in lines if line] == [
+        "started order-1",
+        "approved approve-order of 25000 cents",
+        "completed: order-1 is on its way",
+    ]
+
+
+def test_a_program_in_typescript(shop: dict[str, str], tmp_path: Path) -> None:
+    folder = EXAMPLES / "typescript"
+    places = [str(folder / "node_modules"), os.environ.get("NODE_PATH", "")]
+    shop["NODE_PATH"] = os.pathsep.join(places)
+    find = "console.log(require.resolve('typescript/bin/tsc'), require.resolve('pg'))"
+    node = shutil.which("node")
+    found = node and subprocess.run(
+        [node, "-e", find], env=shop, capture_output=True, text=True, check=False
+    )
+    if not node or not found or found.returncode:
+        pytest.skip("node, or its packages pg and typescript, are not installed")
+    tsc = Path(found.stdout.split()[0])
+    for name in ("main.ts", "pgflow.ts", "tsconfig.json"):
+        shutil.copy(folder / name, tmp_path)
+    (tmp_path / "node_modules").symlink_to(tsc.parents[2])
+    said([node, str(tsc), "-p", "."], shop, tmp_path)
+    assert said([node, "out/main.js", "order-1"], shop, tmp_path).splitlines() == [
+        "started order-1",
+        "approved approve-order of 25000 cents",
+        "completed: order-1 is on its way",
+        "PF003",
+    ]
+
+
+def test_a_program_in_go(shop: dict[str, str]) -> None:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("go is not installed")
+    shop["GOFLAGS"] = "-mod=mod"
+    lines = said([go, "run", ".", "order-1"], shop, EXAMPLES / "go").splitlines()
+    assert lines[-1] == 'completed: "order-1 is on its way"'
