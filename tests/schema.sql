@@ -5,6 +5,7 @@ schema pgflow, owner pgflow_owner
   grant usage to pgflow_declarer
   grant usage to pgflow_operator
   grant usage to pgflow_speaker
+  grant usage to pgflow_tenant
   grant usage to pgflow_worker
 
 sequence pgflow.batch_member_n_seq, owner pgflow_owner
@@ -1347,6 +1348,15 @@ table pgflow.step_beat, owner pgflow_owner
   constraint step_beat_details_check CHECK ((octet_length((details)::text) <= 65536))
   constraint step_beat_pkey PRIMARY KEY (run_id, call)
 
+table pgflow.tenant_grant, owner pgflow_owner
+  -- Which roles act for which tenants; a role is named, not numbered, so that a dump keeps its grants
+  granted_at timestamp with time zone not null -- Time of the grant
+  role text not null -- Name of the role, or of a group that it is a member of
+  tenant pgflow.tenant_name not null -- The tenant
+  granted_by text not null -- Role that granted it
+  constraint tenant_grant_pkey PRIMARY KEY (role, tenant)
+  constraint tenant_grant_tenant_check CHECK (((tenant)::text <> ''::text))
+
 table pgflow.timer, owner pgflow_owner
   -- When a parked run must go on though nothing came: sleep, time-out, retry or start (call 0)
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -1894,6 +1904,487 @@ view pgflow.orders, owner pgflow_owner
   grant select to pgflow_speaker
   grant select to pgflow_worker
 
+view pgflow.own_batches, owner pgflow_owner
+  -- Rows of the view batches that are of a tenant of the session
+  with security_barrier=true
+  tenant text
+  key text
+  workflow text
+  opened_at timestamp with time zone
+  begun_at timestamp with time zone
+  is_whole boolean
+  runs bigint
+  passed bigint
+  on_failure text
+  failed_at timestamp with time zone
+  first_failed text
+  failure_key text
+  failure_trouble text
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_charges, owner pgflow_owner
+  -- Rows of the view charges that are of a tenant of the session
+  with security_barrier=true
+  key text
+  charged_at timestamp with time zone
+  step text
+  call integer
+  model text
+  decision text
+  pool text
+  pools text[]
+  usd numeric
+  tokens numeric
+  amounts jsonb
+  workflow text
+  generation integer
+  tenant text
+  run_id bigint
+  seq integer
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_decisions, owner pgflow_owner
+  -- Rows of the view decisions that are of a tenant of the session
+  with security_barrier=true
+  key text
+  decision text
+  name text
+  value json
+  why text
+  evidence json
+  alternatives json
+  policy text
+  model text
+  usage json
+  decided_at timestamp with time zone
+  seq integer
+  call integer
+  generation integer
+  tenant text
+  run_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_effects, owner pgflow_owner
+  -- Rows of the view effects that are of a tenant of the session
+  with security_barrier=true
+  key text
+  effect text
+  name text
+  status text
+  risk text
+  request json
+  result json
+  error json
+  ref text
+  attempts bigint
+  unknowns bigint
+  said_by text
+  decision text
+  compensates text
+  policy_version integer
+  intended_at timestamp with time zone
+  closed_at timestamp with time zone
+  seq integer
+  call integer
+  generation integer
+  tenant text
+  run_id bigint
+  origin json
+  owed text
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_gate_answers, owner pgflow_owner
+  -- Rows of the view gate_answers that are of a tenant of the session
+  with security_barrier=true
+  gate text
+  n integer
+  key text
+  answered_at timestamp with time zone
+  verdict text
+  answered_by text
+  acting_as text[]
+  sent_by text
+  reason text
+  hand_to text
+  value json
+  payload_hash text
+  closes boolean
+  refusal text
+  tenant text
+  run_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_gates, owner pgflow_owner
+  -- Rows of the view gates that are of a tenant of the session
+  with security_barrier=true
+  gate text
+  key text
+  workflow text
+  name text
+  asked_at timestamp with time zone
+  expires_at timestamp with time zone
+  approvers text[]
+  quorum integer
+  answers json
+  request json
+  payload_hash text
+  edited boolean
+  needs_value boolean
+  shape json
+  on_timeout text
+  escalate text[]
+  decision text
+  why text
+  evidence json
+  path json
+  tenant text
+  run_id bigint
+  call integer
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_messages, owner pgflow_owner
+  -- Rows of the view messages that are of a tenant of the session
+  with security_barrier=true
+  key text
+  message bigint
+  signal text
+  payload json
+  sent_at timestamp with time zone
+  sent_by text
+  refused text
+  tenant text
+  chain_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_obligations, owner pgflow_owner
+  -- Rows of the view obligations that are of a tenant of the session
+  with security_barrier=true
+  key text
+  kind text
+  name text
+  state text
+  opened_at timestamp with time zone
+  due_at timestamp with time zone
+  owed_to text
+  effect text
+  ref text
+  detail jsonb
+  tenant text
+  call integer
+  run_id bigint
+  paged_at timestamp with time zone
+  reason text
+  beat_at timestamp with time zone
+  beat_details json
+  silent_at timestamp with time zone
+  holder text
+  outlives boolean
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_orders, owner pgflow_owner
+  -- Rows of the view orders that are of a tenant of the session
+  with security_barrier=true
+  key text
+  verb text
+  why text
+  sent_at timestamp with time zone
+  sent_by text
+  tenant text
+  chain_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_provenance, owner pgflow_owner
+  -- Rows of the view provenance that are of a tenant of the session
+  with security_barrier=true
+  key text
+  decision text
+  decided text
+  why text
+  evidence json
+  decided_at timestamp with time zone
+  act text
+  name text
+  act_key text
+  status text
+  compensated_by text
+  compensation text
+  tenant text
+  run_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_repeated_steps, owner pgflow_owner
+  -- Rows of the view repeated_steps that are of a tenant of the session
+  with security_barrier=true
+  key text
+  call integer
+  step text
+  status text
+  attempts bigint
+  started_at timestamp with time zone
+  ended_at timestamp with time zone
+  idempotency_key text
+  output json
+  error json
+  tenant text
+  run_id bigint
+  is_inherited boolean
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_runs, owner pgflow_owner
+  -- Rows of the view runs that are of a tenant of the session
+  with security_barrier=true
+  key text
+  status text
+  workflow text
+  queue text
+  reason text
+  priority smallint
+  created_at timestamp with time zone
+  since timestamp with time zone
+  run_at timestamp with time zone
+  deadline_at timestamp with time zone
+  finished_at timestamp with time zone
+  attempt integer
+  worker_id integer
+  generation integer
+  labels jsonb
+  input json
+  output json
+  error json
+  tenant text
+  version text
+  run_id bigint
+  chain_id bigint
+  parent_run_id bigint
+  origin_key text
+  origin_generation integer
+  origin_seq integer
+  origin_run_id bigint
+  reason_code text
+  reason_detail json
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_seals, owner pgflow_owner
+  -- Rows of the view seals that are of a tenant of the session
+  with security_barrier=true
+  key text
+  generation integer
+  tenant text
+  run_id bigint
+  round bigint
+  upto_seq integer
+  has_ended boolean
+  hash text
+  sealed_at timestamp with time zone
+  day date
+  dropped_at timestamp with time zone
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_steps, owner pgflow_owner
+  -- Rows of the view steps that are of a tenant of the session
+  with security_barrier=true
+  key text
+  call integer
+  step text
+  status text
+  attempts bigint
+  started_at timestamp with time zone
+  ended_at timestamp with time zone
+  idempotency_key text
+  output json
+  error json
+  tenant text
+  run_id bigint
+  is_inherited boolean
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_tenant_grants, owner pgflow_owner
+  -- Rows of the view tenant_grants that are of a tenant of the session
+  with security_barrier=true
+  role text
+  tenant text
+  granted_at timestamp with time zone
+  granted_by text
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_timeline, owner pgflow_owner
+  -- Rows of the view timeline that are of a tenant of the session
+  with security_barrier=true
+  key text
+  generation integer
+  seq integer
+  call integer
+  event text
+  name text
+  at timestamp with time zone
+  recorded_at timestamp with time zone
+  due_at timestamp with time zone
+  payload json
+  starts json
+  tenant text
+  run_id bigint
+  token bigint
+  is_inherited boolean
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_traces, owner pgflow_owner
+  -- Rows of the view traces that are of a tenant of the session
+  with security_barrier=true
+  run_id bigint
+  tenant text
+  root text
+  trace_id text
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_undelivered_messages, owner pgflow_owner
+  -- Rows of the view undelivered_messages that are of a tenant of the session
+  with security_barrier=true
+  key text
+  message bigint
+  signal text
+  payload json
+  reason text
+  ended_as text
+  sent_at timestamp with time zone
+  sent_by text
+  moved_at timestamp with time zone
+  moved_by text
+  why text
+  replaced_in bigint
+  tenant text
+  chain_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_updates, owner pgflow_owner
+  -- Rows of the view updates that are of a tenant of the session
+  with security_barrier=true
+  key text
+  update_id text
+  update text
+  status text
+  sent_at timestamp with time zone
+  sent_by text
+  replied_at timestamp with time zone
+  value json
+  error json
+  tenant text
+  chain_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
 view pgflow.partitions, owner pgflow_owner
   -- The partitions of the journal, how large each is, and why one that is nearly empty is still large
   partition text -- Name of the table in the schema pgflow
@@ -2216,6 +2707,19 @@ view pgflow.steps, owner pgflow_owner
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
   is_inherited boolean -- True if it is a step of the run whose journal this one begins with
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_worker
+
+view pgflow.tenant_grants, owner pgflow_owner
+  -- Tenants that each login may act for
+  role text -- Name of the role
+  tenant text -- The tenant
+  granted_at timestamp with time zone -- Time of the grant
+  granted_by text -- Role that granted it
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2793,6 +3297,7 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   md5 b00105f4d4a9323e449d96d24a82bb45
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.cancel_unwanted_(questions jsonb, positions integer[]) returns bigint[], owner pgflow_owner
@@ -2842,7 +3347,7 @@ function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_ow
   -- The chain that a key names, or PF001
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 8519d0e55cfb381be176e5c1bcd23425
+  md5 b38032c92600a9889381556e8f54a9d1
 
 function pgflow.changes_(before jsonb, after jsonb) returns jsonb, owner pgflow_owner
   -- The variables that have another value than before
@@ -3126,7 +3631,7 @@ function pgflow.check_pool_(name text, budget jsonb) returns void, owner pgflow_
   -- Refuses a pool that is not there (PF026) and bad limits (PF003)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b5a3ca7e9336c470e647371772c1a963
+  md5 6024ca050815295b5850637d3090c924
 
 function pgflow.check_relays_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Cursors and deliveries are of events that there were
@@ -3175,6 +3680,12 @@ function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 f8ae6d271b27d7516f32f021e6eaa7ee
+
+function pgflow.check_tenants_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Roles of tenants that another role lets act for all, and runs that have another tenant than what they come from
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a68ee1d4bccbe7e6811f727b73afd160
 
 function pgflow.check_times_(key_seconds double precision, debounce_seconds double precision, max_wait_seconds double precision, if_taken text, key text, run_at timestamp with time zone, budget jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) combinations of times that a key cannot have
@@ -3417,6 +3928,7 @@ function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs b
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
@@ -3611,6 +4123,7 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   md5 27c5cce0ada80914efe5fb80375f9ec1
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.delivery_rows_(list json) returns TABLE(event_id bigint, outcome text, error text, delay interval), owner pgflow_owner
@@ -3922,9 +4435,10 @@ function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 77fd1a9809f683f722db9a386d1c59d5
+  md5 fc128bc8ae7a3b94668620c0ade4f717
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.fill_input_(input json, defaults json) returns json, owner pgflow_owner
@@ -3947,6 +4461,7 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   md5 ad7649126a1f1d538139cc707087f94f
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner pgflow_owner
@@ -4458,7 +4973,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3f18786f4244dbc8de6c88b1c34c87f8
+  md5 e6ae0454be54968b6ce165b0721eab11
   grant execute to pgflow_operator
 
 function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
@@ -4514,12 +5029,13 @@ function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a3ba28ba8c9eed1ed2cbb691224831db
+  md5 06695650ad8a4639c3a4dfe7a32fcc77
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.gate_rows_(list jsonb) returns TABLE(n integer, call integer, name text, key text, request json, hash text, approvers jsonb, quorum jsonb, timeout jsonb, on_timeout text, escalate jsonb, needs_value jsonb, decision text, shape jsonb), owner pgflow_owner
@@ -4551,6 +5067,14 @@ function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigi
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 12abe49c25c8cfad87533a77a435793f
+
+function pgflow.grant_tenant(role text, tenant text) returns void, owner pgflow_owner
+  -- Lets a login act for a tenant, and for no other but those that it was granted before. It must be a member of pgflow_tenant and of no other role of pgflow (else PF006), for instance not pgflow_client
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 357837c57eb10185d6de9cac46d964d2
+  grant execute to pgflow_operator
 
 function pgflow.grant_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
   -- Grants a role, or public, the right to start, see or replace a workflow in SQL. PF021 if you do not own it; an operator grants rights to a name that is not taken
@@ -4609,6 +5133,7 @@ function pgflow.has_passed(at timestamp with time zone) returns boolean, owner p
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.has_ready(lanes integer[]) returns boolean, owner pgflow_owner
@@ -5603,6 +6128,7 @@ function pgflow.on_batch_failure(batch text, workflow text, input json DEFAULT '
   md5 215794660a0172cda7d4255f230e067d
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.only_messages_(chains bigint[], runs bigint[]) returns TABLE(chain bigint, message jsonb), owner pgflow_owner
@@ -5695,11 +6221,37 @@ function pgflow.own_roles_(gate text, by text, claimed text[]) returns text[], o
   set search_path=pg_catalog, pg_temp
   md5 4154a2b93d9bd70b5beb1acccb3efb94
 
+function pgflow.own_runs_(ids bigint[]) returns bigint[], owner pgflow_owner
+  -- The runs that a caller names, null in place of each that is not of a tenant of the session
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 f026074b3e4eab9bac4304957c0a6dc1
+
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- Beginning of the idempotency keys of a generation
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 d9441c938d227188f42837aa2397f6e5
+
+function pgflow.own_tenant_(given text) returns text, owner pgflow_owner
+  -- The tenant that a caller names, or PF021 if it is not one of the session; empty = the only one of the session
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 5e3e1a581c98ec3d08fdf3d5ed5e0964
+
+function pgflow.own_tenants() returns text[], owner pgflow_owner
+  -- Tenants of this session: those that its role was granted, or the one of them that the setting pgflow.tenant names; null = all
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 203c369668179f6bee7aa8991da59b61
+  grant execute to pgflow_approver
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
+  grant execute to pgflow_worker
 
 function pgflow.page_failed(run_id bigint, call integer, kind text, leased_until timestamp with time zone, error text) returns void, owner pgflow_owner
   -- Records a failed page, which is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once the page was given out again
@@ -5893,6 +6445,7 @@ function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::js
   md5 e7a6fe99d442625dc682676c12730eb1
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.post_update(name text, key text, update text, args json DEFAULT '{}'::json, expect bigint DEFAULT NULL::bigint, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -5999,6 +6552,7 @@ function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.question_rows_(list jsonb) returns TABLE(pos integer, question jsonb, continue text, children jsonb, signals jsonb, timers jsonb, retries jsonb, child_calls jsonb, unwanted jsonb, cancelled boolean, idle boolean, park boolean, stuck jsonb, hold jsonb, refused jsonb, cancel jsonb, saga jsonb, of_children jsonb, owes boolean, gated boolean, awaited boolean, admits jsonb, effects jsonb, open_effects jsonb, gates jsonb, new_gates jsonb, locks jsonb, holds jsonb, unlocks jsonb, updates jsonb, events jsonb, run bigint, token bigint, chain bigint, seq integer), owner pgflow_owner
@@ -6028,6 +6582,7 @@ function pgflow.read_clock() returns timestamp with time zone, owner pgflow_owne
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
@@ -6038,6 +6593,7 @@ function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text)
   md5 4d929d71147c4b860c2db1f05f601c64
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.read_entity(name text, key text, OUT version bigint, OUT state text, OUT updated_us bigint) returns SETOF record, owner pgflow_owner
@@ -6082,6 +6638,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   md5 b74c4b0990c8ac58950d42ff89521441
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.read_unit(run_id bigint, seq integer) returns TABLE(token bigint, call integer, kind "char", payload text), owner pgflow_owner
@@ -6455,6 +7012,7 @@ function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, 
   md5 306b6d5fe16352506ac7a0bb9dbbf515
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status text, reason text, output text, error text, key text), owner pgflow_owner
@@ -6462,9 +7020,10 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fdecaaa64275c29edd82f498fb500aac
+  md5 a90a3c0e82142735b13acd28948f1b26
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.resume_queue(queue text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -6533,6 +7092,14 @@ function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text
   md5 9b90fa3b6500a6b9738df6bd81d88c41
   grant execute to pgflow_operator
 
+function pgflow.revoke_tenant(role text, tenant text) returns boolean, owner pgflow_owner
+  -- Takes back a grant of grant_tenant(); true if there was one. Calls that are under way end as they began
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 8c3ed4f616695ec63549341392badb6d
+  grant execute to pgflow_operator
+
 function pgflow.revoke_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
   -- Takes a right to a workflow in SQL back. Revoke start from public to keep a workflow to the roles that were granted it. Its owner always has all rights. PF021 if you do not own it
   plpgsql volatile security definer
@@ -6584,6 +7151,7 @@ function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, 
   md5 825517b1dc143a1bfff1015cbaf92882
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text, owner pgflow_owner
@@ -6594,6 +7162,7 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
   md5 1e24fbf9678ae894d0a58f20e0097cff
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.run_text_(r pgflow.run) returns text, owner pgflow_owner
@@ -6625,6 +7194,7 @@ function pgflow.said_of_update(payload json, OUT value json, OUT error json) ret
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
@@ -6719,6 +7289,7 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   md5 296559999f836fbbbfd0e21612fbb5ac
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json, INOUT update_id text DEFAULT NULL::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT is_new boolean) returns record, owner pgflow_owner
@@ -6729,6 +7300,7 @@ function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json
   md5 6d1a35a5b590b01721c66179bc11e5f3
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.sender_(name text) returns text, owner pgflow_owner
@@ -6752,6 +7324,12 @@ function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEF
   set jit=off
   md5 6539b8f8725252193ae1adcf98ee65c3
   grant execute to pgflow_worker
+
+function pgflow.serves_all_as_(role name) returns text, owner pgflow_owner
+  -- What lets a role act for every tenant: superuser, or a role of pgflow but pgflow_tenant; null = nothing
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 4d9f3e09a8a0b687773fbaacf5be4010
 
 function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
   -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath, author: model, role: of the database, and of its gate approvers: [name or role, ...], quorum, timeout: seconds or interval, on_timeout, escalate: [name, ...]}, ...], the first that fits counts; answers its number. PF003 names what a rule cannot say
@@ -6973,9 +7551,10 @@ function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fc2fb6b6426d33a08a197f4cc6f6c67e
+  md5 05d5cf9796125ca88b6cfe59313b458d
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
@@ -6984,9 +7563,10 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 61bb7db60d1e5e79dd7f99ba123e931e
+  md5 6ed45b39aa2c9d55d970eb05543e226d
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.start_slot_(s pgflow.schedule, slot timestamp with time zone) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
@@ -7389,6 +7969,7 @@ function pgflow.update_reply(key text, update_id text, tenant text DEFAULT ''::t
   md5 b777e56d088cda096e02354129a3403c
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.update_verdict(mail_id bigint, OUT state text, OUT verdict json, OUT error json) returns record, owner pgflow_owner
@@ -7530,11 +8111,12 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 94094b893746278f7a18b09793154c14
+  md5 0a14a71d42e2119e9d039aed39fe3d59
   grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.wake_due_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
@@ -7569,6 +8151,7 @@ function pgflow.why_unclaimed(lane_id integer, OUT code text, OUT why text) retu
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
