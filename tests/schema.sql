@@ -6237,7 +6237,7 @@ function pgflow.own_tenant_(given text) returns text, owner pgflow_owner
   -- The tenant that a caller names, or PF021 if it is not one of the session; empty = the only one of the session
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 5e3e1a581c98ec3d08fdf3d5ed5e0964
+  md5 18c5b9c386fc4ad9960ed9d7fbbfa279
 
 function pgflow.own_tenants() returns text[], owner pgflow_owner
   -- Tenants of this session: those that its role was granted, or the one of them that the setting pgflow.tenant names; null = all
@@ -6837,7 +6837,7 @@ function pgflow.register_worker(host text, pid integer, queues text[], concurren
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 37ebf3389335c03d6b7fa3db714498c5
+  md5 09ed51ea22a5b842341430e0daae6023
   grant execute to pgflow_worker
 
 function pgflow.relabel_(me bigint, after_seq integer) returns void, owner pgflow_owner

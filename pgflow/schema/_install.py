@@ -149,7 +149,8 @@ declare
 begin
   for one in
     select c.oid::regclass as name from pg_class c
-    where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and starts_with(c.relname, 'own_')
+    where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v'
+      and starts_with(c.relname, 'own_')
   loop
     execute format('drop view %s', one.name);
   end loop;

@@ -93,7 +93,8 @@ begin
           ('{{share,exclusive,access exclusive}}'::text[])[max(a.value::int)] as mode
         from jsonb_each(wanted) a
         join pg_class n on n.relnamespace = 'pgflow'::regnamespace
-          and (n.relname = a.key or a.key = 'own_' and n.relkind = 'v' and starts_with(n.relname, 'own_'))
+          and (n.relname = a.key
+            or a.key = 'own_' and n.relkind = 'v' and starts_with(n.relname, 'own_'))
         left join pg_index i on i.indexrelid = n.oid
         join pg_class c on c.oid = coalesce(i.indrelid, n.oid)
         where a.value::int > 0 and c.relkind in ('r', 'p', 'v')

@@ -63,8 +63,9 @@ begin
     return given;
   end if;
   raise exception using errcode = 'PF021',
-    message = format('this session may not act for tenant %s', quote_nullable(given)),
-    hint = case when own = '{}' then 'Its role acts for none: pgflow.grant_tenant(role, tenant) grants one.'
+    message = format('this session may not act for tenant %s',
+      quote_nullable(case when given = '' then coalesce(current_setting('pgflow.tenant', true), '') else given end)),
+    hint = case when own = '{}' then 'pgflow.grant_tenant(role, tenant) lets its role act for one.'
       else 'It acts for ' || array_to_string(own, ', ') || '.' end;
 end
 $$;

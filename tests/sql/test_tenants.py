@@ -148,8 +148,9 @@ def trespasses(conn: Conn) -> list[str]:
                     with acting_as(conn, "h_acme"):
                         told = str(conn.execute(call.encode(), given).fetchall())
                 except psycopg.Error as error:
-                    assert (error.sqlstate or "").startswith("PF"), f"{name}: {error}"
                     told = str(error)
+                    if not (error.sqlstate or "").startswith("PF"):
+                        raise
                 if SECRET in told or "beta-done" in told:
                     found.append(f"{name} shows {told}")
                 after = contents(conn)
