@@ -7326,7 +7326,7 @@ function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEF
   grant execute to pgflow_worker
 
 function pgflow.serves_all_as_(role name) returns text, owner pgflow_owner
-  -- What lets a role act for every tenant: superuser, or a role of pgflow but pgflow_tenant; null = nothing
+  -- Name of the role of pgflow that lets a role act for every tenant, or superuser; null = none
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 4d9f3e09a8a0b687773fbaacf5be4010

@@ -161,7 +161,7 @@ as $$
   ) end
 $$;
 comment on function pgflow.serves_all_as_(name)
-  is 'What lets a role act for every tenant: superuser, or a role of pgflow but pgflow_tenant; null = nothing';
+  is 'Name of the role of pgflow that lets a role act for every tenant, or superuser; null = none';
 
 create or replace function pgflow.check_tenants_()
 returns table (invariant text, detail text)
