@@ -112,6 +112,15 @@ comment on column pgflow.run_key.root is 'UUIDv7 made at the first start: the st
 comment on column pgflow.run_key.retention_seconds is 'How long after the end of its chain the key stays taken; null = as long as the history';
 create index run_key_retention_idx on pgflow.run_key (retention_seconds, chain_id) where retention_seconds is not null;
 
+create table pgflow.tenant_grant (
+  granted_at timestamptz not null,
+  role text not null,
+  tenant pgflow.tenant_name not null check (tenant <> ''),
+  granted_by text not null,
+  primary key (role, tenant)
+);
+comment on table pgflow.tenant_grant is 'Which roles act for which tenants; a role is named, not numbered, so that a dump keeps its grants';
+
 create domain pgflow.run_input as json check (json_typeof(value) = 'object' and octet_length(value::text) <= 1048576);
 comment on domain pgflow.run_input is 'Arguments of a run by their names: at most 1 MiB, as the encoder wrote them';
 create domain pgflow.run_object as jsonb check (jsonb_typeof(value) = 'object' and octet_length(value::text) <= 16384);

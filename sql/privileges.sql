@@ -13,9 +13,9 @@
 
 do $$
 declare
-  grants constant jsonb := current_setting('pgflow.grants');
+  grants jsonb := current_setting('pgflow.grants');
   readers constant text[] := '{pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer,'
-    'pgflow_approver,pgflow_speaker}';
+    'pgflow_approver,pgflow_speaker,pgflow_tenant}';
   role_name text;
   reads_as text;
   unknown text;
@@ -30,6 +30,24 @@ begin
   if unknown is not null then
     raise exception 'no function or view to grant: %', unknown using hint = 'A line --! grant names what no file makes';
   end if;
+  -- A view of runs has a second one, of the runs that are of a tenant of the session.
+  for fn in
+    select c.relname as name, string_agg(case a.attname
+      when 'tenant' then $x$case when coalesce(current_setting('pgflow.tenant', true), '') = '' then v.tenant else ''
+        end as tenant$x$ else format('v.%I', a.attname) end, ', ' order by a.attnum) as columns
+    from pg_catalog.pg_class c
+    join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+    where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and grants->c.relname ? 'pgflow_client'
+    group by c.relname having bool_or(a.attname = 'tenant')
+  loop
+    grants := grants || jsonb_build_object('own_' || fn.name, grants->fn.name || '["pgflow_tenant"]');
+    execute format('drop view if exists pgflow.%I', 'own_' || fn.name);
+    execute format('create view pgflow.%I with (security_barrier) as select %s from pgflow.%I v '
+      'where (select pgflow.own_tenants()) is null or v.tenant = any ((select pgflow.own_tenants())::text[])',
+      'own_' || fn.name, fn.columns, fn.name);
+    execute format('comment on view pgflow.%I is %L', 'own_' || fn.name,
+      format('Rows of the view %s that are of a tenant of the session', fn.name));
+  end loop;
   for fn in
     select p.oid::regprocedure as signature
     from pg_catalog.pg_proc p

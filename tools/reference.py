@@ -476,7 +476,8 @@ RELATIONS = """
 select c.relname, obj_description(c.oid),
   array(select a.attname::text || chr(9) || format_type(a.atttypid, a.atttypmod) || chr(9) || coalesce(col_description(c.oid, a.attnum), '')
         from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped order by a.attnum)
-from pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind = any(%s) and not c.relispartition order by c.relname
+from pg_class c where c.relnamespace = 'pgflow'::regnamespace and c.relkind = any(%s) and not c.relispartition
+  and not (c.relkind = 'v' and starts_with(c.relname, 'own_')) order by c.relname
 """
 
 
@@ -486,10 +487,12 @@ def sql_page(conn: psycopg.Connection[Any]) -> str:
         MADE,
         "# SQL\n",
         (
-            "Everything is in the schema `pgflow`. Views may be read by four of the five roles; functions are "
+            "Everything is in the schema `pgflow`. Views may be read by all roles but two; functions are "
             "granted as shown; no role may use a table directly, "
             "and are here for those who want to understand. See "
-            "[roles](../how-to/managed-postgres.md#roles).\n"
+            "[roles](../how-to/managed-postgres.md#roles). Each view with a column `tenant` has "
+            "another, `own_NAME`, with the same columns and the rows of the "
+            "[session's tenants](../how-to/tenants.md).\n"
         ),
         "## Views\n",
     ]

@@ -129,7 +129,8 @@ ELSEWHERE = {
 EPILOG = (
     "Exit codes: "
     + " · ".join(f"{code} {meaning}" for code, meaning in failures.MEANINGS.items())
-    + ". --dsn may come before the command. Also accepted: "
+    + ". --dsn, and --tenant for the runs of one tenant, may come before the command."
+    + " Also accepted: "
     + " · ".join(f"{word} for {ours}" for word, ours in ELSEWHERE.items())
 )
 
@@ -256,29 +257,37 @@ def needs_target(arguments: list[str]) -> bool:
     return given["target"] is None and not lists
 
 
-def after_dsn(arguments: list[str]) -> list[str]:
-    """Return a command line without a ``--dsn`` before the command. It goes to the environment for
-    the command, whose own option has the last word. As an option of typer's it would cost each
-    command, and its help, the import of pydantic.
+BEFORE = {"--dsn": "PGFLOW_DSN", "--tenant": "PGFLOW_TENANT"}
+"""Options that may come before the command, and the variables that say the same."""
+
+
+def after_common(arguments: list[str]) -> list[str]:
+    """Return a command line without the options before the command that all commands share. They go
+    to the environment for the command, whose own ``--dsn`` has the last word. As options of typer's
+    they would cost each command, and its help, the import of pydantic.
     """
-    match arguments:
-        case ["--dsn", dsn, *rest]:
-            pass
-        case [first, *rest] if first.startswith("--dsn="):
-            dsn = first.removeprefix("--dsn=")
-        case _:
-            return arguments
-    if not dsn:
-        return [*rest, "--dsn", ""]  # which the command refuses by this name
-    os.environ["PGFLOW_DSN"] = dsn
-    return rest
+    rest, refused = arguments, []
+    while rest and (name := rest[0].partition("=")[0]) in BEFORE:
+        if "=" in rest[0]:
+            value, rest = rest[0].partition("=")[2], rest[1:]
+        elif len(rest) > 1:
+            value, rest = rest[1], rest[2:]
+        else:
+            return rest
+        if value:
+            os.environ[BEFORE[name]] = value
+        elif name == "--dsn":
+            refused = ["--dsn", ""]  # which the command refuses by this name
+        else:
+            raise failures.Mistake(f"{name} is empty: pass a name, or leave it out")
+    return [*rest, *refused]
 
 
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code. A mistake is one line on standard error."""
     try:
         answer = get_command(app)(
-            args=after_dsn(arguments),
+            args=after_common(arguments),
             prog_name="pgflow",
             standalone_mode=False,
             obj=tuple(arguments),

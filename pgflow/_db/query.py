@@ -8,7 +8,7 @@ into its exceptions (`pgflow._db.failures`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
 import psycopg
@@ -16,11 +16,15 @@ from psycopg.rows import tuple_row
 
 from pgflow._db.connect import BEGIN, BEGIN_READING, isolates
 from pgflow._db.failures import raise_ours
+from pgflow._db.tenants import of_own, text_on
 
 T = TypeVar("T")
 
 
 Row = tuple[Any, ...]
+
+SET_TENANT: LiteralString = "select set_config('pgflow.tenant', %s::text, true)"
+"""Has the transaction act for a tenant."""
 
 
 class JsonTexts(list[str]):
@@ -47,13 +51,25 @@ class HurriedQuery(Query[T]):
     seconds: float
 
 
+@dataclass(frozen=True)
+class TenantQuery(Query[T]):
+    """A query of a session that acts for one tenant, for as long as the query takes."""
+
+    tenant: str
+
+
+def in_tenant(query: Query[T], tenant: str) -> Query[T]:
+    """Return a query as a client of a tenant sends it."""
+    return TenantQuery(of_own(query.sql), query.params, query.read, tenant)
+
+
 def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
     """Run a query on a connection. Raises the engine's error for its SQLSTATEs."""
     try:
         rows = (
             _isolated(conn, query)
-            if isinstance(query, HurriedQuery) or isolates(conn)
-            else conn.execute(query.sql, query.params).fetchall()
+            if isinstance(query, (HurriedQuery, TenantQuery)) or isolates(conn)
+            else conn.execute(text_on(conn, query.sql), query.params).fetchall()
         )
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
@@ -66,7 +82,7 @@ async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
     try:
         rows = await (
             _isolated_async(conn, query)
-            if isinstance(query, HurriedQuery) or isolates(conn)
+            if isinstance(query, (HurriedQuery, TenantQuery)) or isolates(conn)
             else _fetched_async(conn, query)
         )
     except (psycopg.Error, UnicodeEncodeError) as error:
@@ -76,16 +92,20 @@ async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
 
 
 async def _fetched_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> list[Row]:
-    return await (await conn.execute(query.sql, query.params)).fetchall()
+    return await (await conn.execute(text_on(conn, query.sql), query.params)).fetchall()
 
 
-def _begun(query: Query[Any]) -> tuple[str, int]:
-    """Return a query as a transaction of its own, and the number of statements before it."""
+def _begun(query: Query[Any], text: str) -> tuple[str, Sequence[Any], int]:
+    """Return a query as a transaction of its own, its parameters, and the number of statements
+    before it.
+    """
+    if isinstance(query, TenantQuery):
+        return f"{BEGIN}; {SET_TENANT}; {text}; commit", (query.tenant, *query.params), 2
     if not isinstance(query, HurriedQuery):
-        return f"{BEGIN}; {query.sql}; commit", 1
+        return f"{BEGIN}; {text}; commit", query.params, 1
     milliseconds = max(1, round(query.seconds * 1000))
     limit = f"set local statement_timeout = {milliseconds}"
-    return f"{BEGIN_READING}; {limit}; {query.sql}; commit", 2
+    return f"{BEGIN_READING}; {limit}; {text}; commit", query.params, 2
 
 
 def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
@@ -94,8 +114,8 @@ def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
     """
     try:
         with psycopg.ClientCursor(conn, row_factory=tuple_row) as cursor:
-            text, before = _begun(query)
-            cursor.execute(text.encode(), query.params)
+            text, params, before = _begun(query, text_on(conn, query.sql))
+            cursor.execute(text.encode(), params)
             for _ in range(before):
                 cursor.nextset()
             return cursor.fetchall()
@@ -109,8 +129,8 @@ async def _isolated_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -
     """As :func:`_isolated`, for an async connection."""
     try:
         async with psycopg.AsyncClientCursor(conn, row_factory=tuple_row) as cursor:
-            text, before = _begun(query)
-            await cursor.execute(text.encode(), query.params)
+            text, params, before = _begun(query, text_on(conn, query.sql))
+            await cursor.execute(text.encode(), params)
             for _ in range(before):
                 cursor.nextset()
             return await cursor.fetchall()
@@ -212,6 +232,30 @@ Steps = Generator[Query[Any], Any, T]
 """Statements, each of which is answered before the next; then a result."""
 
 
+def one_step(query: Query[T]) -> Steps[T]:
+    """Return the steps of one statement."""
+    answer: T = yield query
+    return answer
+
+
+def steps_in_tenant(steps: Steps[T], tenant: str) -> Steps[T]:
+    """Return steps as a client of a tenant runs them, in a transaction that may go on to act as
+    before.
+    """
+    said = "select coalesce(current_setting('pgflow.tenant', true), '')"
+    was: str = yield Query(said, (), lambda rows: str(rows[0][0]))
+    yield Query(SET_TENANT, (tenant,), list)
+    answer: Any = None
+    while True:
+        try:
+            query = steps.send(answer)
+        except StopIteration as end:
+            yield Query(SET_TENANT, (was,), list)
+            result: T = end.value
+            return result
+        answer = yield replace(query, sql=of_own(query.sql))
+
+
 def run_steps(executor: Executor, steps: Steps[T]) -> T:
     """Run statements in the open transaction of the caller, and return their result."""
     answer: Any = None
@@ -259,7 +303,7 @@ class OnConnection:
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Run a statement in the transaction."""
         with tuples_of(self._connection) as cursor:
-            return cursor.execute(sql, params).fetchall()
+            return cursor.execute(text_on(self._connection, sql), params).fetchall()
 
 
 class OnAsyncConnection:
@@ -271,4 +315,5 @@ class OnAsyncConnection:
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Run a statement in the transaction."""
         async with async_tuples_of(self._connection) as cursor:
-            return await (await cursor.execute(sql, params)).fetchall()
+            text = text_on(self._connection, sql)
+            return await (await cursor.execute(text, params)).fetchall()

@@ -15,7 +15,6 @@ from typing import Any, ParamSpec, Self, TypeVar
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from pgflow._client._async.client import AsyncClient
 from pgflow._client.results import ResultWaiter
 from pgflow._db._async_pool import lent_async, make_pool_async
 from pgflow._db._sync_pool import make_pool
@@ -33,7 +32,7 @@ from pgflow.app._async_clients import AsyncBoundClient, AsyncPoolClient
 from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECONDS, AppBase
 from pgflow.app._declared import declarations, forgive
 from pgflow.app._loops import OnLoop, end_with_its_loop
-from pgflow.errors import PgflowError, WrongColourError
+from pgflow.errors import MissingGrant, PgflowError, WrongColourError
 from pgflow.inspect import ask_async, find_unserved
 from pgflow.schema import naming_refusals
 
@@ -166,7 +165,7 @@ class AsyncApp(AsyncPoolClient):
         """
         if patience is None or patience < timedelta(seconds=1):
             return ""
-        with contextlib.suppress(psycopg.Error, OSError):
+        with contextlib.suppress(psycopg.Error, OSError, MissingGrant):
             if (why := await ask_async(self, find_unserved(chain_id))) is not None:
                 return f": {why}"
         return ""
@@ -242,7 +241,7 @@ class AsyncApp(AsyncPoolClient):
         async with self.worker():
             return await handle.result()
 
-    def using(self, connection: object) -> AsyncClient:
+    def using(self, connection: object) -> AsyncBoundClient:
         """A client that works in the open transaction of a connection: what it starts and sends
         exists if that commits.
 

@@ -15,7 +15,6 @@ from typing import Any, ParamSpec, Self, TypeVar
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from pgflow._client._sync.client import Client
 from pgflow._db._sync_pool import lent, make_pool
 from pgflow._db.calls import declare, result, wake
 from pgflow._db.calls import worker as worker_calls
@@ -223,7 +222,7 @@ class App(PoolClient):
         with self.worker():
             return handle.result()
 
-    def using(self, connection: object) -> Client:
+    def using(self, connection: object) -> BoundClient:
         """A client that works in the open transaction of a connection: what it starts and sends
         exists if that commits.
 

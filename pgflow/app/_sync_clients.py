@@ -21,7 +21,18 @@ from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
 from pgflow._db.calls import mail, result, start
 from pgflow._db.failures import is_ambiguous, is_answer, is_infrastructure, is_passing, ours
-from pgflow._db.query import OnConnection, Query, Steps, run, run_all, run_on, run_steps
+from pgflow._db.query import (
+    OnConnection,
+    Query,
+    Steps,
+    in_tenant,
+    one_step,
+    run,
+    run_all,
+    run_steps,
+    steps_in_tenant,
+)
+from pgflow._db.tenants import check_tenant
 from pgflow._flow.scope import step_scope_of
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
@@ -91,6 +102,10 @@ class PoolClient(AppBase, Client):
         raise NotImplementedError
 
     def _wake(self, chains: list[int], lanes: set[int]) -> None:
+        raise NotImplementedError
+
+    def using(self, connection: object) -> BoundClient:
+        """A client that works in the open transaction of a connection."""
         raise NotImplementedError
 
     def _wake_noted(self) -> None:
@@ -219,9 +234,108 @@ class PoolClient(AppBase, Client):
         """
         return HeldLock(self.ask, key, ttl, timeout, shared=shared)
 
+    def tenant(self, name: str) -> TenantClient:
+        """A client of one tenant: it starts, finds and reads runs of this tenant only.
+
+        It uses the connections of the app. The tenant comes from this call alone, never from an
+        input, and children and forks of its runs inherit it.
+
+        Args:
+            name: Name of the tenant, of 1 to 255 bytes.
+
+        Raises:
+            InvalidArgument: It is empty or too long.
+
+        Example::
+
+            acme = app.tenant("acme")
+            await acme.start(ship.options(key="order-1"), order)
+        """
+        return TenantClient(self, check_tenant(name))
+
+
+class TenantClient(Client):
+    """A client of one tenant, on the connections of an app."""
+
+    def __init__(self, app: PoolClient, tenant: str) -> None:
+        self._app = app
+        self._tenant = tenant
+        self._interceptors = app._interceptors
+        self._errors = app._errors
+        self._envelopes = app._envelopes
+        self._mapping = app._mapping
+
+    def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
+        return self._app._ask(in_tenant(query, self._tenant), wakes=wakes, once=once)
+
+    def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
+        return self._app._perform(
+            lambda idle_timeout_ms: steps_in_tenant(make(idle_timeout_ms), self._tenant), once=once
+        )
+
+    def ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        """For handles of runs, and for questions of :mod:`pgflow.inspect`."""
+        return self._ask(query, wakes=wakes)
+
+    def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
+        """For handles of runs."""
+        return self._app.wait(key, chain_id, timeout)
+
+    def wait_for(
+        self,
+        what: str,
+        chain_id: int,
+        query: Query[T],
+        is_there: Callable[[T], bool],
+        timeout: Duration | None,
+    ) -> T | result.Ended:
+        """For handles of updates."""
+        asked = in_tenant(query, self._tenant)
+        return self._app.wait_for(what, chain_id, asked, is_there, timeout)
+
+    def _session(self) -> Session:
+        return self
+
+    def _started(self, started: start.Started) -> None:
+        self._app._started(started)
+
+    def start_many(
+        self,
+        workflow: Workflow[..., R],
+        inputs: Iterable[tuple[Any, ...]],
+        *,
+        keys: Sequence[str] | None = None,
+    ) -> list[Run[R]]:
+        """Start many runs of one workflow in one transaction, all or none: as the app's."""
+        batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
+
+        def steps(idle_timeout_ms: int) -> Steps[list[start.Started]]:
+            del idle_timeout_ms
+            started: list[start.Started] = []
+            for make in batch.statements(again=True):
+                started += yield make()
+            return started
+
+        started = self._perform(steps, once=False)
+        for one in started[:1]:
+            self._started(one)
+        return [self._run_handle(one.key, workflow, one.chain_id) for one in started]
+
+    def get(self, key: str, workflow: Workflow[..., R], /) -> Run[R]:
+        """Handle of a run by its key; whether there is one is found out by its first use."""
+        return self._run_handle(key, workflow)
+
+    def using(self, connection: object) -> BoundClient:
+        """As the app's: a client of the tenant in the open transaction of a connection."""
+        bound = self._app.using(connection)
+        bound._tenant = self._tenant
+        return bound
+
 
 class BoundClient(Client):
     """A client in an open transaction of the application."""
+
+    _tenant: str | None = None
 
     _send_signal = staticmethod(mail.send_signal)
 
@@ -236,13 +350,15 @@ class BoundClient(Client):
 
     def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
         del once
+        steps = make(0)
+        if self._tenant is not None:
+            steps = steps_in_tenant(steps, self._tenant)
         with self._judged(), naming_refusals(self._connection):
-            return run_steps(self._adapted.executor, make(0))  # type: ignore[arg-type]
+            return run_steps(self._adapted.executor, steps)  # type: ignore[arg-type]
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        del once  # nothing is sent twice in a caller's transaction
-        with self._judged(), naming_refusals(self._connection):
-            answer = run_on(self._adapted.executor, query)  # type: ignore[arg-type]
+        # Nothing is sent twice in a caller's transaction.
+        answer = self._perform(lambda _: one_step(query), once=once)
         if wakes:
             self._wake_after_commit(answer.chains, answer.lanes)  # type: ignore[attr-defined]
         return answer
@@ -252,7 +368,7 @@ class BoundClient(Client):
         return contextlib.nullcontext() if step_scope_of(self._connection) is None else ours()
 
     def _session(self) -> Session:
-        return self._app
+        return self._app if self._tenant is None else self._app.tenant(self._tenant)
 
     def _run_handle(
         self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None

@@ -18,6 +18,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgflow._db.query import OnAsyncConnection, OnConnection, Query, run_on, run_on_async
+from pgflow._db.tenants import text_on
 from pgflow.errors import PgflowError, WrongColourError
 
 P = ParamSpec("P")
@@ -231,7 +232,7 @@ def stream(connection: psycopg.Connection[Any], question: Question[list[T]]) -> 
     with connection.cursor(
         name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row
     ) as cursor:
-        cursor.execute(query.sql, query.params)
+        cursor.execute(text_on(connection, query.sql), query.params)
         while rows := cursor.fetchmany(STREAMED_ROWS):
             yield from query.read(rows)
 
@@ -250,7 +251,7 @@ async def stream_async(
     async with connection.cursor(
         name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row
     ) as cursor:
-        await cursor.execute(query.sql, query.params)
+        await cursor.execute(text_on(connection, query.sql), query.params)
         while rows := await cursor.fetchmany(STREAMED_ROWS):
             for row in query.read(rows):
                 yield row

@@ -87,7 +87,7 @@ declare
 begin
   foreach role_name in array
     '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor,pgflow_declarer,'
-    'pgflow_approver,pgflow_speaker}'::text[]
+    'pgflow_approver,pgflow_speaker,pgflow_tenant}'::text[]
   loop
     continue when exists (select from pg_roles where rolname = role_name);
     begin
@@ -140,6 +140,22 @@ set local check_function_bodies = off;
 _RECORD_MIGRATION = sql.SQL("""\
 insert into pgflow.migration (number, name, sha256) values (left({name}, 4)::int, {name}, {sha256});
 """)
+
+# A file that makes a view anew drops it, and the file of privileges makes these from all views.
+_DROP_OWN_VIEWS = """\
+do $$
+declare
+  one record;
+begin
+  for one in
+    select c.oid::regclass as name from pg_class c
+    where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v'
+      and starts_with(c.relname, 'own_')
+  loop
+    execute format('drop view %s', one.name);
+  end loop;
+end $$;
+"""
 
 # The file of privileges reads what all files say of themselves.
 _HAND_OVER_GRANTS = sql.SQL("""\
@@ -346,6 +362,7 @@ class Pending:
             yield f"-- migrations/{file.name}.sql\n{file.text}\n" + _record(_RECORD_MIGRATION, file)
         if self.is_upgrade:
             yield MAKE_WAY
+            yield _DROP_OWN_VIEWS
         yield _HAND_OVER_GRANTS.format(grants=sql.Literal(json.dumps(assets.grants))).as_string()
         for file in self.sources:
             way = make_way(file, assets) if self.is_upgrade else ""

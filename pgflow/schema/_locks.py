@@ -92,7 +92,9 @@ begin
         select c.oid, c.relname, c.relkind,
           ('{{share,exclusive,access exclusive}}'::text[])[max(a.value::int)] as mode
         from jsonb_each(wanted) a
-        join pg_class n on n.relnamespace = 'pgflow'::regnamespace and n.relname = a.key
+        join pg_class n on n.relnamespace = 'pgflow'::regnamespace
+          and (n.relname = a.key
+            or a.key = 'own_' and n.relkind = 'v' and starts_with(n.relname, 'own_'))
         left join pg_index i on i.indexrelid = n.oid
         join pg_class c on c.oid = coalesce(i.indrelid, n.oid)
         where a.value::int > 0 and c.relkind in ('r', 'p', 'v')
@@ -175,6 +177,7 @@ def take_locks(
     wanted = relations_to_lock(sources, are_migrations=False)
     for name, mode in relations_to_lock(migrations, are_migrations=True).items():
         wanted[name] = max(mode, wanted.get(name, 0))
+    wanted["own_"] = len(MODES) - 1  # the views of tenants, which every upgrade makes anew
     return _TAKE.format(
         wanted=sql.Literal(json.dumps(wanted, sort_keys=True)),
         patience=sql.Literal(f"{patience_seconds:g} seconds"),

@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgflow._assets import own_assets
 from pgflow._db.failures import database_error
+from pgflow._db.tenants import OWN_VIEWS
 from pgflow.errors import MissingGrant, PgflowError
 
 _FROM_LEAST = (
@@ -45,6 +46,7 @@ def refusal(error: psycopg.Error, role: str | None) -> MissingGrant | None:
         return MissingGrant(
             f"{who} may not use pgflow.{named[-1]}: grant {least} to {to}"
             + (f" (or {', '.join(others)})" if others else "")
+            + (", or name the tenant that it acts for" if named[-1] in OWN_VIEWS else "")
         )
     if re.search(r"\bpgflow\b", message):
         return MissingGrant(

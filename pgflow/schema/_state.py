@@ -31,7 +31,8 @@ with server (version) as (
   select pg_catalog.current_setting('server_version_num')::int
 ), pgflow_role (name) as (
   values ('pgflow_owner'), ('pgflow_client'), ('pgflow_worker'), ('pgflow_operator'),
-    ('pgflow_auditor'), ('pgflow_declarer'), ('pgflow_approver'), ('pgflow_speaker')
+    ('pgflow_auditor'), ('pgflow_declarer'), ('pgflow_approver'), ('pgflow_speaker'),
+    ('pgflow_tenant')
 )
 select
   server.version,

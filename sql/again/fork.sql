@@ -618,6 +618,7 @@ declare
   note jsonb;
   t timestamptz := pgflow.now_();
 begin
+  tenant := pgflow.own_tenant_(tenant);
   perform pgflow.check_key_(new_key);
   perform pgflow.check_start_(0, null, timeout_seconds, labels, null, tenant, null, t);
   perform pg_advisory_xact_lock_shared(pgflow.latch_('retention'));

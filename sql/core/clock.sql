@@ -59,4 +59,4 @@ as $$
   select pgflow.now_()
 $$;
 comment on function pgflow.read_clock() is 'Time by the clock that decides what is due, for views';
---! grant read_clock to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+--! grant read_clock to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor

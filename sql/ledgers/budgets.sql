@@ -778,6 +778,11 @@ begin
   if budget is not null then
     perform pgflow.check_amounts_(budget, 'the budget of a run');
   end if;
+  -- A pool of a tenant has its name: what others draw on says how much they spend.
+  if split_part(name, '/', 1) <> all (pgflow.own_tenants()) then
+    raise exception using errcode = 'PF021', message = format('a tenant does not draw on pool %s', quote_literal(name)),
+      hint = 'A pool of a tenant is named TENANT or TENANT/NAME.';
+  end if;
   if name is not null and not exists (select from pgflow.pool p where p.name = check_pool_.name) then
     raise exception using errcode = 'PF026', message = format('no pool is named %s', quote_nullable(name)),
       hint = 'pgflow.budgets lists them; pgflow.set_pool makes one, and so does an app that declares it: App(pools=[...]).';

@@ -692,7 +692,7 @@ declare
   stage int;
   is_handed boolean;
 begin
-  select g.* into asked from pgflow.gate g where g.run_id = run_id and g.call = call;
+  select g.* into asked from pgflow.gate g where g.run_id = (pgflow.own_runs_(array[run_id]))[1] and g.call = call;
   quorum := pgflow.quorum_of_(asked, t);
   select json_agg(json_build_object('by', a.answered_by, 'verdict', a.verdict, 'at', a.answered_at, 'reason', a.reason,
       'to', a.hand_to, 'value', a.value, 'refusal', a.refusal) order by a.n),
@@ -712,7 +712,7 @@ $$;
 comment on function pgflow.gate_now(bigint, int)
   is 'Present state of an open gate, for the view gates: approvers, quorum, answers, and the request as edited last, '
      'with its hash';
---! grant gate_now to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+--! grant gate_now to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 create or replace function pgflow.has_passed(at timestamptz)
 returns boolean
@@ -725,7 +725,7 @@ as $$
 $$;
 comment on function pgflow.has_passed(timestamptz)
   is 'True if a time is over by the database''s clock: of a link, before it shows a gate';
---! grant has_passed to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+--! grant has_passed to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 drop view if exists pgflow.gates;
 -- A page is read in the order of asking and no further, since the planner expects a row of each gate: joined to

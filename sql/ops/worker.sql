@@ -28,6 +28,10 @@ declare
   id int;
   t timestamptz := pgflow.now_();
 begin
+  if pgflow.own_tenants() is not null then
+    raise exception using errcode = 'PF021', message = 'a worker acts for every tenant, and this session for one',
+      hint = 'Start it without --tenant and without the setting pgflow.tenant.';
+  end if;
   insert into pgflow.worker (host, pid, queues, concurrency, version, started_at, beat_at, stamp)
   values (left(host, 255), pid, queues, concurrency, version, t, t, left(stamp, 255))
   returning worker_id into id;

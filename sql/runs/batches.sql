@@ -28,6 +28,10 @@ declare
   known pgflow.batch;
 begin
   perform pgflow.refuse_other_(me, workflow, '{}');
+  if array_position(pgflow.own_runs_(run_ids), null) is not null then
+    raise exception using errcode = 'PF001', message = format('no run has the number %s',
+      run_ids[array_position(pgflow.own_runs_(run_ids), null)]);
+  end if;
   select b.* into known from pgflow.batch b where b.batch_id = me for no key update;
   if known.batch_id is null then
     if pgflow.lock_unbegun_(me) is null then
@@ -62,7 +66,7 @@ comment on function pgflow.fill_batch(text, text, bigint[], boolean, text)
   is 'Has a run of this workflow, which has not begun, wait until these runs have ended. It is named by its key, and '
      'they by their numbers. Call it in the transaction that starts them; is_whole: no more are named later. PF001: no '
      'run has the key; PF002: one of another workflow has it; PF006: it has begun';
---! grant fill_batch to pgflow_client, pgflow_worker, pgflow_operator
+--! grant fill_batch to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.on_batch_failure(
   batch text, workflow text, input json default '{}', queue text default 'default', tenant text default ''
@@ -101,7 +105,7 @@ comment on function pgflow.on_batch_failure(text, text, json, text, text)
   is 'Has a run of this workflow begin with the first failure in a batch, once: its key is that of the batch with '
      '/failed behind it, and its labels batch and failed name the batch and the member. PF001: no run that has a batch '
      'has the key; PF002: the batch begins another; PF003: no run can have this input; PF006: the batch is over';
---! grant on_batch_failure to pgflow_client, pgflow_worker, pgflow_operator
+--! grant on_batch_failure to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.start_failure_(f pgflow.batch_failure, member_id bigint, t timestamptz)
 returns int
@@ -320,7 +324,7 @@ $$;
 comment on function pgflow.count_batch(text, text)
   is 'Number of the members of a batch, and how many of them have ended in which way; is_whole: all are named. PF001: '
      'no run that has a batch has the key';
---! grant count_batch to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+--! grant count_batch to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 drop view if exists pgflow.batches;
 create view pgflow.batches as

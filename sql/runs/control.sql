@@ -26,7 +26,7 @@ comment on function pgflow.cancel_run(text, text, text, text, boolean)
   is 'Asks for a run to be cancelled: its code may clean up. Takes effect once a worker looks, within its poll, or '
      'you call wake() after your commit; until then pgflow.orders has it, and pgflow.runs the run as it was. force '
      'does what force_cancel_run does, at once, if the caller may (else PF021)';
---! grant cancel_run to pgflow_client, pgflow_worker, pgflow_operator
+--! grant cancel_run to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.pause_run(
   key text, why text default 'paused', tenant text default '', sent_by text default null

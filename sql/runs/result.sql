@@ -36,7 +36,7 @@ end
 $$;
 comment on function pgflow.result(text, text)
   is 'Status of the run that a key names and, once it has ended, its output or error; PF001 if there is none';
---! grant result to pgflow_client, pgflow_worker, pgflow_operator
+--! grant result to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.find_chain(key text, tenant text default '')
 returns bigint
@@ -48,7 +48,7 @@ as $$
   select pgflow.chain_of_(tenant, key)
 $$;
 comment on function pgflow.find_chain(text, text) is 'The chain that a key names; PF001 if there is none';
---! grant find_chain to pgflow_client, pgflow_worker, pgflow_operator
+--! grant find_chain to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.results(chains bigint[])
 returns table (chain_id bigint, status text, reason text, output text, error text, key text)
@@ -60,14 +60,14 @@ as $$
   select c.id, coalesce(o.status, h.state, 'gone'), coalesce(o.reason, h.reason), o.output::text,
     coalesce(o.error::text, h.detail::text),
     (select k.key from pgflow.run k where k.run_id = n.run_id)
-  from unnest(chains) as c (id)
+  from unnest(chains, pgflow.own_runs_(chains)) as c (id, own)
   cross join lateral (
     -- No run at all: its history was removed during the wait.
-    select case when exists (select from pgflow.outcome f where f.run_id = c.id and f.status <> 'continued' offset 0)
-      then c.id else coalesce(
-        (select r.run_id from pgflow.run r where r.chain_id = c.id and r.generation > 1
+    select case when exists (select from pgflow.outcome f where f.run_id = c.own and f.status <> 'continued' offset 0)
+      then c.own else coalesce(
+        (select r.run_id from pgflow.run r where r.chain_id = c.own and r.generation > 1
           order by r.generation desc limit 1),
-        (select r.run_id from pgflow.run r where r.run_id = c.id)
+        (select r.run_id from pgflow.run r where r.run_id = c.own)
       ) end as run_id
   ) n
   left join lateral (select e.* from pgflow.outcome e where e.run_id = n.run_id offset 0) o on true
@@ -77,7 +77,7 @@ $$;
 comment on function pgflow.results(bigint[])
   is 'Those of these chains that have ended, are stuck, or are gone with their history, with output or error: what a '
      'waiting client asks';
---! grant results to pgflow_client, pgflow_worker, pgflow_operator
+--! grant results to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.run_status(key text, tenant text default '')
 returns text
@@ -90,7 +90,7 @@ as $$
 $$;
 comment on function pgflow.run_status(text, text)
   is 'queued, running, waiting, paused, stuck, completed, failed or cancelled; PF001 if no run has the key';
---! grant run_status to pgflow_client, pgflow_worker, pgflow_operator
+--! grant run_status to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.run_state(key text, tenant text default '')
 returns json
@@ -108,7 +108,7 @@ as $$
   ) l
 $$;
 comment on function pgflow.run_state(text, text) is 'Values that the run last set with set_state()';
---! grant run_state to pgflow_client, pgflow_worker, pgflow_operator
+--! grant run_state to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.read_stream(
   key text, stream text, after_run bigint default 0, after_seq int default 0, skip int default 0, max int default 1000,
@@ -159,7 +159,7 @@ $$;
 comment on function pgflow.read_stream(text, text, bigint, int, int, int, text)
   is 'Values that a run emitted to a stream, in order, over its generations, without those that a rewind has dropped; '
      'null = the stream was closed there. `draft` names the value as read_drafts() did while its step ran';
---! grant read_stream to pgflow_client, pgflow_worker, pgflow_operator
+--! grant read_stream to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.read_drafts(key text, stream text, tenant text default '')
 returns table (draft text, value text)
@@ -178,4 +178,4 @@ as $$
 $$;
 comment on function pgflow.read_drafts(text, text, text)
   is 'Values that running steps of a run have emitted to a stream, and that do not count yet';
---! grant read_drafts to pgflow_client, pgflow_worker, pgflow_operator
+--! grant read_drafts to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator

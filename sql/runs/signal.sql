@@ -17,6 +17,7 @@ as $$
 declare
   chain bigint;
 begin
+  tenant := pgflow.own_tenant_(tenant);
   -- A caller whose other arguments have another collation (session_user has "C") would hand that on, and no index fits
   -- it.
   select chain_id into chain from pgflow.run_key
@@ -185,7 +186,7 @@ comment on function pgflow.post_signal(text, text, json, text, text, text)
      'The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it '
      'answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and '
      'takes no such payload. PF001 if no run has the key';
---! grant post_signal to pgflow_client, pgflow_worker, pgflow_operator
+--! grant post_signal to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.send_signal(
   key text, name text, payload json default 'null', tenant text default '', sent_by text default null,
@@ -202,7 +203,7 @@ $$;
 comment on function pgflow.send_signal(text, text, json, text, text, text)
   is 'Sends a signal to a run in the caller''s transaction; answers the chain, for wake(). post_signal says what '
      'became of it too, and what an idempotency_key is. PF001 if no run has the key';
---! grant send_signal to pgflow_client, pgflow_worker, pgflow_operator
+--! grant send_signal to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.deliver_signal(
   key text, name text, payload json default 'null', tenant text default '', sent_by text default null,
@@ -259,7 +260,7 @@ comment on function pgflow.deliver_signal(text, text, json, text, text, boolean,
      'unless tell is false. Also returns the number of the message and the status of a run that has ended, as '
      'post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run '
      'has the key';
---! grant deliver_signal to pgflow_client, pgflow_worker, pgflow_operator
+--! grant deliver_signal to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_mail_()
 returns table (invariant text, detail text)

@@ -483,6 +483,7 @@ declare
   own_chain bigint;
   t timestamptz := pgflow.now_();
 begin
+  tenant := pgflow.own_tenant_(tenant);
   -- In one statement: each costs as much to begin as one of these checks does.
   select pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant,
     key_retention_seconds, t),
@@ -597,7 +598,7 @@ comment on function pgflow.start_run(text, json, text, text, int, timestamptz, f
      'the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and '
      'the run gets those of all starts with its key, up to so many items; it begins once it has them, or '
      'max_wait_seconds after the first start';
---! grant start_run to pgflow_client, pgflow_worker, pgflow_operator
+--! grant start_run to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_batch_(runs jsonb)
 returns void
@@ -757,6 +758,7 @@ declare
   checked record;
   known json := case when defaults is null then pgflow.defaults_of_(workflow) end;
 begin
+  tenant := pgflow.own_tenant_(tenant);
   select pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t),
     pgflow.check_batch_(runs),
     pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults),
@@ -856,7 +858,7 @@ comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float
      'order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer '
      'was lost, the same batch says false. if_taken, defaults, start_id, pool, budget and key_seconds are as of '
      'start_run; a batch cannot replace';
---! grant start_runs to pgflow_client, pgflow_worker, pgflow_operator
+--! grant start_runs to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_starts_()
 returns table (invariant text, detail text)

@@ -65,7 +65,7 @@ comment on function pgflow.send_update(text, text, json, text, text, text)
   is 'Asks a run for an update in the caller''s transaction, its arguments by their names; answers its id, under which '
      'update_reply() says what became of it, and the chain, for wake(). The same id to the same run is one update, for '
      'as long as the history of the run; PF002 if it was another. PF001 if no run has the key';
---! grant send_update to pgflow_client, pgflow_worker, pgflow_operator
+--! grant send_update to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.said_of_update(payload json, out value json, out error json)
 language sql
@@ -81,7 +81,7 @@ as $$
 $$;
 comment on function pgflow.said_of_update(json)
   is 'Of the unit of an answer, for the view updates: its value or error';
---! grant said_of_update to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+--! grant said_of_update to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 create or replace function pgflow.update_reply(
   key text, update_id text, tenant text default '', out status text, out value json, out error json
@@ -128,7 +128,7 @@ comment on function pgflow.update_reply(text, text, text)
   is 'State of an update: waiting; done, with the value of its handler; failed, with the error that this raised; '
      'rejected, with that of its validator; refused, since the run ended before it was answered. PF001 if the run has '
      'none of this id';
---! grant update_reply to pgflow_client, pgflow_worker, pgflow_operator
+--! grant update_reply to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.query(key text, name text, tenant text default '')
 returns json
@@ -155,7 +155,7 @@ end
 $$;
 comment on function pgflow.query(text, text, text)
   is 'Value that a run last published under a name by set_state(); the run is not woken. PF003 if there is none';
---! grant query to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+--! grant query to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 -- ---------------------------------------------------------------- for workers
 

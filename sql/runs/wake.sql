@@ -288,6 +288,7 @@ begin
   mail := '{}';
   ended := '{}';
   busy := 0;
+  chains := array_remove(pgflow.own_runs_(chains), null);
   perform set_config('synchronous_commit', 'off', true);
   -- Only nudges seen before looking may be deleted after it: a later one speaks of a later message.
   if chains is null then
@@ -415,7 +416,7 @@ $$;
 comment on function pgflow.wake(bigint[], int, boolean)
   is 'Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and notifies '
      'workers unless tell is false; returns lanes made ready, leased runs with mail, and runs ended';
---! grant wake to pgflow_client, pgflow_worker, pgflow_operator, pgflow_approver, pgflow_speaker
+--! grant wake to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_approver, pgflow_speaker
 
 create or replace function pgflow.wake_due_(max int, t timestamptz)
 returns int[]

@@ -44,7 +44,7 @@ as $$
 $$;
 comment on function pgflow.why_unclaimed(int)
   is 'Reason why no worker takes queued runs of a lane, in words and as a code; null = one does';
---! grant why_unclaimed to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+--! grant why_unclaimed to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 drop view if exists pgflow.runs;
 drop view if exists pgflow.lanes;

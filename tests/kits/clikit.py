@@ -92,6 +92,7 @@ def pgflow(
     try:
         with environment(
             PGFLOW_DSN=dsn,
+            PGFLOW_TENANT=None,
             DATABASE_URL=None,
             COLUMNS=str(width),
             NO_COLOR="1",

@@ -193,6 +193,13 @@ TESTS = {
             "tests/seals/test_evidence.py",
         ],
     ),
+    "G47": (
+        (
+            "every function and view that a login of a tenant may use, with keys and numbers of "
+            "another's runs; the same with one door open"
+        ),
+        ["tests/sql/test_tenants.py"],
+    ),
     "G48": (
         (
             "planted objects, roles without rights, advisory locks that are guessed, gates and locks "

@@ -66,7 +66,6 @@ PROMISES = {
 }
 
 NOT_BUILT = {
-    "G47": "row-level security",
     "G49": "the Secret type",
 }
 """Promise -> what it waits for. A line with evidence does not belong here."""

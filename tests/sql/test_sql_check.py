@@ -688,6 +688,15 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "a frame is no further than its journal": [
         [FRAME.format(run="%(ready)s", seq=5, marked=False)]
     ],
+    "a role of a tenant acts for no other": [
+        [
+            "insert into pgflow.tenant_grant values (%(t)s, 'pgflow_client', 'acme', 'x') returning 1",
+        ]
+    ],
+    "a run has the tenant of what it comes from": [
+        [f"update pgflow.run set tenant = 'x' where {what} is not null"]
+        for what in ("parent_run_id", "origin_run_id")
+    ],
     "a workflow in SQL has one current version": [
         [FLOW, "update pgflow.flow set is_current = false"]
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
@@ -30,7 +31,8 @@ Dsn = Annotated[
 
 
 def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
-    """Return the database that a command works on; starts the embedded server where none is named.
+    """Return the database that a command works on, for the tenant that PGFLOW_TENANT names; starts
+    the embedded server where none is named.
 
     Args:
         dsn: Connection string that the command was given.
@@ -38,7 +40,12 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
     """
     from pgflow.inspect.connecting import resolve_dsn  # a probe needs no reader
 
+    tenant = os.environ.get("PGFLOW_TENANT")
     found = resolve_dsn(dsn)
+    if found is not None and tenant:
+        from pgflow._db.tenants import dsn_of_tenant
+
+        return dsn_of_tenant(found, tenant)
     if found is not None:
         return found
     from pgflow.embedded import acquire_unnamed
@@ -48,7 +55,7 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
         from pgflow.schema import migrate_dsn
 
         migrate_dsn(server.dsn)
-    return server.dsn
+    return find_dsn(server.dsn)
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:

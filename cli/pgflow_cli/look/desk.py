@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,4 +48,4 @@ def open_target(target: str | None, dsn: str | None, *, listen: bool) -> AsyncAp
         return AsyncApp(find_dsn(dsn), listen=listen)
     from pgflow_cli.look.targets import load_app
 
-    return load_app(target, dsn)
+    return load_app(target, find_dsn(dsn) if os.environ.get("PGFLOW_TENANT") else dsn)

@@ -246,4 +246,5 @@ _GRANTEES = (
     "pgflow_declarer",
     "pgflow_approver",
     "pgflow_speaker",
+    "pgflow_tenant",
 )
