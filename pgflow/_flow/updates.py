@@ -28,15 +28,26 @@ from typing import (
     cast,
 )
 
+from pgflow._db.calls.updates import Reply
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.notes import Notes
 from pgflow._engine.updates import Taken, UpdateCall, Updates
 from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
 from pgflow._flow.updating import UpdateFunction
+from pgflow._model.codecs import ANYTHING
 from pgflow._model.durations import Duration, duration
-from pgflow._model.envelopes import Envelopes, open_value
+from pgflow._model.envelopes import Envelopes, open_text, open_value
+from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.names import is_name
-from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+from pgflow._model.updates import UpdateStatus
+from pgflow.errors import (
+    DefinitionError,
+    InvalidArgument,
+    NotStorable,
+    UpdateFailed,
+    UpdateRefused,
+    UpdateRejected,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +66,10 @@ class _Owner(Protocol):
     @property
     def is_async(self) -> bool:
         """True if its code is an ``async def``."""
+
+    @property
+    def raises(self) -> tuple[type[Exception], ...]:
+        """Errors that may come back as themselves."""
 
 
 class UpdateHandler(UpdateFunction[P, R]):
@@ -139,6 +154,29 @@ class BoundUpdate(NamedTuple, Generic[R]):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     update_id: str
+
+
+def read_reply(
+    handler: UpdateHandler[Any, R],
+    key: str,
+    reply: Reply,
+    envelopes: Envelopes | None,
+    errors: ErrorClasses,
+) -> R:
+    """Return the handler's value from an answer, or raise its error."""
+    shown = f"update {handler.name!r} of run {key!r}"
+    if reply.status == UpdateStatus.DONE:
+        what = f"the answer to {shown}"
+        return handler.result_codec.decode(open_text(envelopes, reply.value or "null", what), what)
+    if reply.status == UpdateStatus.REFUSED:
+        raise UpdateRefused(f"{shown} was refused: the run ended before it was answered")
+    text = open_text(envelopes, reply.error or "{}", f"the error of {shown}")
+    data = ANYTHING.decode(text, "an error")
+    is_rejected = reply.status == UpdateStatus.REJECTED
+    raise (UpdateRejected if is_rejected else UpdateFailed)(
+        f"{shown} {'was rejected' if is_rejected else 'failed'}: "
+        f"{data.get('type')}: {data.get('message')}"
+    ) from rebuild_error(data, errors)
 
 
 class _UpdateServer:

@@ -192,9 +192,16 @@ def pairs() -> dict[str, list[Any]]:
             ]
     offered = {
         name: vars(module)[name]
-        for module in (pgflow, pgflow.authority, pgflow.effects, pgflow.entities, pgflow.events)
+        for module in (
+            pgflow,
+            pgflow.authority,
+            pgflow.effects,
+            pgflow.entities,
+            pgflow.events,
+            pgflow.updates,
+        )
         for name in module.__all__
-    } | {"serve": pgflow.updates.serve}
+    }
     for name, twin in vars(pgflow.sync).items():
         if (
             inspect.isfunction(twin)
