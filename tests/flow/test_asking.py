@@ -66,7 +66,12 @@ def customer_sync(key: str, coin: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("made", "codec"), [(customer, None), (customer_sync, None), (customer, Salted())]
+    ("made", "codec"),
+    [
+        (customer, None),
+        (customer_sync, None),
+        pytest.param(customer, Salted(), marks=pytest.mark.full),
+    ],
 )
 async def test_a_run_asks_another_once_and_is_parked_until_the_answer(
     aflow: AsyncHarness, conn: psycopg.Connection, made: Any, codec: Any
@@ -103,6 +108,7 @@ async def test_an_error_of_the_handler_and_a_refusal_reach_the_code(
         await asked.cancel()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("force", [False, True])
 async def test_who_asks_a_run_that_is_ended_by_others_is_refused(
     aflow: AsyncHarness, conn: psycopg.Connection, *, force: bool
@@ -143,6 +149,7 @@ async def test_a_parent_asks_its_child_and_hears_what_cannot_be_asked(aflow: Asy
     assert told == [1, 3, 3, "RunNotFound", "KeyConflict"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("effects", "total"), [("reuse", 5), ("repeat", 10)])
 async def test_a_rewound_run_keeps_its_answer_or_asks_again(
     aflow: AsyncHarness, effects: Any, total: int

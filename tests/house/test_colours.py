@@ -220,6 +220,7 @@ DIFFERENT = {
     "_PsycopgTransaction.leave_behind": "a thread cannot be cancelled: its body may go on though "
     "nobody waits for it",
     "connect": "async code has its time-outs around a call",
+    "sync.serve": "a thread runs one handler at a time, so it takes no max_parallel",
     "drive": "a thread that waits for its server is freed by cutting its connection",
 }
 """Methods and functions that are not the same in both colours, and the reason."""
