@@ -397,6 +397,19 @@ comment on column pgflow.run_update.sent_by is 'Sender: a role, or the name that
 comment on column pgflow.run_update.status is 'done, failed: its handler returned or raised; rejected: by its validator; refused: the run ended first; null = no answer yet';
 comment on column pgflow.run_update.error is 'Reason for which it was rejected; null = it was not, or the journal has it';
 
+create table pgflow.update_asker (
+  chain_id bigint not null,
+  reply_to bigint not null,
+  update_id text not null,
+  reply_as text not null check (octet_length(reply_as) between 1 and 255),
+  primary key (chain_id, update_id, reply_to, reply_as)
+);
+comment on table pgflow.update_asker is 'Runs that wait for the answer of an update: deleted by the transaction that sends it to them';
+comment on column pgflow.update_asker.chain_id is 'The chain that is asked';
+comment on column pgflow.update_asker.reply_to is 'The chain that gets the answer';
+comment on column pgflow.update_asker.update_id is 'Id of the update';
+comment on column pgflow.update_asker.reply_as is 'Name of the signal with the answer';
+
 -- ---------------------------------------------------------------- the journal
 
 create table pgflow.unit_kind (

@@ -13,7 +13,6 @@ from pgflow._engine.drivers import Race
 from pgflow._engine.timers import Timers
 from pgflow._flow import dynamic
 from pgflow._flow import locks as _locks
-from pgflow._flow import updates as _updates
 from pgflow._flow.authority import gate as _gates
 from pgflow._flow.authority.gate import Verdict
 from pgflow._flow.children import SyncChild, issue_child
@@ -22,11 +21,13 @@ from pgflow._flow.events import publish_sync
 from pgflow._flow.events import wait_for_event_sync as _wait_for_event
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
 from pgflow._flow.many import Tally, check_mapped
-from pgflow._flow.messages import send_sync
+from pgflow._flow.messages import execute_update_sync, send_sync
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
+from pgflow._flow.serving import serve_sync
 from pgflow._flow.signals import Signal
 from pgflow._flow.step import Calls, Step
 from pgflow._flow.timers import seconds_of
+from pgflow._flow.updates import UpdateHandler
 from pgflow._flow.workflow import Workflow
 from pgflow._model.decisions import Decision
 from pgflow._model.durations import Duration
@@ -61,8 +62,10 @@ def sleep(delay: Duration) -> None:
 def serve(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
-    """Serve updates of the running workflow, one at a time; see :func:`pgflow.updates.serve`."""
-    _updates.serve_sync(state, until=until, timeout=timeout)
+    """Serve the handlers of the running workflow, one at a time; see
+    :func:`pgflow.updates.serve`.
+    """
+    serve_sync(state, until=until, timeout=timeout)
 
 
 @overload
@@ -131,6 +134,15 @@ def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) 
 def send(key: str, signal: Signal[T], value: T) -> Delivery:
     """Send a signal to another run; see :func:`pgflow.send`."""
     return send_sync(key, signal, value)
+
+
+def execute_update(
+    key: str, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """Ask another run for an update, and wait for its answer; see
+    :func:`pgflow.updates.execute_update`.
+    """
+    return execute_update_sync(key, update, *args, **kwargs)
 
 
 def map(  # noqa: A001 - the field's word; users write pgflow.sync.map

@@ -30,7 +30,15 @@ import functools
 import inspect
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Container,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -230,7 +238,8 @@ class AsyncHarness:
                     if state.idle and not (await worker.fire_schedules()).runs:
                         return (await self.app.ask(replay_calls.idle_state())).next_due_at
                     if loop.time() >= look_at:
-                        tell_of_unserved(await ask_async(self.app, list_lanes()))
+                        lanes = await ask_async(self.app, list_lanes())
+                        tell_of_unserved(lanes, self.app.definitions.workflows)
                     await asyncio.sleep(0.005)
         except TimeoutError:
             raise TimeoutError(
@@ -393,8 +402,13 @@ class Harness:
         self._portal.call(self._harness.crash())
 
 
-def tell_of_unserved(lanes: Iterable[LaneRow]) -> None:
+def tell_of_unserved(lanes: Iterable[LaneRow], included: Container[str]) -> None:
     """Raise an error that names what is missing for runs that no worker takes.
+
+    Args:
+        lanes: Lanes, with the reasons why no worker takes their runs.
+        included: Names of workflows that the worker has. Those included since its start are not in
+            its registration, and are no reason.
 
     Raises:
         WrongState: Such runs exist.
@@ -403,7 +417,9 @@ def tell_of_unserved(lanes: Iterable[LaneRow]) -> None:
         f"{lane.why}, and {lane.queued} of {lane.workflow} "
         f"{'is' if lane.queued == 1 else 'are'} queued: {_REMEDIES[lane.why_code]}"
         for lane in lanes
-        if lane.queued and lane.why_code in _REMEDIES
+        if lane.queued
+        and lane.why_code in _REMEDIES
+        and not (lane.why_code == "no_workflow" and lane.workflow in included)
     ]
     if missing:
         raise WrongState("\n".join(missing))

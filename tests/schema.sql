@@ -1446,6 +1446,15 @@ table pgflow.unit_kind, owner pgflow_owner
   constraint unit_kind_name_key UNIQUE (name)
   constraint unit_kind_pkey PRIMARY KEY (kind)
 
+table pgflow.update_asker, owner pgflow_owner
+  -- Runs that wait for the answer of an update: deleted by the transaction that sends it to them
+  chain_id bigint not null -- The chain that is asked
+  reply_to bigint not null -- The chain that gets the answer
+  update_id text not null -- Id of the update
+  reply_as text not null -- Name of the signal with the answer
+  constraint update_asker_pkey PRIMARY KEY (chain_id, update_id, reply_to, reply_as)
+  constraint update_asker_reply_as_check CHECK (((octet_length(reply_as) >= 1) AND (octet_length(reply_as) <= 255)))
+
 table pgflow.wait, owner pgflow_owner
   -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect; g = the answer of a gate; l = a lock; u = an update
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -3240,7 +3249,7 @@ function pgflow.check_updates_() returns TABLE(invariant text, detail text), own
   -- Each update waits, was taken, or is answered, once; and the journal says so
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b4bb7867d932e8db04081ff483e11109
+  md5 97001dd65031709514570022d2da2749
 
 function pgflow.check_version_(version text) returns void, owner pgflow_owner
   -- Refuses (PF003) a version that no lane can have
@@ -3419,7 +3428,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 aab767e171a9b1084964fe963bdeae2e
+  md5 796685add2849c384f1d73b9e6690495
   grant execute to pgflow_worker
 
 function pgflow.compare_evidence_(e pgflow.evidence) returns TABLE(finding text, detail text), owner pgflow_owner
@@ -3749,7 +3758,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 67b4bf555cb38bac989c3daf91a8c586
+  md5 b9e42f91802a3676f012dac7be57a6b1
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -3870,7 +3879,7 @@ function pgflow.end_runs_(batch jsonb, payloads json[], t timestamp with time zo
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 7eeeaa538d19e0fb9f9e98a3b549bf6a
+  md5 3a5cc300a7d855f70517fadbe644d818
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended and so takes no mail; null while it is open
@@ -6029,11 +6038,11 @@ function pgflow.put_documents(documents json) returns integer, owner pgflow_owne
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Moves what is left in the mailboxes of finished chains to `undelivered`, except what another wake is moving; records the verdicts on obligations among it
+function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Moves what is left in the mailboxes of finished chains to `undelivered`, except what another wake is moving; records the verdicts on obligations among it, and refuses updates that other runs have asked for; answers the chains of these, to be woken
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ebc5504c06e9c360dc079a8d8871627a
+  md5 c6427b11ed3c723a9d8eac896ae548b8
 
 function pgflow.put_schedule_(name text, workflow text, spec jsonb, queue text, input json, slot_parameter text, overlap text, catch_up text, max_catch_up integer, jitter_seconds double precision, priority integer, timeout_seconds double precision, labels jsonb, run_version text, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Makes a schedule or changes it; false if it is like that already
@@ -6321,6 +6330,13 @@ function pgflow.refuse_update(mail_id bigint, error json) returns void, owner pg
   set jit=off
   md5 8fcc884a95af80f35c3d5077e4b13adf
   grant execute to pgflow_worker
+
+function pgflow.refuse_updates_(chains bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Refuses what other runs have asked of chains that ended without an answer; answers the chains of these, to be woken
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 ad06f8f145ad283675bc2431b4549ada
 
 function pgflow.refused_rows_(list jsonb) returns TABLE(name text, error text, code_hash text), owner pgflow_owner
   -- Rows of the protocol as columns: signals that the code could not take
@@ -6787,12 +6803,12 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json, INOUT update_id text DEFAULT NULL::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT is_new boolean) returns record, owner pgflow_owner
-  -- Asks a run for an update in the caller's transaction, its arguments by their names; answers its id, under which update_reply() says what became of it, and the chain, for wake(). The same id to the same run is one update, for as long as the history of the run; PF002 if it was another. PF001 if no run has the key
+function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json, INOUT update_id text DEFAULT NULL::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, reply_to text DEFAULT NULL::text, reply_as text DEFAULT NULL::text, OUT chain_id bigint, OUT is_new boolean) returns record, owner pgflow_owner
+  -- Asks a run for an update in the caller's transaction, its arguments by their names; answers its id, under which update_reply() says what became of it, and the chain, for wake(). The same id to the same run is one update, for as long as the history of the run; PF002 if it was another. reply_to is the key of a run that gets the answer, an object with status, value and error as of update_reply(), as a signal. reply_as is the name of this signal; the id if not given. PF001 if no run has the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 6d1a35a5b590b01721c66179bc11e5f3
+  md5 e8993cca89333731059a628b885c777f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -6916,12 +6932,12 @@ function pgflow.settle_locks_(questions jsonb, positions integer[], seqs integer
   set enable_seqscan=off
   md5 5deefc149bb16a4abb2f4c4bc568532b
 
-function pgflow.settle_updates_(told jsonb, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Takes updates out of the mailboxes and writes down their answers, with the units of a batch that say so; refuses (PF006) to take one that is not there
+function pgflow.settle_updates_(told jsonb, t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Takes updates out of the mailboxes and writes down their answers, with the units of a batch that say so; refuses (PF006) to take one that is not there. Answers the chains of runs that asked for one, to be woken
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 99597f5cb220e636a3989611df2d38ae
+  md5 f11203b7e8211f787ec87771b05a3ba4
 
 function pgflow.share_session(worker integer) returns void, owner pgflow_owner
   -- Holds the latch of a worker for as long as this session lives
@@ -7241,6 +7257,13 @@ function pgflow.taken_rows_(list jsonb) returns TABLE(run_id bigint, chain_id bi
   -- Rows of the protocol as columns: messages to delete from mailboxes; a unit of the batch records each
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.tell_askers_(chains bigint[], update_ids text[], t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Sends the answers of updates to the runs that wait for them; answers the chains of these, to be woken
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 c28ce662bcb53a116ee8c6772dd3c7b6
 
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains

@@ -146,7 +146,7 @@ class Handle(Generic[S, R_co]):
             for name, value in state.items()
         }
 
-    def _published(self, name: str, text: str, type: Any) -> Any:  # noqa: A002 - as Signal has it
+    def _published(self, name: str, text: str, type: Any = None) -> Any:  # noqa: A002 - as Signal has it
         """Return a value that a run has published, in clear."""
         what = f"{name!r} of the state of run {self.key!r}"
         codec = ANYTHING if type is None else codec_for(type, what)

@@ -8,12 +8,8 @@ from typing import Any, Generic, TypeVar
 from pgflow._client.handles import Outcome
 from pgflow._db.calls import updates as calls
 from pgflow._db.query import Query
-from pgflow._flow.updates import BoundUpdate, UpdateHandler
-from pgflow._model.codecs import ANYTHING
-from pgflow._model.envelopes import open_text
-from pgflow._model.exceptions import ErrorClasses, rebuild_error
-from pgflow._model.updates import UpdateStatus
-from pgflow.errors import UpdateFailed, UpdateRefused, UpdateRejected
+from pgflow._flow.updates import BoundUpdate, UpdateHandler, read_reply
+from pgflow._model.exceptions import ErrorClasses
 
 R = TypeVar("R")
 
@@ -56,22 +52,10 @@ class Reply(Generic[R]):
 
     def _read(self, reply: calls.Reply) -> R:
         """The handler's value, or the error that the answer raises."""
-        outcome, name = self._outcome, self._handler.name
-        shown = f"update {name!r} of run {outcome.key!r}"
-        if reply.status == UpdateStatus.DONE:
-            what = f"the answer to {shown}"
-            text = open_text(outcome.envelopes, reply.value or "null", what)
-            return self._handler.result_codec.decode(text, what)
-        if reply.status == UpdateStatus.REFUSED:
-            raise UpdateRefused(f"{shown} was refused: the run ended before it was answered")
-        text = open_text(outcome.envelopes, reply.error or "{}", f"the error of {shown}")
-        data = ANYTHING.decode(text, "an error")
-        cause = rebuild_error(data, ErrorClasses(*outcome.errors))
-        is_rejected = reply.status == UpdateStatus.REJECTED
-        raise (UpdateRejected if is_rejected else UpdateFailed)(
-            f"{shown} {'was rejected' if is_rejected else 'failed'}: "
-            f"{data.get('type')}: {data.get('message')}"
-        ) from cause
+        outcome = self._outcome
+        return read_reply(
+            self._handler, outcome.key, reply, outcome.envelopes, ErrorClasses(*outcome.errors)
+        )
 
 
 def is_answered(reply: calls.Reply) -> bool:

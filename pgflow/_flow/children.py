@@ -10,10 +10,11 @@ from pgflow._engine.calls import ChildCall, ChildRequest
 from pgflow._engine.children import Children
 from pgflow._flow.ledgers.handover import take_over
 from pgflow._flow.ledgers.saga import give_up_child
-from pgflow._flow.messages import send, send_sync
+from pgflow._flow.messages import execute_update, execute_update_sync, send, send_sync
 from pgflow._flow.run_info import run_info
 from pgflow._flow.scope import WorkflowScope, async_scope, known_errors, sync_scope
 from pgflow._flow.signals import Signal
+from pgflow._flow.updates import UpdateHandler
 from pgflow._flow.workflow import Workflow, check_workflow
 from pgflow._model.kinds import ClosePolicy
 from pgflow._model.messages import Delivery
@@ -150,6 +151,14 @@ class Child(_Child[R]):
         """Send a signal to the child; see :func:`pgflow.send`."""
         return await send(self.key, signal, value)
 
+    async def execute_update(
+        self, update: UpdateHandler[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Ask the child for an update, and wait for its answer; see
+        :func:`pgflow.updates.execute_update`.
+        """
+        return await execute_update(self.key, update, *args, **kwargs)
+
 
 class SyncChild(_Child[R]):
     """A child that a sync workflow has started with ``pgflow.sync.start_child``."""
@@ -165,6 +174,14 @@ class SyncChild(_Child[R]):
     def send(self, signal: Signal[T], value: T) -> Delivery:
         """Send a signal to the child; see :func:`pgflow.send`."""
         return send_sync(self.key, signal, value)
+
+    def execute_update(
+        self, update: UpdateHandler[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Ask the child for an update, and wait for its answer; see
+        :func:`pgflow.updates.execute_update`.
+        """
+        return execute_update_sync(self.key, update, *args, **kwargs)
 
 
 def issue_child(

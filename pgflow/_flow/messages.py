@@ -1,27 +1,49 @@
-"""Signals that a run sends: in the code of a workflow, and in the body of a ``@transaction``.
+"""Messages that a run sends: signals, in the code of a workflow and in the body of a
+``@transaction``, and updates, in the code.
 
 Sending in the code is a transactional step of the library's own: the message is in the mailbox of
 the other run once, with what this run had done by then, and a replay sends nothing. In a body it is
 a statement of the body's transaction.
+
+The answer to an update comes as a signal. So asking is a step and a wait, and a run that waits for
+an answer is parked.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar, cast
 
 import psycopg
 
-from pgflow._db.calls import mail
+from pgflow._db.calls import mail, updates
 from pgflow._db.query import OnAsyncConnection, Query, run_by, run_on_async, run_through
-from pgflow._flow.scope import StepScope, current
+from pgflow._flow.scope import (
+    StepScope,
+    WorkflowScope,
+    async_scope,
+    current,
+    known_errors,
+    sync_scope,
+)
 from pgflow._flow.signals import Signal
 from pgflow._flow.step import AsyncStep
+from pgflow._flow.updates import UpdateHandler, read_reply
 from pgflow._model.envelopes import Envelopes
 from pgflow._model.kinds import EndedAs, StepKind
 from pgflow._model.messages import Delivery
-from pgflow.errors import InvalidArgument, NotInRunError, RunNotFound, WrongColourError
+from pgflow.errors import (
+    InvalidArgument,
+    KeyConflict,
+    NotInRunError,
+    RunNotFound,
+    WrongColourError,
+)
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def payload_text(
@@ -58,21 +80,45 @@ def _sent(scope: StepScope, sent: mail.Sent) -> Delivery:
     return delivery_of(sent)
 
 
-def _make() -> AsyncStep[..., Delivery, Any]:
-    async def send_signal(
-        connection: psycopg.AsyncConnection[Any], key: str, name: str, payload: str
-    ) -> Delivery:
-        scope = current.get()
-        assert isinstance(scope, StepScope)
-        query = _sending(scope, key, name, payload)
-        return _sent(scope, await run_on_async(OnAsyncConnection(connection), query))
+async def _send_signal(
+    connection: psycopg.AsyncConnection[Any], key: str, name: str, payload: str
+) -> Delivery:
+    scope = current.get()
+    assert isinstance(scope, StepScope)
+    query = _sending(scope, key, name, payload)
+    return _sent(scope, await run_on_async(OnAsyncConnection(connection), query))
 
-    made: Any = AsyncStep(send_signal, StepKind.TRANSACTION, "send", 1, None, (RunNotFound,))
+
+async def _send_update(
+    connection: psycopg.AsyncConnection[Any], key: str, name: str, args: str, update_id: str | None
+) -> str:
+    """Return the name of the signal that brings the answer: the idempotency key of this step."""
+    scope = current.get()
+    assert isinstance(scope, StepScope)
+    claim = scope.claim
+    query = updates.send_update(
+        key,
+        name,
+        args,
+        update_id or scope.key,
+        claim.tenant,
+        sent_by=claim.key,
+        reply_to=claim.key,
+        reply_as=scope.key,
+    )
+    sent = await run_on_async(OnAsyncConnection(connection), query)
+    scope.chains_to_wake += tuple(sent.chains)
+    return scope.key
+
+
+def _step_of(fn: Callable[..., Any], name: str) -> AsyncStep[..., Any, Any]:
+    made: Any = AsyncStep(fn, StepKind.TRANSACTION, name, 1, None, (RunNotFound, KeyConflict))
     made.isolation, made.provider, made.connection_parameter = None, None, "connection"
     return made  # type: ignore[no-any-return]
 
 
-_step = _make()
+_signalling: AsyncStep[..., Delivery, Any] = _step_of(_send_signal, "send")
+_asking: AsyncStep[..., str, Any] = _step_of(_send_update, "execute_update")
 
 
 def _stored(key: str, signal: Signal[T], value: T) -> tuple[str, str, str]:
@@ -131,7 +177,7 @@ async def send(key: str, signal: Signal[T], value: T) -> Delivery:
     """
     found = _in_body(key, signal, value)
     if found is None:
-        return await _step.aio(*_stored(key, signal, value))
+        return await _signalling.aio(*_stored(key, signal, value))
     scope, query = found
     if scope.transaction_is_sync:
         raise WrongColourError(
@@ -144,10 +190,87 @@ def send_sync(key: str, signal: Signal[T], value: T) -> Delivery:
     """As :func:`send`, for sync workflows and bodies."""
     found = _in_body(key, signal, value)
     if found is None:
-        return _step.sync(*_stored(key, signal, value))
+        return _signalling.sync(*_stored(key, signal, value))
     scope, query = found
     if not scope.transaction_is_sync:
         raise WrongColourError(
             "pgflow.sync.send() is for sync code: in this body, await pgflow.send()"
         )
     return _sent(scope, run_through(scope.transaction.execute, query))
+
+
+def _asked(
+    scope: WorkflowScope, key: str, update: UpdateHandler[..., Any], args: Any, kwargs: Any
+) -> tuple[str, str, str, str | None]:
+    """Return the arguments of the step.
+
+    Raises:
+        InvalidArgument: ``update`` is not a handler.
+        NotStorable: An argument does not fit its annotation.
+    """
+    if not isinstance(update, UpdateHandler):
+        raise InvalidArgument(
+            f"execute_update() takes a handler that @workflow.update has made, not {update!r}"
+        )
+    text, envelopes = update.encode_args(args, kwargs), scope.claim.envelopes
+    if envelopes is not None:
+        what = f"the arguments of update {update.name}"
+        text = envelopes.seal_compared(text, what, update.update_id or key)
+    return key, update.name, text, update.update_id
+
+
+def _read(scope: WorkflowScope, key: str, update: UpdateHandler[..., R], told: Any) -> R:
+    value, error = (
+        None if told[part] is None else json.dumps(told[part], ensure_ascii=False)
+        for part in ("value", "error")
+    )
+    reply = updates.Reply(told["status"], value, error)
+    errors = known_errors(scope, update.workflow.raises)
+    return read_reply(update, key, reply, scope.claim.envelopes, errors)
+
+
+def execute_update(
+    key: str, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> Coroutine[Any, Any, R]:
+    """Ask another run of the same tenant for an update, and wait for its answer. It is asked once,
+    however often this run is replayed, and the wait holds nothing.
+
+    Args:
+        key: Key of the run.
+        update: The handler, perhaps with ``.options(update_id=)``.
+        *args: Its arguments, without the state.
+        **kwargs: The same by name.
+
+    Returns:
+        The handler's value.
+
+    Raises:
+        UpdateFailed: The handler raised an error, which is the ``__cause__``.
+        UpdateRejected: The validator raised, or the handler does not exist. Nothing was done.
+        UpdateRefused: The run ended before it answered.
+        RunNotFound: No run has the key.
+        KeyConflict: Another update of that run has the id.
+        NotStorable: An argument does not fit its annotation.
+
+    Example::
+
+        size = await pgflow.updates.execute_update("cart-ann", add, "tea")
+    """
+    scope = async_scope("pgflow.updates.execute_update()", "pgflow.sync.execute_update()")
+    return _execute_update(scope, key, update, args, kwargs)
+
+
+async def _execute_update(
+    scope: WorkflowScope, key: str, update: UpdateHandler[..., R], args: Any, kwargs: Any
+) -> R:
+    answer = await _asking.aio(*_asked(scope, key, update, args, kwargs))
+    return _read(scope, key, update, await Signal(answer, object).wait())
+
+
+def execute_update_sync(
+    key: str, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """As :func:`execute_update`, for sync workflows."""
+    scope, _ = sync_scope("pgflow.sync.execute_update()", "pgflow.updates.execute_update()")
+    answer = _asking.sync(*_asked(scope, key, update, args, kwargs))
+    return _read(scope, key, update, Signal(answer, object).sync.wait())

@@ -1,22 +1,19 @@
-"""Updates of a running workflow: handlers that are declared on it, and the block of its code that
-serves them.
+"""Handlers that are declared on a workflow: of updates, of signals, and of queries.
 
 A workflow is a function, so the state that its handlers see is an object that its code hands over
-where it is ready for them. From there on it takes updates one at a time, each at a place of its
-journal: no handler meets a state that is half made, nor another handler on the way. Handlers are
-workflow code, and may wait and call steps.
+where it is ready for them (``serving``). From there on it takes updates and signals, each at a
+place of its journal: no handler meets a state that is half made. Handlers are workflow code, and
+may wait and call steps. A query is a function of what the run has published, and runs where it is
+asked.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import json
-import math
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
 from typing import (
     Any,
     Generic,
@@ -28,21 +25,27 @@ from typing import (
     cast,
 )
 
-from pgflow._engine.host import ContinueAsNew
-from pgflow._engine.notes import Notes
-from pgflow._engine.updates import Taken, UpdateCall, Updates
-from pgflow._flow.scope import WorkflowScope, async_scope, sync_scope
+from pgflow._db.calls.updates import Reply
+from pgflow._engine.updates import Taken
+from pgflow._flow.signals import Signal
+from pgflow._flow.step import resolve_hints
 from pgflow._flow.updating import UpdateFunction
-from pgflow._model.durations import Duration, duration
-from pgflow._model.envelopes import Envelopes, open_value
+from pgflow._model.codecs import ANYTHING, codec_for
+from pgflow._model.envelopes import Envelopes, open_text, open_value
+from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.names import is_name
-from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+from pgflow._model.updates import UpdateStatus
+from pgflow.errors import (
+    DefinitionError,
+    InvalidArgument,
+    UpdateFailed,
+    UpdateRefused,
+    UpdateRejected,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-_GIVEN_UP = (asyncio.CancelledError, ContinueAsNew)
 
 
 class _Owner(Protocol):
@@ -55,6 +58,10 @@ class _Owner(Protocol):
     @property
     def is_async(self) -> bool:
         """True if its code is an ``async def``."""
+
+    @property
+    def raises(self) -> tuple[type[Exception], ...]:
+        """Errors that may come back as themselves."""
 
 
 class UpdateHandler(UpdateFunction[P, R]):
@@ -141,160 +148,82 @@ class BoundUpdate(NamedTuple, Generic[R]):
     update_id: str
 
 
-class _UpdateServer:
-    """The part of serving that both colours share."""
+class SignalHandler(NamedTuple):
+    """A handler of a signal, made by ``@my_workflow.on_signal``."""
 
-    def __init__(
-        self,
-        scope: WorkflowScope,
-        state: Any,
-        until: Callable[[], bool] | None,
-        timeout: Duration | None,
-    ) -> None:
-        self._scope = scope
-        self._state = state
-        self._until = until
-        self._updates = scope.execution.parts[Updates]
-        self._handlers: dict[str, UpdateHandler[..., Any]] = scope.definition.origin.updates
-        self._workflow: str = scope.definition.name
-        self._deadline_us: int | None = None
-        patience = duration(timeout, "timeout of serve()", least_seconds=-math.inf)
-        if patience is not None:
-            self._deadline_us = scope.execution.parts[Notes].now_us() + int(
-                patience.total_seconds() * 1_000_000
-            )
-        if not self._handlers:
-            raise DefinitionError(
-                f"workflow {self._workflow} serves updates and has none: declare one with its "
-                ".update"
-            )
-
-    def next(self) -> UpdateCall | None:
-        """The wait for the next update; None if enough have been served."""
-        if self._until is not None and self._until():
-            return None
-        left = None
-        if self._deadline_us is not None:
-            left = timedelta(
-                microseconds=max(0, self._deadline_us - self._scope.execution.parts[Notes].now_us())
-            )
-        return self._updates.issue(self._judge, left)
-
-    def give_up_wait(self, call: UpdateCall) -> None:
-        """Cancel the wait for an update."""
-        self._scope.execution.cancel_call(call)
-
-    def _judge(self, taken: Taken, is_again: bool) -> Exception | None:
-        """Return why an update is rejected, or None."""
-        try:
-            handler = self._find(taken)
-            given = handler.read_args(taken, self._scope.claim.envelopes)
-            if not is_again:
-                handler.check(self._state, given)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            return error
-        return None
-
-    def _find(self, taken: Taken) -> UpdateHandler[..., Any]:
-        handler = self._handlers.get(taken.name)
-        if handler is None:
-            raise InvalidArgument(
-                f"workflow {self._workflow} has no update {taken.name!r}; "
-                f"it has {', '.join(sorted(self._handlers))}"
-            )
-        return handler
-
-    def begin(self, taken: Taken) -> Any:
-        """Call the handler of an update that was taken; return its value, or what to await."""
-        self._updates.begin(taken)
-        handler = self._find(taken)
-        return handler.fn(self._state, **handler.read_args(taken, self._scope.claim.envelopes))
-
-    def reply(self, taken: Taken, value: Any) -> None:
-        """Answer with the handler's value."""
-        what = f"the answer to update {taken.name}"
-        codec = self._find(taken).result_codec
-        try:
-            text = codec.encode(value, what)
-            codec.decode(text, what)
-        except NotStorable as error:
-            self._updates.fail(taken, error)
-        else:
-            self._updates.reply(taken, text)
-
-    def fail(self, taken: Taken, error: Exception) -> None:
-        """Answer with the handler's error."""
-        self._updates.fail(taken, error)
-
-    def give_up(self, taken: Taken) -> None:
-        """The workflow goes on without the rest of the handler."""
-        self._updates.refuse(taken)
+    signal: Signal[Any]
+    fn: Callable[..., Any]
 
 
-async def serve(
-    state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
-) -> None:
-    """Serve updates of the running workflow, one at a time, in the order sent.
-
-    The handler of its name gets the state and the arguments, and may do everything that workflow
-    code may. Its return value or error is the answer to the sender, and part of the journal. An
-    error of a handler does not end the workflow.
-
-    Args:
-        state: First argument of handlers and validators: any object.
-        until: Function of the state, called before each update; once it returns True, ``serve``
-            returns. By default, it serves until it is cancelled or times out.
-        timeout: Longest time to serve.
+def signal_handler(workflow: _Owner, signal: object, fn: Callable[..., Any]) -> SignalHandler:
+    """Return the handler of a signal.
 
     Raises:
-        TimeoutError: ``timeout`` has passed.
-        DefinitionError: The workflow has no handlers.
-
-    Example::
-
-        cart = Cart()
-        await pgflow.updates.serve(cart, until=lambda: cart.is_ordered)
+        DefinitionError: It is no signal, or the function cannot be a handler.
     """
-    scope = async_scope("pgflow.updates.serve()", "pgflow.sync.serve()")
-    server = _UpdateServer(scope, state, until, timeout)
-    while (call := server.next()) is not None:
-        try:
-            taken = cast("Taken", await call.waiter)  # type: ignore[misc]
-        except asyncio.CancelledError:
-            server.give_up_wait(call)
-            raise
-        try:
-            value = server.begin(taken)
-            if inspect.isawaitable(value):
-                value = await value
-        except _GIVEN_UP:
-            server.give_up(taken)
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            server.fail(taken, error)
-        else:
-            server.reply(taken, value)
+    if not isinstance(signal, Signal):
+        raise DefinitionError(
+            f"@{workflow.name}.on_signal takes a pgflow.Signal(name, type), not {signal!r}"
+        )
+    shown = f"the handler of signal {signal.name!r} of workflow {workflow.name}"
+    try:
+        inspect.signature(fn).bind(None, None)
+    except TypeError:
+        raise DefinitionError(f"{shown} must take the state and the payload") from None
+    if inspect.iscoroutinefunction(fn) and not workflow.is_async:
+        raise DefinitionError(f"{shown} must be a plain def, as its workflow is")
+    return SignalHandler(signal, fn)
 
 
-def serve_sync(
-    state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
-) -> None:
-    """Serve updates of the running workflow; see :func:`serve`."""
-    scope, thread = sync_scope("pgflow.sync.serve()", "pgflow.updates.serve()")
-    server = _UpdateServer(scope, state, until, timeout)
-    while (call := server.next()) is not None:
-        try:
-            thread.block(call)
-        except asyncio.CancelledError:
-            server.give_up_wait(call)
-            raise
-        taken = cast("Taken", call.waiter.take())  # type: ignore[union-attr]
-        try:
-            value = server.begin(taken)
-        except _GIVEN_UP:
-            server.give_up(taken)
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            server.fail(taken, error)
-        else:
-            server.reply(taken, value)
+class QueryHandler(Generic[P, R]):
+    """A function of what a run has published, made by ``@my_workflow.query``. ``fn`` is the
+    undecorated function.
+    """
+
+    def __init__(self, workflow: _Owner, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.name: str = fn.__name__
+        self.__doc__ = fn.__doc__
+        self._shown = f"query {self.name} of workflow {workflow.name}"
+        if not inspect.signature(fn).parameters or inspect.iscoroutinefunction(fn):
+            raise DefinitionError(
+                f"{self._shown} must be a plain def, whose first parameter is the published state"
+            )
+
+    def __repr__(self) -> str:
+        """As in error messages."""
+        return f"<QueryHandler {self._shown.removeprefix('query ')}>"
+
+    def answer(self, state: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """Return what the function answers, given the values that a run has published.
+
+        Raises:
+            NotStorable: They do not fit the annotation of its first parameter.
+        """
+        first = next(iter(inspect.signature(self.fn).parameters))
+        codec = codec_for(resolve_hints(self.fn).get(first, Any), self._shown)
+        given = codec.decode(json.dumps(state, ensure_ascii=False), f"the state for {self._shown}")
+        return cast("R", self.fn(given, *args, **kwargs))
+
+
+def read_reply(
+    handler: UpdateHandler[Any, R],
+    key: str,
+    reply: Reply,
+    envelopes: Envelopes | None,
+    errors: ErrorClasses,
+) -> R:
+    """Return the handler's value from an answer, or raise its error."""
+    shown = f"update {handler.name!r} of run {key!r}"
+    if reply.status == UpdateStatus.DONE:
+        what = f"the answer to {shown}"
+        return handler.result_codec.decode(open_text(envelopes, reply.value or "null", what), what)
+    if reply.status == UpdateStatus.REFUSED:
+        raise UpdateRefused(f"{shown} was refused: the run ended before it was answered")
+    text = open_text(envelopes, reply.error or "{}", f"the error of {shown}")
+    data = ANYTHING.decode(text, "an error")
+    is_rejected = reply.status == UpdateStatus.REJECTED
+    raise (UpdateRejected if is_rejected else UpdateFailed)(
+        f"{shown} {'was rejected' if is_rejected else 'failed'}: "
+        f"{data.get('type')}: {data.get('message')}"
+    ) from rebuild_error(data, errors)

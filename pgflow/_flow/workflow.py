@@ -27,6 +27,7 @@ from typing import (
 from pgflow._flow.defaults import Defaults
 from pgflow._flow.parameters import field_of, parameters_codec
 from pgflow._flow.patches import find_patches
+from pgflow._flow.signals import Signal
 from pgflow._flow.step import (
     check_aliases,
     check_callable,
@@ -34,7 +35,7 @@ from pgflow._flow.step import (
     look_like,
     resolve_hints,
 )
-from pgflow._flow.updates import UpdateHandler
+from pgflow._flow.updates import QueryHandler, SignalHandler, UpdateHandler, signal_handler
 from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.durations import Duration, duration
@@ -49,7 +50,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Q = ParamSpec("Q")
+T = TypeVar("T")
 V = TypeVar("V")
+H = TypeVar("H", bound=Callable[..., Any])
 
 
 class Awaited(Protocol):
@@ -92,6 +95,7 @@ class Workflow(Generic[P, R_co]):
         self.schedules: list[Declared] = []
         self.upcasters: list[Upcast] = []
         self.updates: dict[str, UpdateHandler[..., Any]] = {}
+        self.signal_handlers: dict[str, SignalHandler] = {}
         self.triggers: list[Any] = []
         self.ref_checkers: dict[str, Callable[[Ref], Any]] = {}
         self.origin: Workflow[Any, Any] = self
@@ -117,7 +121,7 @@ class Workflow(Generic[P, R_co]):
                     "parameter names, so each must be named"
                 )
         self.aliases = check_aliases(aliases, f"workflow {self.name}")
-        self.signals = _check_signals(signals, self.name)
+        self._signals = _check_signals(signals, self.name)
         self.is_pinned = pinned
         if version is not None and not is_name(version):
             raise DefinitionError(
@@ -247,6 +251,61 @@ class Workflow(Generic[P, R_co]):
             raise DefinitionError(f"workflow {self.name} has two updates {handler.name!r}")
         self.origin.updates[handler.name] = handler
         return handler
+
+    def on_signal(self, signal: Signal[T], /) -> Callable[[H], H]:
+        """Declare a handler of a signal, beside the code of the workflow.
+
+        :func:`pgflow.updates.serve` calls it with the state and the payload, one message after the
+        other. It is async or not; in a sync workflow it is not. Its error leaves ``serve``. The
+        signal counts as one of ``signals=``.
+
+        Args:
+            signal: The signal.
+
+        Raises:
+            DefinitionError: The signal has a handler, or the function cannot be one.
+
+        Example::
+
+            @order.on_signal(address_changed)
+            def move(cart: Cart, address: str) -> None:
+                cart.address = address
+        """
+
+        def declare(fn: H) -> H:
+            origin = self.origin
+            handler = signal_handler(origin, signal, fn)
+            if signal.name in origin.signal_handlers:
+                raise DefinitionError(
+                    f"workflow {self.name} has two handlers of signal {signal.name!r}"
+                )
+            origin.signal_handlers[signal.name] = handler
+            return fn
+
+        return declare
+
+    def query(self, fn: Callable[Concatenate[Any, Q], V], /) -> QueryHandler[Q, V]:
+        """Declare a query with arguments: a plain def of what the run has published with
+        :func:`pgflow.set_state`, for ``run.query``.
+
+        Its first parameter gets the published values as an object by their names, read by its
+        annotation. It runs in the process that asks, which reads the database; the run is not
+        woken.
+
+        Example::
+
+            @order.query
+            def price(state: dict[str, Any], currency: str) -> float:
+                return state["cents"] * RATES[currency] / 100
+        """
+        return QueryHandler(self.origin, fn)
+
+    @property
+    def signals(self) -> tuple[Awaited, ...]:
+        """Signals that it declares, and those with a handler."""
+        declared = {signal.name: signal for signal in self.origin._signals}
+        handled = {name: handler.signal for name, handler in self.origin.signal_handlers.items()}
+        return tuple((declared | handled).values())
 
     # ------------------------------------------------------------ input and result
 

@@ -378,13 +378,13 @@ PGFLOW = {
     for module, names in {
         "pgflow": "App AsyncApp Signal Retries as_completed authority because call continue_as_new "
         "decisions deprecate_patch effects emit entities idempotency_key in_workflow inline lock "
-        "logger map now patched random read run_child run_info schedule set_labels set_state sleep "
-        "start_child step sync transaction upcaster updates uuid workflow",
+        "logger map now patched random read run_child run_info schedule send set_labels set_state "
+        "sleep start_child step sync transaction upcaster updates uuid workflow",
         "pgflow.authority": "Obligation charge discharge gate owe transfer waive",
         "pgflow.decisions": "Choice Decision decision",
         "pgflow.effects": "Absent Accepted Confirmed StillUnknown effect saga",
         "pgflow.entities": "entity query update",
-        "pgflow.updates": "serve",
+        "pgflow.updates": "execute_update serve",
     }.items()
 }
 """Names of pgflow, by the module that offers them."""
@@ -408,7 +408,11 @@ WAITING = frozenset(
         "pgflow.entities.query",
         "pgflow._flow.entities.query",
         "pgflow.updates.serve",
-        "pgflow._flow.updates.serve",
+        "pgflow._flow.serving.serve",
+        "pgflow.send",
+        "pgflow._flow.messages.send",
+        "pgflow.updates.execute_update",
+        "pgflow._flow.messages.execute_update",
     }
     | {"pgflow._flow.signals.Signal().wait"}
     | {"asyncio.sleep", "asyncio.wait", "asyncio.wait_for"}
@@ -428,6 +432,8 @@ OF_WORKFLOWS = frozenset(
         "sync.start_child",
         "updates.serve",
         "sync.serve",
+        "updates.execute_update",
+        "sync.execute_update",
         "Signal().wait",
         "Signal().sync.wait",
     ]
@@ -442,7 +448,9 @@ SYNC_TWINS = {
     "pgflow.map": "pgflow.sync.map",
     "pgflow.authority.gate": "pgflow.sync.gate",
     "pgflow.entities.query": "pgflow.sync.query",
+    "pgflow.send": "pgflow.sync.send",
     "pgflow.updates.serve": "pgflow.sync.serve",
+    "pgflow.updates.execute_update": "pgflow.sync.execute_update",
     "pgflow.Signal().wait": "pgflow.Signal().sync.wait",
 }
 """Functions that sync workflows call, by the path of the one that async workflows await."""

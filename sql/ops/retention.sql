@@ -162,6 +162,7 @@ begin
   delete from pgflow.undelivered where chain_id = any(gone);
   delete from pgflow.sent_key where chain_id = any(gone);
   delete from pgflow.run_update where chain_id = any(gone);
+  delete from pgflow.update_asker where chain_id = any(gone);
   delete from pgflow.confirmation where chain_id = any(gone);
   delete from pgflow.carried where run_id = any(gone);
   delete from pgflow.saga_effect where chain_id = any(gone);

@@ -251,7 +251,7 @@ begin
     to_wake := pgflow.end_locks_(pgflow.run_ids_(batch->'locking'), t);
   end if;
   if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
-    perform pgflow.put_mail_aside_(chains, t);
+    to_wake := to_wake || pgflow.put_mail_aside_(chains, t);
   end if;
   if batch ? 'kin' then
     parents := pgflow.wind_up_(pgflow.run_ids_(batch->'kin'), t);
@@ -318,7 +318,7 @@ begin
     perform pgflow.take_mail_(batch->'taken');
   end if;
   if batch ? 'replies' then
-    perform pgflow.settle_updates_(batch->'replies', t);
+    to_wake := pgflow.settle_updates_(batch->'replies', t);
   end if;
   if batch ? 'returned' then
     perform pgflow.put_signals_back_(batch->'returned');
@@ -335,7 +335,7 @@ begin
     perform pgflow.settle_budgets_(batch->'units', batch->'draws', t);
   end if;
   if batch ? 'questions' then
-    select a.answers, a.to_wake, a.lanes into answers, to_wake, lanes
+    select a.answers, to_wake || a.to_wake, a.lanes into answers, to_wake, lanes
     from pgflow.answer_all_(batch->'questions', t) a;
   end if;
   if batch ? 'ends' then

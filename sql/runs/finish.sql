@@ -59,7 +59,7 @@ comment on function pgflow.cancel_children_(bigint[], timestamptz)
   is 'Posts a cancel to the open children that end with these runs; answers their chains';
 
 create or replace function pgflow.put_mail_aside_(chains bigint[], t timestamptz)
-returns void
+returns bigint[]
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -78,11 +78,13 @@ as $$
   select pgflow.owe_for_parent_(array_agg((d.payload->>'run_id')::bigint), t)
   from pgflow.undelivered d
   where d.chain_id = any(chains) and d.kind = 'c' and d.moved_at = t and d.payload->>'status' = 'completed'
-  having count(*) > 0
+  having count(*) > 0;
+  select case when chains = '{}' then '{}' else pgflow.refuse_updates_(chains, t) end
 $$;
 comment on function pgflow.put_mail_aside_(bigint[], timestamptz)
   is 'Moves what is left in the mailboxes of finished chains to `undelivered`, except what another wake is moving; '
-     'records the verdicts on obligations among it';
+     'records the verdicts on obligations among it, and refuses updates that other runs have asked for; answers the '
+     'chains of these, to be woken';
 
 create or replace function pgflow.wind_up_(run_ids bigint[], t timestamptz)
 returns bigint[]

@@ -9,10 +9,75 @@
 -- Who asks for the answer of a run that has ended is told that it is refused, and that is written down by whoever is
 -- the first to ask: then a later rewind, which has the run take its mail again, leaves it out. So an end costs nothing
 -- that nobody asks for.
+--
+-- A run that asks another one waits for a signal (`update_asker`). The commit that writes the answer sends it; so does
+-- the one that puts the mail of a run aside that has ended without an answer, and whoever asks again for one that is
+-- there.
+
+create or replace function pgflow.tell_askers_(chains bigint[], update_ids text[], t timestamptz)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  told bigint[];
+begin
+  with waiting as (
+    delete from pgflow.update_asker w using unnest(chains, update_ids) as g (c, i)
+    where w.chain_id = g.c and w.update_id = g.i
+    returning w.*
+  ), sent as (
+    insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
+    select w.reply_to, t, 's', w.reply_as, 'pgflow',
+      json_build_object('status', u.status, 'value', s.value, 'error', coalesce(u.error, s.error))
+    from waiting w
+    join pgflow.run_update u on u.chain_id = w.chain_id and u.update_id = w.update_id
+    left join pgflow.unit a on a.run_id = u.reply_run_id and a.seq = u.reply_seq
+    left join lateral pgflow.said_of_update(a.payload) s on true
+    where exists (select from pgflow.run r where r.run_id = w.reply_to offset 0)
+    returning chain_id
+  )
+  select coalesce(array_agg(distinct s.chain_id), '{}') into told from sent s;
+  insert into pgflow.nudge (chain_id) select c from unnest(told) c;
+  return told;
+end
+$$;
+comment on function pgflow.tell_askers_(bigint[], text[], timestamptz)
+  is 'Sends the answers of updates to the runs that wait for them; answers the chains of these, to be woken';
+
+create or replace function pgflow.refuse_updates_(chains bigint[], t timestamptz)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  asked bigint[];
+  update_ids text[];
+begin
+  select array_agg(w.chain_id), array_agg(w.update_id) into asked, update_ids
+  from pgflow.update_asker w where w.chain_id = any(chains);
+  if asked is null then
+    return '{}';
+  end if;
+  update pgflow.run_update u set status = 'refused', replied_at = t
+  from unnest(asked, update_ids) as g (c, i)
+  where u.chain_id = g.c and u.update_id = g.i and u.status is null;
+  return pgflow.tell_askers_(asked, update_ids, t);
+end
+$$;
+comment on function pgflow.refuse_updates_(bigint[], timestamptz)
+  is 'Refuses what other runs have asked of chains that ended without an answer; answers the chains of these, to be '
+     'woken';
 
 create or replace function pgflow.send_update(
   key text, name text, payload json default '{}', inout update_id text default null, tenant text default '',
-  sent_by text default null,
+  sent_by text default null, reply_to text default null, reply_as text default null,
   out chain_id bigint, out is_new boolean
 )
 language plpgsql
@@ -24,6 +89,7 @@ as $$
 declare
   wanted bigint;
   found_as bigint;
+  asker bigint;
   t timestamptz;
 begin
   perform pgflow.check_name_(name, 'the name of an update'), pgflow.check_json_(payload, 'the arguments of an update');
@@ -37,6 +103,11 @@ begin
       message = 'the arguments of an update must be an object of parameter names';
   end if;
   chain_id := pgflow.chain_of_(tenant, key);
+  if reply_to is not null then
+    reply_as := coalesce(reply_as, update_id);
+    perform pgflow.check_name_(reply_as, 'the name of the signal with the answer');
+    asker := pgflow.chain_of_(tenant, reply_to);
+  end if;
   wanted := hashtextextended(jsonb_build_array(name, pgflow.as_compared_(payload))::text, 0);
   t := pgflow.now_();
   -- Sending again never waits, not even for a worker that is answering.
@@ -59,12 +130,22 @@ begin
     perform pgflow.post_(chain_id, 'u', name, json_build_object('id', update_id, 'args', payload),
       pgflow.sender_(sent_by));
   end if;
+  if asker is not null then
+    -- Behind the commit of an answer, which would not see who asks.
+    perform from pgflow.run_update u where u.chain_id = chain_id and u.update_id = update_id for no key update;
+    insert into pgflow.update_asker (chain_id, reply_to, update_id, reply_as)
+    values (chain_id, asker, update_id, reply_as) on conflict do nothing;
+    perform pgflow.tell_askers_(array[chain_id], array[update_id], t) from pgflow.run_update u
+    where u.chain_id = chain_id and u.update_id = update_id and u.status is not null;
+  end if;
 end
 $$;
-comment on function pgflow.send_update(text, text, json, text, text, text)
+comment on function pgflow.send_update(text, text, json, text, text, text, text, text)
   is 'Asks a run for an update in the caller''s transaction, its arguments by their names; answers its id, under which '
      'update_reply() says what became of it, and the chain, for wake(). The same id to the same run is one update, for '
-     'as long as the history of the run; PF002 if it was another. PF001 if no run has the key';
+     'as long as the history of the run; PF002 if it was another. reply_to is the key of a run that gets the answer, an '
+     'object with status, value and error as of update_reply(), as a signal. reply_as is the name of this signal; the '
+     'id if not given. PF001 if no run has the key';
 --! grant send_update to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.said_of_update(payload json, out value json, out error json)
@@ -203,7 +284,7 @@ comment on function pgflow.offer_updates_(jsonb, int[])
      'payload, true if it was taken before a rewind], ...]';
 
 create or replace function pgflow.settle_updates_(told jsonb, t timestamptz)
-returns void
+returns bigint[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -212,6 +293,8 @@ as $$
 declare
   taken int;
   gone int;
+  chains bigint[];
+  update_ids text[];
 begin
   taken := (select count(*) from pgflow.reply_rows_(told) r where r.message is not null and r.status is null);
   with deleted as (
@@ -232,16 +315,21 @@ begin
       message = format('%s of %s updates are no longer in their mailboxes', taken - gone, taken);
   end if;
   -- The first answer counts, also where a rewind runs the handler again; a fork answers no update.
-  update pgflow.run_update u
-  set status = r.status, replied_at = t, reply_run_id = case when r.seq is not null then r.run_id end,
-    reply_seq = r.seq, error = r.error
-  from pgflow.reply_rows_(told) r
-  where r.status is not null and u.chain_id = r.chain_id and u.update_id = r.update_id and u.status is null;
+  with replied as (
+    update pgflow.run_update u
+    set status = r.status, replied_at = t, reply_run_id = case when r.seq is not null then r.run_id end,
+      reply_seq = r.seq, error = r.error
+    from pgflow.reply_rows_(told) r
+    where r.status is not null and u.chain_id = r.chain_id and u.update_id = r.update_id and u.status is null
+    returning u.chain_id, u.update_id
+  )
+  select array_agg(p.chain_id), array_agg(p.update_id) into chains, update_ids from replied p;
+  return case when chains is null then '{}' else pgflow.tell_askers_(chains, update_ids, t) end;
 end
 $$;
 comment on function pgflow.settle_updates_(jsonb, timestamptz)
   is 'Takes updates out of the mailboxes and writes down their answers, with the units of a batch that say so; refuses '
-     '(PF006) to take one that is not there';
+     '(PF006) to take one that is not there. Answers the chains of runs that asked for one, to be woken';
 
 drop view if exists pgflow.updates;
 create view pgflow.updates as
@@ -310,6 +398,11 @@ begin
     and not exists (select from pgflow.undelivered m where m.chain_id = u.chain_id and m.kind = 'u'
       and m.payload->>'id' = u.update_id)
     and not exists (select from pgflow.imported i where i.run_id = u.chain_id)
+  union all
+  select 'a run waits only for answers that are not there', format('update %s of chain %s', w.update_id, w.chain_id)
+  from pgflow.update_asker w
+  where not exists (select from pgflow.run_update u where u.chain_id = w.chain_id and u.update_id = w.update_id
+    and u.status is null)
   union all
   select 'an update in a mailbox is of somebody', format('message %s to chain %s', m.signal_id, m.chain_id)
   from pgflow.signal m

@@ -108,6 +108,38 @@ def test_a_run_in_python_has_children_in_sql(dsn: str, conn: Conn) -> None:
     assert marks(conn) == ["total 3", "total 10"]
 
 
+@pgflow.workflow
+def till() -> int:
+    coins: list[int] = []
+    pgflow.sync.serve(coins, until=lambda: bool(coins))
+    return coins[0]
+
+
+@till.update
+def put(coins: list[int], coin: int) -> int:
+    coins.append(coin)
+    return 2 * coin
+
+
+def test_a_run_in_sql_asks_one_in_python_for_an_update(dsn: str, conn: Conn) -> None:
+    flowkit.make(
+        conn,
+        "w(coin int)",
+        """declare reply jsonb;
+        begin
+          ask_for_it: perform pgflow.send_update('till', 'put', json_build_object('coin', coin), run->>'key',
+            reply_to => run->>'key', reply_as => 'total');
+          wait for total into reply;
+          return reply;
+        end""",
+    )
+    with App(dsn, include=[till]) as app, app.worker(poll_seconds=0.02):
+        app.start(till.options(key="till"))
+        begin(conn, coin=5)
+        wait_until(lambda: is_over(conn), "the end")
+    assert ended(conn) == ("completed", {"status": "done", "value": 10, "error": None}, None)
+
+
 def test_a_client_in_python_starts_runs_in_sql_and_has_their_results(dsn: str, conn: Conn) -> None:
     flowkit.make(conn, "total(n int)", TOTAL)
     app = App(dsn, include=[parent])

@@ -192,9 +192,16 @@ def pairs() -> dict[str, list[Any]]:
             ]
     offered = {
         name: vars(module)[name]
-        for module in (pgflow, pgflow.authority, pgflow.effects, pgflow.entities, pgflow.events)
+        for module in (
+            pgflow,
+            pgflow.authority,
+            pgflow.effects,
+            pgflow.entities,
+            pgflow.events,
+            pgflow.updates,
+        )
         for name in module.__all__
-    } | {"serve": pgflow.updates.serve}
+    }
     for name, twin in vars(pgflow.sync).items():
         if (
             inspect.isfunction(twin)
@@ -213,6 +220,7 @@ DIFFERENT = {
     "_PsycopgTransaction.leave_behind": "a thread cannot be cancelled: its body may go on though "
     "nobody waits for it",
     "connect": "async code has its time-outs around a call",
+    "sync.serve": "a thread runs one handler at a time, so it takes no max_parallel",
     "drive": "a thread that waits for its server is freed by cutting its connection",
 }
 """Methods and functions that are not the same in both colours, and the reason."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import worker_jobs
-from records import HOUR, SOON, count
+from records import HOUR, SOON, count, eventually
 from servers import HANG_SECONDS
 
 import pgflow
@@ -164,6 +164,37 @@ async def test_until_idle_names_the_queue_that_nobody_serves(
         WrongState, match=r"no worker serves queue reports, and 1 of work is queued"
     ):
         await aflow.until_idle()
+
+
+@pytest.mark.full
+async def test_until_idle_knows_what_was_included_while_its_worker_works(
+    aflow: AsyncHarness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = asyncio.Event()
+
+    @read
+    async def endless() -> None:
+        await release.wait()
+
+    @workflow
+    async def busy() -> None:
+        await endless()
+
+    @workflow
+    async def late() -> None:
+        """Queued until a place is free."""
+
+    aflow.include(busy)
+    for _ in range(20):
+        await aflow.start(busy)
+    await eventually(lambda: count(conn, "pgflow.lease") == 20, "all places taken")
+    aflow.include(late)
+    await aflow.start(late)
+    monkeypatch.setattr("pgflow.testing.UNSERVED_SECONDS", 0)
+    monkeypatch.setattr("pgflow.testing.IDLE_TIMEOUT_SECONDS", 0.2)
+    with pytest.raises(TimeoutError, match="not idle"):
+        await aflow.until_idle()
+    release.set()
 
 
 async def test_a_harness_serves_the_queues_that_it_is_given(aflow: AsyncHarness) -> None:

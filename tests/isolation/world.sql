@@ -141,7 +141,7 @@ as $$
   delete from pgflow.ready; delete from pgflow.lease; delete from pgflow.parked; delete from pgflow.held;
   delete from pgflow.wait; delete from pgflow.timer; delete from pgflow.signal; delete from pgflow.undelivered;
   delete from pgflow.nudge; delete from pgflow.unit; delete from pgflow.worker; delete from pgflow.step_beat;
-  delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.evidence; delete from pgflow.owed; delete from pgflow.run_update;
+  delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.evidence; delete from pgflow.owed; delete from pgflow.run_update; delete from pgflow.update_asker;
   delete from pgflow.pool; delete from pgflow.spend; delete from pgflow.reservation; delete from pgflow.charge; delete from pgflow.pool_change;
   delete from pgflow.seal; delete from pgflow.seal_round; delete from pgflow.seal_day; delete from pgflow.seal_pending;
   update pgflow.seal_state set is_on = false, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0, cycle_began_at = null, next_look_at = null;

@@ -59,7 +59,7 @@ $$;
 RESET = f"""
 set pgflow.rewrites = 'on';
 truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.ready, pgflow.lease, pgflow.parked, pgflow.wait, pgflow.timer,
-  pgflow.held, pgflow.signal, pgflow.run_update, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
+  pgflow.held, pgflow.signal, pgflow.run_update, pgflow.update_asker, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
   pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, pgflow.lock, pgflow.lock_wait,
   pgflow.lock_nudge, pgflow.lock_broken, pgflow.seal, pgflow.seal_round, pgflow.seal_day, pgflow.seal_pending,
   pgflow.schedule, pgflow.schedule_declaration, pgflow.schedule_change, pgflow.evidence, pgflow.rate, sim.booked, sim.account restart identity;

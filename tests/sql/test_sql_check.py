@@ -514,6 +514,14 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [SENT.format(status="null, null, null"), SAID.format(kinds="{h,h}")],
     ],
     "no update is lost": [[SENT.format(status="null, null, null")]],
+    "a run waits only for answers that are not there": [
+        [
+            (
+                "insert into pgflow.update_asker (chain_id, reply_to, update_id, reply_as) values "
+                "(%(leased)s, %(leased)s, 'u', 'u')"
+            )
+        ],
+    ],
     "an update in a mailbox is of somebody": [
         [MAIL.format(run="%(leased)s", kind="u", name="s")],
     ],

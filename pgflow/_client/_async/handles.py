@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from pgflow._client._async.session import AsyncSession
 from pgflow._client._async.updates import AsyncSentUpdate
@@ -13,7 +13,7 @@ from pgflow._client.updates import bound, update_query
 from pgflow._db.calls import mail, result, updates
 from pgflow._flow.messages import delivery_of
 from pgflow._flow.signals import Signal
-from pgflow._flow.updates import UpdateHandler
+from pgflow._flow.updates import QueryHandler, UpdateHandler
 from pgflow._model.durations import Duration
 from pgflow._model.kinds import Status
 from pgflow._model.messages import Delivery
@@ -77,21 +77,31 @@ class AsyncRun(Handle[AsyncSession, R_co]):
         """Return the values that the run last set with ``set_state``."""
         return self._opened(await self._session.ask(result.run_state(self.key)))
 
-    async def query(self, name: str, type: type[T] | None = None) -> T:  # noqa: A002 - as Signal has it
-        """Return the value that the run last published under a name with ``set_state``. It reads
-        the database without waking the run.
+    @overload
+    async def query(self, name: str, /, type: type[T] | None = None) -> T: ...
+    @overload
+    async def query(self, name: QueryHandler[P, V], /, *args: P.args, **kwargs: P.kwargs) -> V: ...
+    async def query(self, name: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Return the value that the run last published under a name with ``set_state``, or the
+        answer of a query to all that it has published. It reads the database without waking the
+        run.
 
         Args:
-            name: Name of the value.
-            type: Class of it; None to return the decoded JSON.
+            name: Name of the value, or a function that ``@workflow.query`` has made.
+            *args: Class of the value (``type``), None to return the decoded JSON; or the arguments
+                of the query, without the state.
+            **kwargs: The same by name.
 
         Raises:
             RunNotFound: The run does not exist.
             InvalidArgument: The run has published no value under the name.
             NotStorable: The value is not of the type.
         """
-        text = await self._session.ask(updates.query(self.key, name))
-        return cast("T", self._published(name, text, type))
+        if isinstance(name, QueryHandler):
+            return name.answer(await self.state(), args, kwargs)
+        return self._published(
+            name, await self._session.ask(updates.query(self.key, name)), *args, **kwargs
+        )
 
     async def execute_update(
         self, update: UpdateHandler[P, V], /, *args: P.args, **kwargs: P.kwargs

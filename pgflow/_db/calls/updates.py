@@ -34,14 +34,24 @@ class Reply(NamedTuple):
 
 
 def send_update(
-    key: str, name: str, args: str, update_id: str, tenant: str = "", sent_by: str | None = None
+    key: str,
+    name: str,
+    args: str,
+    update_id: str,
+    tenant: str = "",
+    sent_by: str | None = None,
+    reply_to: str | None = None,
+    reply_as: str | None = None,
 ) -> Query[Sent]:
-    """Send an update, in any transaction."""
+    """Send an update, in any transaction. The run with the key ``reply_to`` gets the answer as a
+    signal named ``reply_as``.
+    """
     sql = (
         "select update_id, chain_id, is_new from pgflow.send_update("
-        "%s::text, %s::text, %s::json, %s::text, %s::text, %s::text)"
+        "%s::text, %s::text, %s::json, %s::text, %s::text, %s::text, %s::text, %s::text)"
     )
-    return Query(sql, (key, name, args, update_id, tenant, sent_by), lambda rows: Sent(*rows[0]))
+    given = key, name, args, update_id, tenant, sent_by, reply_to, reply_as
+    return Query(sql, given, lambda rows: Sent(*rows[0]))
 
 
 def update_reply(key: str, update_id: str, tenant: str = "") -> Query[Reply]:
