@@ -167,6 +167,48 @@ def test_what_is_signed_for_one_function_is_of_no_use_for_another(
         )
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        'alice."w@1"(int4range, jsonb, jsonb)',
+        'mallory.f(int --, jsonb /*\n), alice.f(int --*/, jsonb /*(\n) --*/)',
+        "mallory.f(pg_catalog.int4 --, jsonb /*\n) from (select 1 as int4) pg_catalog;"
+        " update pgflow.flow set definer = 10; delete from pgflow.flow_node; select mallory.f(int --*/, jsonb /*(\n) --*/)",
+        "mallory.f(integer, jsonb, jsonb)",
+        "mallory.f(int, jsonb, jsonb[])",
+    ],
+)  # fmt: skip
+def test_a_function_has_one_name(admin: Conn, alice: Conn, mallory: Conn, function: str) -> None:
+    """A text that means one function where it is looked up, and another, or more, where it is called."""
+    admin.execute("grant usage, create on schema alice to mallory; grant all on secret to alice")
+    make(alice, "begin a: delete from secret; return 1; end")
+    mallory.execute("""
+      grant usage on schema mallory to public;
+      create function mallory.f(int, jsonb, jsonb) returns jsonb security definer language sql as 'select $2';
+      create function mallory.f(int) returns jsonb language sql as 'select null::jsonb';
+      create function mallory.f(int, jsonb, jsonb[]) returns jsonb security definer language sql as 'select $2';
+      create function alice."w@1"(int4range, jsonb, jsonb) returns jsonb security definer language sql as 'select $2'
+    """)
+    signed = "sha256(convert_to(jsonb_build_array(p, {0})::text, 'UTF8'))"
+    with pytest.raises(psycopg.Error, match="a workflow is made by pgflow.create_workflow"):
+        mallory.execute(
+            f"""
+            do $do$
+            declare
+              p jsonb := pgflow.compile_workflow('x()', 'begin a: null; return 1; end') || '{{"hash": "h"}}';
+              f text := %s;
+            begin
+              execute format('comment on function %%s is %%L', to_regprocedure(f), 'Made by pgflow.create_workflow: '
+                || encode({signed.format("f")}, 'hex'));
+              perform pgflow.record_flow(p, f);
+            end $do$
+            """.replace("%s", psycopg.sql.quote(function), 1).replace("%%", "%")
+        )
+    begin(admin, workflow="x")
+    work(admin)
+    assert rows(admin, "select x from secret") == [42]
+
+
 def test_who_may_not_create_functions_makes_no_workflow(admin: Conn, alice: Conn) -> None:
     admin.execute(
         "create schema lent; grant usage on schema lent to alice; create schema shut; grant all on schema shut to alice"
