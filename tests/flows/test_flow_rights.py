@@ -167,6 +167,28 @@ def test_what_is_signed_for_one_function_is_of_no_use_for_another(
         )
 
 
+def record(conn: Conn, function: str, change: str = "p") -> str:
+    """Record a program that its own maker has signed; what the server says to it."""
+    try:
+        conn.execute(
+            """
+            do $do$
+            declare
+              p jsonb := pgflow.compile_workflow('x()', 'begin set state jsonb_build_object(''p'', 1); return 1; end') || '{"hash": "h"}';
+              f text := %f;
+            begin
+              p := %p;
+              execute format('comment on function %s is %L', to_regprocedure(f), 'Made by pgflow.create_workflow: '
+                || encode(sha256(convert_to(jsonb_build_array(p, f)::text, 'UTF8')), 'hex'));
+              perform pgflow.record_flow(p, f);
+            end $do$
+            """.replace("%f", psycopg.sql.quote(function)).replace("%p", change)
+        )
+    except psycopg.Error as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -189,24 +211,28 @@ def test_a_function_has_one_name(admin: Conn, alice: Conn, mallory: Conn, functi
       create function mallory.f(int, jsonb, jsonb[]) returns jsonb security definer language sql as 'select $2';
       create function alice."w@1"(int4range, jsonb, jsonb) returns jsonb security definer language sql as 'select $2'
     """)
-    signed = "sha256(convert_to(jsonb_build_array(p, {0})::text, 'UTF8'))"
-    with pytest.raises(psycopg.Error, match="a workflow is made by pgflow.create_workflow"):
-        mallory.execute(
-            f"""
-            do $do$
-            declare
-              p jsonb := pgflow.compile_workflow('x()', 'begin a: null; return 1; end') || '{{"hash": "h"}}';
-              f text := %s;
-            begin
-              execute format('comment on function %%s is %%L', to_regprocedure(f), 'Made by pgflow.create_workflow: '
-                || encode({signed.format("f")}, 'hex'));
-              perform pgflow.record_flow(p, f);
-            end $do$
-            """.replace("%s", psycopg.sql.quote(function), 1).replace("%%", "%")
-        )
+    assert "is made by pgflow.create_workflow" in record(mallory, function)
     begin(admin, workflow="x")
     work(admin)
     assert rows(admin, "select x from secret") == [42]
+
+
+def test_a_program_is_what_its_text_compiles_to(admin: Conn, mallory: Conn) -> None:
+    """Else a run could write any unit into its journal, such as the answer of somebody to a gate."""
+    mallory.execute(
+        "grant usage on schema mallory to public;"
+        "create function mallory.f(int, jsonb, jsonb) returns jsonb security definer language sql as 'select $2'"
+    )
+    function = "mallory.f(int, jsonb, jsonb)"
+    for change in (
+        """jsonb_set(p, '{nodes,0,opts}', '{"kind": "P"}')""",
+        "p || '{\"parameters\": [1]}'",
+        "p || '{\"body\": \"begin return 2; end\"}'",
+        "p - 'schemas'",
+        "p || '{\"more\": 1}'",
+    ):
+        assert "is made by pgflow.create_workflow" in record(mallory, function, change), change
+    assert record(mallory, function) == ""
 
 
 def test_who_may_not_create_functions_makes_no_workflow(admin: Conn, alice: Conn) -> None:
