@@ -318,3 +318,17 @@ def test_a_workflow_outlives_its_role(admin: Conn, server_dsn: str, mallory: Con
     begin(admin)
     work(admin)
     assert ended(admin)[1] == 2
+
+
+def test_a_lock_that_others_see_makes_nobody_its_definer(
+    admin: Conn, alice: Conn, mallory: Conn
+) -> None:
+    alice.execute("create table seen (number bigint); grant select on seen to mallory")
+    alice.execute("grant usage on schema alice to mallory")
+    noted = """begin a: insert into alice.seen select l.classid::bigint << 32 | l.objid::bigint
+      from pg_locks l where l.locktype = 'advisory' and l.pid = pg_backend_pid(); return 1; end"""
+    assert play(admin, alice, noted) == ("completed", 1, None)
+    with mallory.transaction(force_rollback=True):
+        assert rows(mallory, "select pg_advisory_xact_lock_shared(number)::text from alice.seen")
+        with pytest.raises(psycopg.Error, match="role mallory does not own"):
+            mallory.execute("select pgflow.grant_workflow('w', 'mallory', 'see')")
