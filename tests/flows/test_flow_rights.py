@@ -227,7 +227,7 @@ def test_a_program_is_what_its_text_compiles_to(admin: Conn, mallory: Conn) -> N
     for change in (
         """jsonb_set(p, '{nodes,0,opts}', '{"kind": "P"}')""",
         "p || '{\"parameters\": [1]}'",
-        "p || '{\"body\": \"begin return 2; end\"}'",
+        'p || \'{"body": "begin return 2; end"}\'',
         "p - 'schemas'",
         "p || '{\"more\": 1}'",
     ):
