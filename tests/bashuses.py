@@ -340,6 +340,25 @@ x=$a.output$a.output; (( x ))
 x="1 $a.output"; (( x ))
 x='$a.output'; (( x ))
 y=$'$a.output'; (( y ))
+q=(1 2); unset q[x]
+q=(1 2); declare q[x]=1
+q=(1 2); : ${q[x]:=1} ${#q[x]} ${q[x]^^}
+[[ x+1 -eq 1 ]]
+[[ 1 -eq 1 && ( $y = 1 || x -ge 1 ) ]]
+o=-v; test $o "$x"
+declare -n r=q[x]; r=1
+z='q[x]'; read "$z" <<< 1
+z="x+0"; (( z ))
+z="q[x]"; [[ $z -eq 1 ]]
+f() { echo "$x"; }; (( $(f) ))
+f() { echo "$1"; }; y=$(f "$x"); echo ${!y}
+f() { local a=$1 b=$((a)); }; f "$x"
+f() { local k; for k in "$@"; do (( k )); done; }; f "$x"
+declare -A m; m[$x]=1; for k in "${!m[@]}"; do (( k )); done
+declare -A m; m[$x]=1; for k in "${!m[@]}"; do unset "q[$k]"; done
+declare -A m; (( m[$x]++ )); for k in "${!m[@]}"; do echo ${q[k]}; done
+declare -A m=([$x]=1); for k in "${!m[@]}"; do (( k )); done
+while IFS=, read -r k v; do declare -A n; n[$k]=$v; echo ${n[$k]}; done <<< "$x,a"
 """
 
 

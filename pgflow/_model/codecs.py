@@ -353,14 +353,19 @@ class Codec(Generic[T]):
             refused = error
         try:
             differs = tags.difference(value, value if back is tags.ABSENT else back)
-        except RecursionError as error:
+        except (TypeError, ValueError, RecursionError) as error:  # also of a class's own code
             _refuse(what, error)
         if text is not None and refused is None and differs is None:
             return text
         tagged = self._with_tags(value, text, back, what)
         if tagged is not None:
             return tagged
-        if differs is not None and not (text and differs.is_reading and not self._admits(value)):
+        if differs is not None and not (
+            text
+            and differs.is_reading
+            and tags.is_given(value, json.loads(text))
+            and not self._admits(value)
+        ):
             changed = NotStorable(f"{what} cannot be stored as JSON: {differs}")
             changed.outline = f"{what} cannot be stored as JSON"  # a place may name keys
             raise changed

@@ -105,6 +105,8 @@ def _configure(part: dict[str, Any]) -> dict[str, Any]:
         # What is read has the class that is annotated; a subclass's own form would be read as that,
         # or not at all.
         part["config"].pop("polymorphic_serialization", None)
+    if part.get("type") == "generator":  # an Iterable, which would be read once only
+        return {**part, "type": "list"}
     return part
 
 

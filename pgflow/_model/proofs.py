@@ -31,6 +31,7 @@ _EXACT: dict[str, type] = {
 }  # fmt: skip
 _PLAIN = frozenset({NoneType, bool, int, str, float})
 _SAFE_INTEGER = 2**53
+_MINUTE = timedelta(minutes=1)
 _FORMLESS = frozenset({"type", "ref", "metadata", "strict", "microseconds_precision"})
 """Keys of a schema that do not change which value is read."""
 
@@ -87,7 +88,11 @@ def _is_time(value: Any) -> bool:
 
 
 def _is_fixed(zone: Any) -> bool:
-    return zone is None or zone is UTC or type(zone) is TzInfo
+    return (
+        zone is None
+        or zone is UTC
+        or (type(zone) is TzInfo and not (zone.utcoffset(None) or _MINUTE) % _MINUTE)
+    )
 
 
 def _is_float(value: Any) -> bool:
@@ -263,6 +268,8 @@ class _Prover:
             raise _UnprovenError
         if config.get("extra_fields_behavior") == "allow":
             raise _UnprovenError
+        if config.get("ser_json_inf_nan", "constants") != "constants":
+            raise _UnprovenError
 
     def model(self, schema: dict[str, Any]) -> Proof:
         if schema.get("custom_init") or schema.get("root_model") or schema.get("post_init"):
@@ -284,7 +291,10 @@ class _Prover:
         fields = [(field["name"], field) for field in inner["fields"]]
         if any(not field.get("init", True) or field.get("init_only") for _, field in fields):
             raise _UnprovenError
-        return self._fields(schema["cls"], fields, has_slots=bool(schema.get("slots")))
+        has_slots = bool(schema.get("slots"))
+        if has_slots and schema["cls"].__dictoffset__:  # a base without them: it may hold more
+            raise _UnprovenError
+        return self._fields(schema["cls"], fields, has_slots=has_slots)
 
     def _fields(
         self, cls: type, fields: list[tuple[str, Any]], *, has_slots: bool = False
@@ -345,7 +355,7 @@ class _Prover:
                 return False
             for name, item in value.items():
                 proof = proofs.get(name)
-                if proof is None or not proof(item):
+                if proof is None or type(name) is not str or not proof(item):
                     return False
             return True
 

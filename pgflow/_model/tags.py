@@ -43,6 +43,7 @@ ABSENT: Any = object()
 
 SECRETS = (pydantic.Secret, pydantic.SecretStr, pydantic.SecretBytes)
 _JSON = (str, int, bool, type(None), float)
+_SCALARS: dict[str, type] = {kind.__name__: kind for kind in (str, int, bool, float)}
 _ROWS = (tuple, set, frozenset, collections.deque)
 _BUILTIN: dict[str, Any] = {
     kind.__name__: kind for kind in (bytes, date, time, datetime, timedelta, Decimal, UUID, complex)
@@ -219,6 +220,24 @@ def is_plain(value: Any) -> bool:
     return type(value) in _JSON
 
 
+def is_given(value: Any, plain: Any) -> bool:
+    """Return True if the JSON of a value has each number and text of it as it was given: a reader
+    sees what the caller wrote.
+
+    Args:
+        value: The value.
+        plain: Its JSON, as dicts and lists.
+    """
+    parts = value if isinstance(value, dict) else parts_of(value)
+    if parts is not None and isinstance(plain, dict):
+        return all(is_given(parts[name], item) for name, item in plain.items() if name in parts)
+    if isinstance(value, (list, *_ROWS)) and isinstance(plain, list):
+        return all(map(is_given, value, plain))
+    if type(value) in (dict, list):
+        return False
+    return type(value) not in _JSON or (type(value) is type(plain) and value == plain)
+
+
 # ---------------------------------------------------------------- writing
 
 
@@ -318,8 +337,10 @@ class Writer:
 
     def _row(self, value: Any, plain: Any, back: Any) -> Any:
         plains = plain if type(plain) is list and len(plain) == len(value) else None
-        is_row = type(value) is type(back) and not isinstance(value, (set, frozenset))
-        backs = list(back) if is_row and len(back) == len(value) else None
+        backs = None
+        if type(value) is type(back) and len(back) == len(value):
+            known = {item: item for item in back} if isinstance(value, (set, frozenset)) else None
+            backs = list(back) if known is None else [known.get(item, ABSENT) for item in value]
         items = [
             self.write(
                 item,
@@ -601,6 +622,8 @@ def untag(value: Any, codec_of: Codecs) -> Any:
         return _instance_of(_known[name], value, codec_of)
     if name in _BUILTIN:
         return _read(codec_of(_BUILTIN[name]), value, f"a {name}")
+    if name in _SCALARS and type(value.get("of")) is _SCALARS[name]:
+        return value["of"]
     rows = {"tuple": tuple, "set": set, "frozenset": frozenset, "list": list}
     items = untag_within(value.get("of"), codec_of)
     if name in rows and isinstance(items, list):

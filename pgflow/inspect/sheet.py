@@ -124,9 +124,9 @@ _READERS = [
     "timeofday",
 ]  # fmt: skip
 """Functions of Postgres that are volatile and still change nothing."""
-_BY_TEXT = r"^((query|cursor|table|schema|database)_to_xml|pg_input_)"
+_BY_TEXT = r"^((query|cursor|table|schema|database)_to_xml|pg_input_|satisfies_hash_partition$)"
 """Functions of Postgres that run a statement, read a relation or make a value of a type that they
-are given by name, which the check of the tree does not see.
+are given by name or number, or run a function of it, which the check of the tree does not see.
 """
 
 _PART = re.compile(

@@ -5,8 +5,10 @@
 -- whoever drives, and cannot leave them.
 --
 -- Rows here say which function a run's nodes call, so they must not be had by lying. What `record_flow` is given is
--- signed: the comment of the function, which only its owner can write, has the hash of it. Who replaces or drops a
--- workflow must have the rights of its definer.
+-- signed: the comment of the function, which only its owner can write, has the hash of it. A function has one name
+-- here, since a text that merely finds it may hold more: other types, comments, a second statement. And a program is
+-- what its text compiles to, since its nodes say which units a run writes. Who replaces or drops a workflow must have
+-- the rights of its definer.
 --
 -- The same text, by the same definer, is the version that is there. Another text is the next one. A run keeps the one
 -- that it began with.
@@ -25,10 +27,16 @@ declare
   id int;
   t timestamptz := pgflow.now_();
 begin
-  select p.oid, p.proowner, p.prosecdef, obj_description(p.oid, 'pg_proc') as said into made
-  from pg_proc p where p.oid = to_regprocedure(function);
-  if made.said is distinct from 'Made by pgflow.create_workflow: ' || encode(sha256(convert_to(
-    jsonb_build_array(program, function)::text, 'UTF8')), 'hex') or not made.prosecdef then
+  select p.proowner, p.prosecdef, obj_description(p.oid, 'pg_proc') as said,
+    format('%I.%I(int, jsonb, jsonb)', n.nspname, p.proname) as name into made
+  from pg_proc p join pg_namespace n on n.oid = p.pronamespace where p.oid = to_regprocedure(function);
+  if made.name is distinct from function
+    or made.said is distinct from 'Made by pgflow.create_workflow: '
+      || encode(sha256(convert_to(jsonb_build_array(program, function)::text, 'UTF8')), 'hex')
+    or not made.prosecdef
+    or program - 'hash' is distinct from pgflow.compile_workflow(program->>'signature', program->>'body',
+      array(select jsonb_array_elements_text(program->'schemas'))::name[])
+  then
     raise exception using errcode = 'PF003', message = 'a workflow is made by pgflow.create_workflow';
   end if;
   select f.* into last from pgflow.flow f where f.workflow = program->>'workflow' order by f.version desc limit 1;

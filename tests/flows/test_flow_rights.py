@@ -167,6 +167,74 @@ def test_what_is_signed_for_one_function_is_of_no_use_for_another(
         )
 
 
+def record(conn: Conn, function: str, change: str = "p") -> str:
+    """Record a program that its own maker has signed; what the server says to it."""
+    try:
+        conn.execute(
+            """
+            do $do$
+            declare
+              p jsonb := pgflow.compile_workflow('x()', 'begin set state jsonb_build_object(''p'', 1); return 1; end') || '{"hash": "h"}';
+              f text := %f;
+            begin
+              p := %p;
+              execute format('comment on function %s is %L', to_regprocedure(f), 'Made by pgflow.create_workflow: '
+                || encode(sha256(convert_to(jsonb_build_array(p, f)::text, 'UTF8')), 'hex'));
+              perform pgflow.record_flow(p, f);
+            end $do$
+            """.replace("%f", psycopg.sql.quote(function)).replace("%p", change)
+        )
+    except psycopg.Error as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        'alice."w@1"(int4range, jsonb, jsonb)',
+        'mallory.f(int --, jsonb /*\n), alice.f(int --*/, jsonb /*(\n) --*/)',
+        "mallory.f(pg_catalog.int4 --, jsonb /*\n) from (select 1 as int4) pg_catalog;"
+        " update pgflow.flow set definer = 10; delete from pgflow.flow_node; select mallory.f(int --*/, jsonb /*(\n) --*/)",
+        "mallory.f(integer, jsonb, jsonb)",
+        "mallory.f(int, jsonb, jsonb[])",
+    ],
+)  # fmt: skip
+def test_a_function_has_one_name(admin: Conn, alice: Conn, mallory: Conn, function: str) -> None:
+    """A text that means one function where it is looked up, and another, or more, where it is called."""
+    admin.execute("grant usage, create on schema alice to mallory; grant all on secret to alice")
+    make(alice, "begin a: delete from secret; return 1; end")
+    mallory.execute("""
+      grant usage on schema mallory to public;
+      create function mallory.f(int, jsonb, jsonb) returns jsonb security definer language sql as 'select $2';
+      create function mallory.f(int) returns jsonb language sql as 'select null::jsonb';
+      create function mallory.f(int, jsonb, jsonb[]) returns jsonb security definer language sql as 'select $2';
+      create function alice."w@1"(int4range, jsonb, jsonb) returns jsonb security definer language sql as 'select $2'
+    """)
+    assert "is made by pgflow.create_workflow" in record(mallory, function)
+    begin(admin, workflow="x")
+    work(admin)
+    assert rows(admin, "select x from secret") == [42]
+
+
+def test_a_program_is_what_its_text_compiles_to(admin: Conn, mallory: Conn) -> None:
+    """Else a run could write any unit into its journal, such as the answer of somebody to a gate."""
+    mallory.execute(
+        "grant usage on schema mallory to public;"
+        "create function mallory.f(int, jsonb, jsonb) returns jsonb security definer language sql as 'select $2'"
+    )
+    function = "mallory.f(int, jsonb, jsonb)"
+    for change in (
+        """jsonb_set(p, '{nodes,0,opts}', '{"kind": "P"}')""",
+        "p || '{\"parameters\": [1]}'",
+        'p || \'{"body": "begin return 2; end"}\'',
+        "p - 'schemas'",
+        "p || '{\"more\": 1}'",
+    ):
+        assert "is made by pgflow.create_workflow" in record(mallory, function, change), change
+    assert record(mallory, function) == ""
+
+
 def test_who_may_not_create_functions_makes_no_workflow(admin: Conn, alice: Conn) -> None:
     admin.execute(
         "create schema lent; grant usage on schema lent to alice; create schema shut; grant all on schema shut to alice"
@@ -250,3 +318,17 @@ def test_a_workflow_outlives_its_role(admin: Conn, server_dsn: str, mallory: Con
     begin(admin)
     work(admin)
     assert ended(admin)[1] == 2
+
+
+def test_a_lock_that_others_see_makes_nobody_its_definer(
+    admin: Conn, alice: Conn, mallory: Conn
+) -> None:
+    alice.execute("create table seen (number bigint); grant select on seen to mallory")
+    alice.execute("grant usage on schema alice to mallory")
+    noted = """begin a: insert into alice.seen select l.classid::bigint << 32 | l.objid::bigint
+      from pg_locks l where l.locktype = 'advisory' and l.pid = pg_backend_pid(); return 1; end"""
+    assert play(admin, alice, noted) == ("completed", 1, None)
+    with mallory.transaction(force_rollback=True):
+        assert rows(mallory, "select pg_advisory_xact_lock_shared(number)::text from alice.seen")
+        with pytest.raises(psycopg.Error, match="role mallory does not own"):
+            mallory.execute("select pgflow.grant_workflow('w', 'mallory', 'see')")

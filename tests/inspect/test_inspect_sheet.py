@@ -34,6 +34,9 @@ create operator {schema}.=! (leftarg = text, rightarg = text, function = {schema
 create aggregate {schema}.gather (text) (sfunc = {schema}.both, stype = text);
 create function {schema}.harmä() returns text language sql as $f$ select {schema}.harm('a letter') $f$;
 create table {schema}.notes (whose {schema}.vicious[]);
+create function {schema}.hashed(text, bigint) returns bigint language sql {kind} as $f$ select length({schema}.harm($1)) $f$;
+create operator class {schema}.ops for type text using hash as operator 1 =, function 2 {schema}.hashed(text, bigint);
+create table {schema}.parts (a text) partition by hash (a {schema}.ops);
 """
 
 
@@ -94,6 +97,8 @@ ATTACKS = [
     "select array_in('{{x}}'::cstring, '{s}.vicious'::regtype, -1)",
     "select record_in('(x,1)'::cstring, '{s}.pair'::regtype, -1)",
     "select pg_input_is_valid('x', '{s}.vicious')",
+    "select satisfies_hash_partition(c.oid, 2, 0, 'x'::text) from pg_class c, pg_namespace n "
+    "where relname = 'parts' and n.oid = relnamespace and nspname = '{s}'",
     "select 1) q; select {s}.harm('x'); select * from (select 1",
     "select 1) q union all select {s}.harm('x') from (select 1",
     "select 1 as a -- */ \n, {s}.harm('x') /*",

@@ -11,7 +11,7 @@ import json
 import math
 import pathlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
@@ -21,6 +21,7 @@ import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic_core import TzInfo
 from typing_extensions import TypedDict
 
 from pgflow._model import proofs, tags
@@ -137,9 +138,23 @@ class Pair(NamedTuple):
     b: str
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted(Event):
+    cents: int = 0
+
+
+class Nulling(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(ser_json_inf_nan="null")
+    x: float | None
+
+
 class Partial(TypedDict, total=False):
     a: int
     b: datetime | str
+
+
+class Counted(TypedDict):
+    a: int
 
 
 class Text(str):
@@ -246,6 +261,11 @@ COMES_BACK: list[tuple[Any, Any]] = [
     (list, [(1, 2)]),
     (dict, {"a": (1, 2)}),
     (tuple[Any, ...], ([1], (2,))),
+    (set[int], {True, 2}),
+    (Iterable[int], [1, 2]),
+    (Slotted, Slotted(1, 2)),
+    (Nulling, Nulling(x=1.5)),
+    (Literal[0] | Any, -0.0),
 ]
 
 
@@ -286,6 +306,8 @@ def test_a_value_comes_back_in_type_and_content(annotation: Any, value: Any) -> 
 
 
 SECRET = pydantic.SecretStr("hunter2")
+HOLDS_MORE = Slotted(1, 2)
+HOLDS_MORE.__dict__["note"] = "x"
 
 REFUSED: list[tuple[Any, Any, str]] = [
     (Login, Login(user="u", password=SECRET), r"^it cannot be .*: \.password is a SecretStr"),
@@ -311,6 +333,14 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (dict[bytes, int], {True: 1}, r"\(the key\) is a bool and would come back as a bytes"),
     (dict[str | int, int], {1.5: 1}, r"\(the key\) is a float and would come back as a str"),
     (Bounded, Bounded.model_construct(quantity=0), "quantity: Input should be greater than 0"),
+    (Counted, {Text("a"): 1}, r"\['a'\] \(the key\) is a Text and would come back as a str"),
+    (Slotted, HOLDS_MORE, "it would come back as another value"),
+    (Nulling, Nulling(x=math.nan), r"\.x is a float and would come back as a NoneType"),
+    (Iterable[int], (1, 2), "it is a tuple and would come back as a list"),
+    (list[float], [True], r"\[0\] is a bool and would come back as a float"),
+    (complex | pydantic.Json[int], 1, "it is a int and would come back as a complex"),
+    (bytes | pydantic.Base64Str, "hello", "it is a str and would come back as a bytes"),
+    (datetime, MOMENT.replace(tzinfo=TzInfo(3601)), "it would come back as another value"),
 ]
 
 
@@ -321,6 +351,11 @@ def test_what_would_come_back_as_another_value_is_refused_with_its_place(
     with pytest.raises(NotStorable, match=says) as refused:
         codec_for(annotation).encode(value, "it")
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_key_that_cannot_even_be_shown_is_refused() -> None:
+    with pytest.raises(NotStorable, match="limit"):
+        codec_for(dict[int, str]).encode({10**5000: "a"}, "it")
 
 
 def test_a_private_attribute_that_would_be_lost_is_refused() -> None:

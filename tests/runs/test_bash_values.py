@@ -70,6 +70,14 @@ REFUSED = {
     'command [ -v "$x" ]': (14, "-v takes"),
     'echo hi >& "$x"': (9, ">& expands twice"),
     "exec {q[x]}> file": (6, "{q[x]} is a descriptor in an element"),
+    "unset q[x]": (1, "unset takes"),
+    "declare q[x]=1": (9, "assign it in a line of its own"),
+    "[[ x+1 -gt 1 ]]": (4, "write $(( ... )) around it"),
+    'o=-v; test $o "$x"': (12, "test may take for an operator"),
+    "declare -n r=q[x]": (12, "r has declare -n"),
+    "z='q[x]'; read \"$z\" <<< 1": (16, "read takes"),
+    'declare -A m; m[$x]=1; for k in "${!m[@]}"; do unset "q[$k]"; done': (54, "unset takes"),
+    'f() { echo "$x"; }; y=$(f); echo ${!y}': (34, "${!...} takes the name"),
 }
 
 
@@ -97,6 +105,11 @@ EVALUATED = (
     "time [[ $x -gt 1 ]]",
     "if ! (( x )); then :; fi",
     "echo $(( INPUTS_NAME ))",
+    'f() { echo "$x"; }; (( $(f) ))',
+    'declare -A m; m[$x]=1; for k in "${!m[@]}"; do (( k )); done',
+    'declare -A m=([$x]=1); for k in "${!m[@]}"; do (( k )); done',
+    "z='x+0'; (( z ))",
+    "z='q[x]'; [[ $z -eq 1 ]]",
 )
 
 
@@ -200,6 +213,18 @@ def test_a_refusal_is_told_by_line_and_column_of_the_file() -> None:
         ("echo $a.output | bash", "bash"),
         ("eval 'echo ${!ARGUMENTS}'", "eval"),
         ("./$a.output/x.sh", "$a.output"),
+        ('echo "$a.output" > x.sh; bash x.sh', "bash"),
+        ('echo "$a.output" > x.sh; source x.sh', "source"),
+        ('tee x.sh <<< "$a.output"; ./x.sh', "x.sh"),
+        ('source /dev/stdin <<< "$a.output"', "source"),
+        ("awk '{ system($0) }' <<< \"$a.output\"", "awk"),
+        ("awk -v x=\"$a.output\" 'BEGIN { print | x }'", "awk"),
+        ("sed 's/^/x/e' <<< \"$a.output\"", "sed"),
+        ('ed -s f <<< "!$a.output"', "ed"),
+        ('sqlite3 f ".shell $a.output"', "sqlite3"),
+        ('echo "x: ; $a.output" | make -f -', "make"),
+        ("timeout 5 bash -c '(( $1 ))' - \"$a.output\"", "bash"),
+        ("export x=$a.output; bash <<< '(( x ))'", "bash"),
     ],
 )
 def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(
@@ -220,6 +245,10 @@ def test_a_program_that_gets_a_value_as_code_is_warned_of_by_name(
         'git commit -m "$a.output"',
         "trap 'rm -f file' EXIT; echo $a.output > file",
         'echo "$a.output" | bun script.ts',
+        'awk \'{ print > "f" }\' <<< "$a.output"',
+        "sed 's/e/e/g' <<< \"$a.output\"",
+        'echo "$a.output" > f; python3 script.py < f',
+        'f() { echo "$1"; }; f "$a.output" > f; cat f',
     ],
 )
 def test_a_value_that_is_handed_over_as_a_value_is_not_warned_of(script: str) -> None:

@@ -21,7 +21,7 @@ IDENTIFIER: Final = re.compile(rb"(?<![\w$#{])[A-Za-z_]\w*")
 INNER_SHELLS: Final = frozenset({"command_substitution", "process_substitution"})
 DECLARES: Final = frozenset({"declare", "local", "typeset", "readonly", "export"})
 
-_COMPARED: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+COMPARED: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _ARITHMETIC: Final = re.compile(rb"\$?\(\(.*\)\)", re.DOTALL)
 _INTEGERS: Final = frozenset({"RANDOM", "SECONDS", "OPTIND", "LINENO", "HISTCMD", "SRANDOM"})
 """Variables that are integers from the start, among those that bash has itself."""
@@ -223,7 +223,7 @@ def _of_offset(node: Any) -> Iterator[Place]:
 def _of_comparison(node: Any) -> Iterator[Place]:
     """Both sides of ``x -gt y``. What ``[`` compares must be a number as well."""
     operator = node.child_by_field_name("operator")
-    if operator is not None and text_of(operator) in _COMPARED:
+    if operator is not None and text_of(operator) in COMPARED:
         for side in ("left", "right"):
             operand = node.child_by_field_name(side)
             while operand is not None and operand.type == "unary_expression":  # of ! x -gt y

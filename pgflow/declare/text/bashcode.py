@@ -26,8 +26,8 @@ class Finding:
 SHELLS: Final = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
 _ALL_IS_CODE: Final = frozenset(
     {
-        ".", "alias", "at", "batch", "bind", "compgen", "complete", "crontab", "eval", "fc", "gdb",
-        "parallel", "rsh", "source", "ssh", "trap", "watch", "xargs",
+        ".", "alias", "at", "batch", "bind", "compgen", "complete", "crontab", "dc", "ed", "eval",
+        "ex", "fc", "gdb", "parallel", "rsh", "source", "sqlite3", "ssh", "trap", "watch", "xargs",
     }
 )  # fmt: skip
 _PROGRAM_FIRST: Final = frozenset({"awk", "gawk", "mawk", "nawk", "sed", "gsed"})
@@ -51,8 +51,20 @@ _CODE_OPTIONS: Final = {
     "vim": r"-c|--cmd",
 }
 """Options whose argument is code, by program."""
+_ALWAYS_READ_STDIN: Final = frozenset(
+    {
+        "at", "batch", "crontab", "dc", "ed", "ex", "make", "mariadb", "mysql", "psql", "sqlite3",
+        "ssh",
+    }
+)  # fmt: skip
+_SOURCES: Final = frozenset({".", "source"})
+_RUNS_DATA: Final = {
+    "awk": re.compile(r"\bsystem\s*\(|\|\s*getline|\bprintf?\b[^;}\n]*\|"),
+    "sed": re.compile(r"^[\"']?[0-9$]*e\b|s(\W).*\1.*\1\w*e"),
+}
+"""Programs of awk and sed that run what they read."""
 _READ_STDIN: Final = frozenset(_CODE_OPTIONS) - {"git", "env", "find", "tar", "rsync", "flock"}
-_SAY: Final = frozenset({"echo", "printf", "test", "[", ":", "true", "false"})
+SAY: Final = frozenset({"echo", "printf", "test", "[", ":", "true", "false"})
 
 
 class Code:
@@ -68,7 +80,7 @@ class Code:
         self._says = values.carried_by
 
     def findings(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
-        if not name or name in _SAY:
+        if not name or name in SAY:
             return
         for n, word in enumerate([command.child_by_field_name("name"), *words]):
             program = text_of(word).rpartition("/")[2]
@@ -82,7 +94,10 @@ class Code:
         if program in _ALL_IS_CODE and is_first:
             code = words
         elif program in _PROGRAM_FIRST:
-            code = _first_argument(words, _OF_AWK if "awk" in program else _OF_SED)
+            kind = "awk" if "awk" in program else "sed"
+            code = _first_argument(words, _OF_AWK if kind == "awk" else _OF_SED)
+            if any(_RUNS_DATA[kind].search(text_of(word)) for word in code):
+                code = words
         elif program in _CODE_OPTIONS:
             option = re.compile(_CODE_OPTIONS[program])
             for n, word in enumerate(words):
@@ -94,6 +109,8 @@ class Code:
         found = next((word for word in code if self._says(word)), None)
         if found is not None:
             message = f"{program} takes {self._what(found)} for code of its own"
+        elif is_first and self._runs_file(command, program, words):
+            message = f"{program} runs a file that a value was written to"
         elif self._reads_code(command, program, words, is_first=is_first):
             message = f"{program} takes its standard input for code, and a value is in it"
         else:
@@ -103,18 +120,33 @@ class Code:
             start, f"{message}: hand it over as an argument or a variable", is_error=False
         )
 
+    def _runs_file(self, command: Any, program: str, words: list[Any]) -> bool:
+        """Return True if a program is a file with a value in it, or reads its code from one."""
+        name = command.child_by_field_name("name")
+        if b"/" in name.text and self._values.is_written(name):
+            return True
+        return program in SHELLS | _SOURCES | _READ_STDIN and any(
+            map(self._values.is_written, words)
+        )
+
     def _reads_code(self, command: Any, program: str, words: list[Any], *, is_first: bool) -> bool:
         """Return True if a program gets its code by its standard input, and a value is in it."""
         texts = [text_of(word) for word in words]
         if program == "xargs":
             reads = is_first and not SHELLS.isdisjoint(text.rpartition("/")[2] for text in texts)
+        elif program in _ALWAYS_READ_STDIN:
+            reads = True
         elif program in _READ_STDIN:
             given = [text for text in texts if text not in ("-", "-s")]
             reads = not any(
                 text[:1] != "-" or re.fullmatch(_CODE_OPTIONS[program], text) for text in given
             )
+        elif program in _SOURCES:
+            reads = any("/dev/" in text for text in texts)
+        elif program in _PROGRAM_FIRST:
+            reads = any(one.search(text) for one in _RUNS_DATA.values() for text in texts)
         else:
-            reads = program == "ssh"
+            reads = False
         if not reads:
             return False
         return any(

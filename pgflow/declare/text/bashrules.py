@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pgflow.declare.text.bash import (
+    COMPARED,
     DECLARES,
     IDENTIFIER,
     Names,
@@ -26,8 +27,15 @@ from pgflow.declare.text.bash import (
     upwards,
     walk,
 )
-from pgflow.declare.text.bashcode import SHELLS, Code, Finding
-from pgflow.declare.text.bashvalues import ARGUMENTS, Values, command_name, unwrapped, words_of
+from pgflow.declare.text.bashcode import SAY, SHELLS, Code, Finding
+from pgflow.declare.text.bashvalues import (
+    ARGUMENTS,
+    Values,
+    command_name,
+    is_all_indexes,
+    unwrapped,
+    words_of,
+)
 
 _TAKES_NAMES: Final = "takes the name of a variable from"
 _NAME_IT: Final = "an index in a name runs commands, so write the name itself"
@@ -53,6 +61,7 @@ _DESCRIPTOR: Final = re.compile(rb"\{[A-Za-z_]\w*\[[^]\n]*\]\}(?=[<>])")
 _ESCAPED: Final = re.compile(rb"\n[ \t]*\\(?=[\w\"'])")
 _TEXTS: Final = frozenset({"comment", "heredoc_body", "raw_string", "string"})
 _BRACKETS: Final = re.compile(rb"(\w+)\[([^]]*)")
+_EXPANDS: Final = re.compile(r"[\"']?\$\{?\w")
 _SEEN: Final = ("arithmetic_expansion", "command_substitution", "expansion")
 _POSITIONAL: Final = re.compile(rb"\$\{?[!#]?[0-9@*]")
 _REFERENCE: Final = re.compile(r"\$[{!#]*([A-Za-z_]\w*|[0-9@*])")
@@ -81,7 +90,9 @@ class Rules:
                 case "declaration_command":
                     yield from self._declaration(node)
                 case "unset_command":
-                    yield from self._named(node, "unset", words_of(node))
+                    words = words_of(node)
+                    is_split = any(word.text.startswith(b"[") for word in words)  # unset a[1]
+                    yield from self._named(node, "unset", [node] if is_split else words)
                 case "test_command":
                     yield from self._test(list(_operands(node)))
                 case "variable_assignment":
@@ -134,11 +145,15 @@ class Rules:
         """Return True if the name that a word says, or its index, depends on a value."""
         if self._says(word):
             return True
-        found = _BRACKETS.search(word.text)
-        if found is None or found[1].decode() in self._names.maps:
-            return False
-        read = {name.decode() for name in IDENTIFIER.findall(found[2])}
-        read |= set(_REFERENCE.findall(found[2].decode("utf-8", "replace")))
+        return any(
+            name.decode() not in self._names.maps and self._names_value(index)
+            for name, index in _BRACKETS.findall(word.text)
+        )
+
+    def _names_value(self, text: bytes) -> bool:
+        """Return True if a text of arithmetic names a variable that carries a value."""
+        read = {name.decode() for name in IDENTIFIER.findall(text)}
+        read |= set(_REFERENCE.findall(text.decode("utf-8", "replace")))
         return not read.isdisjoint(self._values.names)
 
     # ------------------------------------------------------------ names and programs
@@ -170,8 +185,7 @@ class Rules:
             case "let":
                 yield from self._let(words)
             case _:
-                if name in ("eval", "trap") or name in SHELLS:
-                    yield from self._inner(name, words)
+                yield from self._shell(command, name, words)
                 yield from self._code.findings(command, name, words)
 
     def _printf(self, command: Any, words: list[Any]) -> Iterator[Finding]:
@@ -282,7 +296,9 @@ class Rules:
                 )
 
     def _declared(self, node: Any, command: str, flags: str) -> Iterator[Finding]:
-        value = node.child_by_field_name("value")
+        value, name = node.child_by_field_name("value"), node.child_by_field_name("name")
+        if name is not None and self._is_name(name):
+            yield self._refused(name, f"{command} evaluates", "assign it in a line of its own")
         if value is None or not self._says(value):
             return
         is_array = set(flags) & set("aA") or (
@@ -299,18 +315,27 @@ class Rules:
             is_word = value.type in ("word", "string", "raw_string", "concatenation")
             if is_word and value.text.decode() not in read and self._reads(read, value, False):
                 yield self._refused(value, f"{name} is an integer: bash evaluates", "write $(( ))")
+        if value is not None and name in self._names.references and self._is_name(value):
+            yield from self._special(node, [name], None)
         if value is None or not self._says(value):
             return
-        if name in self._names.references:
-            yield from self._special(node, [name], None)
         yield from self._chooses(value, name)
 
     def _compared(self, node: Any) -> Iterator[Finding]:
-        """Yield an element of an array that is compared without a ``$``: ``[[ a[0] -gt 1 ]]``."""
+        """Yield arithmetic that is compared without a ``$``: ``[[ a[0] -gt 1 ]]``, ``[[ x+1 -gt 1
+        ]]``.
+        """
         for side in node.children_by_field_name("left") + node.children_by_field_name("right"):
             read = {name.decode() for name in IDENTIFIER.findall(side.text)}
             if side.type == "concatenation" and b"[" in side.text and self._reads(read, side):
                 yield self._refused(side, "bash evaluates", "write ${...} around it")
+            elif (
+                side.type == "word"
+                and text_of(node.child_by_field_name("operator")) in COMPARED
+                and not IDENTIFIER.fullmatch(side.text)
+                and self._reads(read, side, as_value=False)
+            ):
+                yield self._refused(side, "bash evaluates", "write $(( ... )) around it")
 
     def _reads(self, names: set[str], node: Any, as_value: bool = True) -> bool:
         return (as_value and self._says(node)) or not names.isdisjoint(self._values.names)
@@ -323,7 +348,7 @@ class Rules:
                 is_element = b"[" in following.text
                 remedy = "write [[ -n ${...+x} ]] instead" if is_element else _NAME_IT
                 yield self._refused(following, f"{operator} {_TAKES_NAMES}", remedy)
-            elif self._says(word) and self._says(following):
+            elif self._says(following) and (self._says(word) or _EXPANDS.match(operator)):
                 yield self._refused(
                     word, "test may take for an operator", "write the operator between them"
                 )
@@ -334,6 +359,20 @@ class Rules:
             read |= set(_REFERENCE.findall(text_of(word)))
             if not read.isdisjoint(self._values.names):
                 yield self._refused(word, "let evaluates", "write $(( ... )) instead")
+
+    def _shell(self, command: Any, name: str, words: list[Any]) -> Iterator[Finding]:
+        """Yield the texts that bash or another shell reads, which another program may start."""
+        if name in ("eval", "trap"):
+            yield from self._inner(name, words)
+        if name in SAY:
+            return
+        for n, word in enumerate([command.child_by_field_name("name"), *words]):
+            program = text_of(word).rpartition("/")[2]
+            if program in SHELLS:
+                here = command.children_by_field_name("redirect")
+                given = [part for one in here for part in one.named_children]
+                yield from self._inner(program, words[n:] + given)
+                return
 
     def _inner(self, name: str, words: list[Any]) -> Iterator[Finding]:
         """Yield a text within quotes that bash reads again, and the names that it evaluates
@@ -368,7 +407,7 @@ class Rules:
         is_last = signs[1:3] == ["!", "#"] and ARGUMENTS in self._values.names
         if not self._values.expands(node) and not is_last:
             return
-        if signs[1:2] == ["!"] and not ({"@", "*"} & set(signs[2:])) and not _is_all(node):
+        if signs[1:2] == ["!"] and not ({"@", "*"} & set(signs[2:])) and not is_all_indexes(node):
             yield self._refused(node, f"${{!...}} {_TAKES_NAMES}", "choose with case ... in")
         if "@" in signs and "P" in signs[signs.index("@") :]:
             yield self._refused(node, "${...@P} expands the text of", "leave the @P away")
@@ -398,9 +437,3 @@ def _operands(node: Any) -> Iterator[Any]:
             yield from _operands(child)
         else:
             yield child
-
-
-def _is_all(node: Any) -> bool:
-    """Return True for ``${!a[@]}``, the indexes of an array."""
-    index = next((one for one in node.children if one.type == "subscript"), None)
-    return index is not None and text_of(index.child_by_field_name("index") or index) in ("@", "*")

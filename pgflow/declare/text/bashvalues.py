@@ -2,7 +2,8 @@
 person.
 
 It looks at names and not at the order of commands: a variable carries a value if any assignment in
-the script may give it one. Numbers that bash has computed carry none.
+the script may give it one. Numbers that bash has computed carry none. Beside variables, ``!a`` is
+the indexes of an array, ``<f`` and ``>f`` what a function reads and says.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ARGUMENTS: Final = "@"
 """Name for the arguments of the script's functions, and for those of ``set``."""
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
+_EXPRESSION: Final = re.compile(r"(?=.*[\[(+,])[^\s./:-]+")
 _POSITIONAL: Final = re.compile(r"[1-9][0-9]*|[@*]")
 _OF_WORDS: Final = frozenset({"array", "herestring_redirect"})
 _FILES_OUT: Final = frozenset({">", ">>", "&>", "&>>", ">|"})
@@ -114,6 +116,10 @@ class Values:
         """Return True if a part of the script may say a value."""
         return self._carries(node, self.names)
 
+    def is_written(self, word: Any) -> bool:
+        """Return True for a file that the script writes a value to."""
+        return _last_name(word) in self._files
+
     def has_reference(self, node: Any) -> bool:
         """Return True if a part of the script has a reference."""
         return self._between(node.start_byte, node.end_byte)
@@ -139,6 +145,8 @@ class Values:
         if (node.type in INNER_SHELLS or _reads_file(node)) and any(
             name in text_of(node) for name in self._files
         ):
+            return True
+        if node.type == "command" and f">{command_name(node)}" in names:
             return True
         if not node.children:
             return self._between(node.start_byte, node.end_byte)
@@ -173,9 +181,7 @@ class Values:
         if self._carries(source, names):
             return True
         words = source.named_children if source.type in _OF_WORDS else [source]
-        return any(
-            text_of(word).strip("'\"") in names for word in words
-        )  # arithmetic follows names
+        return any(_is_read_as(text_of(word).strip("'\""), names) for word in words)
 
     def _files_of(self, node: Any) -> Iterator[str]:
         """Yield the files that a command writes a value to, by their last names."""
@@ -186,8 +192,8 @@ class Values:
         else:
             words = words_of(node) if node.type == "command" else []
             around = [word for word in words if word.type == "process_substitution"]
-            if command_name(node) == "tee" if words else False:
-                around += [one for one in upwards(node) if one.type == "pipeline"]
+            if words and command_name(node) == "tee":
+                around += _nodes(self.input_of(node))
         if words and any(self.carried_by(one) for one in around):
             yield from (_last_name(word) for word in words if b"/dev/" not in word.text)
 
@@ -199,6 +205,12 @@ class Values:
                 value = node.child_by_field_name("value")
                 if value is not None and node.parent.type != "c_style_for_statement":
                     self._sources[name_of(node)].append(value)
+                    if value.type == "array":
+                        self._sources[f"!{name_of(node)}"].append(value)
+            case "subscript":
+                self._sources[f"!{name_of(node)}"] += node.children_by_field_name("index")
+            case "function_definition":
+                self._sources[f">{name_of_function(node)}"] += node.children_by_field_name("body")
             case "for_statement":
                 values = node.children_by_field_name("value")
                 self._sources[name_of(node)] += values or [ARGUMENTS]
@@ -250,6 +262,15 @@ class Values:
         return found
 
 
+def _is_read_as(text: str, names: set[str]) -> bool:
+    """Return True for a text that arithmetic follows to one of these names: ``x``, ``x+1``,
+    ``a[x]``.
+    """
+    if text in names:
+        return True
+    return bool(_EXPRESSION.fullmatch(text)) and not names.isdisjoint(_IDENTIFIER.findall(text))
+
+
 def _nodes(sources: list[Source]) -> list[Any]:
     return [source for source in sources if not isinstance(source, str)]
 
@@ -263,7 +284,14 @@ def name_of_function(definition: Any) -> str:
 def _read_by(expansion: Any) -> str:
     """Return the variable that an expansion reads."""
     name = name_of(expansion)
+    if is_all_indexes(expansion):
+        return f"!{name}"
     return ARGUMENTS if _POSITIONAL.fullmatch(name) else name
+
+
+def is_all_indexes(expansion: Any) -> bool:
+    """Return True for ``${!a[@]}``."""
+    return re.match(rb"\$\{!\w+\[[@*]\]", expansion.text) is not None
 
 
 def _last_name(word: Any) -> str:
