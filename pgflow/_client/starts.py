@@ -113,10 +113,11 @@ def start_query(
             raise InvalidArgument(
                 "key_for=, debounce=, max_wait= and collect= require options(key=...)"
             )
-        return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
+        return start.start_run(workflow.name, text, new_keys(1)[0], options)
     return start.start_run(
         workflow.name,
         text,
+        options.key,
         options,
         defaults=stored_defaults(workflow, envelopes),
         start_id=start_id_of(options),
@@ -146,14 +147,15 @@ def named_start_query(
     envelopes: Envelopes | None,
 ) -> Query[start.Started]:
     """Return the query that starts one run of a workflow by its name."""
-    named = replace(options, key=options.key or new_keys(1)[0])
-    text = stored_value(envelopes, arguments, f"the input of workflow {workflow}", named.key)
+    key = options.key or new_keys(1)[0]
+    text = stored_value(envelopes, arguments, f"the input of workflow {workflow}", key)
     return start.start_run(
         workflow,
         text,
-        stored_options(named, envelopes),
+        key,
+        stored_options(options, envelopes),
         defaults=None if envelopes is not None and envelopes.is_writing else defaults,
-        start_id=start_id_of(named),
+        start_id=start_id_of(options),
     )
 
 

@@ -54,6 +54,7 @@ _START_MANY_TIMED = _START_MANY_DRAWING.replace("%s::jsonb)", "%s::jsonb, %s::fl
 def start_run(
     workflow: str,
     input_text: str,
+    key: str,
     options: StartOptions,
     tenant: str = "",
     *,
@@ -65,7 +66,8 @@ def start_run(
     Args:
         workflow: Its name.
         input_text: Its input, as JSON.
-        options: Options of the start.
+        key: Its key.
+        options: Options of the start; their key does not count.
         tenant: Tenant that it belongs to.
         defaults: Defaults of parameters that are left out, as JSON, where the key may be known.
         start_id: A UUID by which this start, sent again, knows its own run.
@@ -73,7 +75,7 @@ def start_run(
     params = (
         workflow,
         input_text,
-        options.key,
+        key,
         options.queue,
         options.priority,
         *_shared(options),
