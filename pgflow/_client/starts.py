@@ -115,12 +115,15 @@ def start_query(
             raise InvalidArgument(
                 "key_for=, debounce=, max_wait= and collect= require options(key=...)"
             )
-        options = replace(options, key=new_keys(1)[0])
-        start_id = None
-    else:
-        start_id = start_id_of(options)
-    defaults = stored_defaults(workflow, envelopes)
-    return start.start_run(workflow.name, text, options, defaults=defaults, start_id=start_id)
+        return start.start_run(workflow.name, text, new_keys(1)[0], options, defaults="{}")
+    return start.start_run(
+        workflow.name,
+        text,
+        options.key,
+        options,
+        defaults=stored_defaults(workflow, envelopes),
+        start_id=start_id_of(options),
+    )
 
 
 @dataclass(frozen=True)
@@ -146,14 +149,15 @@ def named_start_query(
     envelopes: Envelopes | None,
 ) -> Query[start.Started]:
     """Return the query that starts one run of a workflow by its name."""
-    named = replace(options, key=options.key or new_keys(1)[0])
-    text = stored_value(envelopes, arguments, f"the input of workflow {workflow}", named.key)
+    key = options.key or new_keys(1)[0]
+    text = stored_value(envelopes, arguments, f"the input of workflow {workflow}", key)
     return start.start_run(
         workflow,
         text,
-        stored_options(named, envelopes),
+        key,
+        stored_options(options, envelopes),
         defaults=None if envelopes is not None and envelopes.is_writing else defaults,
-        start_id=start_id_of(named),
+        start_id=start_id_of(options),
     )
 
 

@@ -18,6 +18,7 @@ from pgflow._db.connect import (
     has_news,
     is_left,
     learn_async,
+    patiently,
     pool_parameters,
     set_up_async,
 )
@@ -99,9 +100,8 @@ async def lent_async(
 ) -> AsyncIterator[Any]:
     """A connection of a pool for the time of a block, whose server must answer or be there."""
     connection = await pool.getconn()
-    connection.patience_seconds = patience_seconds
     try:
-        async with connection:
+        with patiently(connection, patience_seconds):
             yield connection
     finally:
-        await pool.putconn(connection)
+        await pool.putconn(connection)  # which rolls back what an error has left open

@@ -19,6 +19,7 @@ from pgflow._db.connect import (
     has_news,
     is_left,
     learn,
+    patiently,
     pool_parameters,
     set_up,
 )
@@ -96,9 +97,8 @@ def make_pool(
 def lent(pool: ConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Any]:
     """A connection of a pool for the time of a block, whose server must answer or be there."""
     connection = pool.getconn()
-    connection.patience_seconds = patience_seconds
     try:
-        with connection:
+        with patiently(connection, patience_seconds):
             yield connection
     finally:
-        pool.putconn(connection)
+        pool.putconn(connection)  # which rolls back what an error has left open

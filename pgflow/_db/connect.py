@@ -291,28 +291,20 @@ class Connection(psycopg.Connection[Any]):
         """Wait for an answer, at most for the connection's patience if it has one."""
         if self.patience_seconds is None:
             return super().wait(*args, **kwargs)
-        with _patiently(self, self.patience_seconds):
+        with patiently(self, self.patience_seconds):
             return super().wait(*args, **kwargs)
 
 
 class AsyncConnection(psycopg.AsyncConnection[Any]):
-    """The same for async code."""
+    """The same for async code, without patience: it has that of the pool that lends it."""
 
     opened_at = 0.0
     server: Server = ("", "")
-    patience_seconds: float | None = None
 
     @classmethod
     async def connect(cls, conninfo: str = "", **kwargs: Any) -> Any:
         """Open a connection; see the module."""
         return _opened(await super().connect(conninfo, **{**kwargs, **in_order(conninfo)}))
-
-    async def wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait for an answer, at most for the connection's patience if it has one."""
-        if self.patience_seconds is None:
-            return await super().wait(*args, **kwargs)
-        with _patiently(self, self.patience_seconds):
-            return await super().wait(*args, **kwargs)
 
 
 _C = TypeVar("_C", Connection, AsyncConnection)
@@ -330,7 +322,10 @@ def deadline(connection: Connection | AsyncConnection, seconds: float) -> Limit:
     return Limit(connection.pgconn.socket, seconds, gave_up=lambda: give_up(connection.server))
 
 
-def _patiently(connection: Connection | AsyncConnection, seconds: float) -> Limit:
+def patiently(connection: Connection | AsyncConnection, seconds: float) -> Limit:
+    """Return the deadline of a wait for a connection's server, which is given up after it unless it
+    answers on another connection.
+    """
     return Limit(
         connection.pgconn.socket,
         seconds,

@@ -95,8 +95,8 @@ class Host(Protocol[E_contra]):
         """Call ``look_due`` after a delay."""
 
     def patience_us(self) -> int:
-        """Return the microseconds that a parent may wait in memory for news of its children while
-        it keeps others from running; 0 if it may not.
+        """Return the microseconds that a parent may wait in memory for news of its children; 0 if
+        it may not.
         """
 
     def hand_back(self, execution: E_contra) -> None:

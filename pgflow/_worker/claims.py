@@ -96,6 +96,7 @@ class Claims:
         self._has_backlog = False
         self._is_outgrown = False
         runs.when_left(self._run_left)
+        runs.when_waiting(self._want_more)
 
     @property
     def is_waiting(self) -> bool:
@@ -120,7 +121,11 @@ class Claims:
             return 0
         free = min(
             MAX_CLAIM,
-            self._concurrency - len(self._runs.executions) + self._replaced - self._asked_for,
+            self._concurrency
+            + len(self._runs.waiting)
+            - len(self._runs.executions)
+            + self._replaced
+            - self._asked_for,
         )
         tally = self._tally
         return (
@@ -237,6 +242,11 @@ class Claims:
     def _run_left(self, execution: Execution) -> None:
         if self._runs.suspects.alarms:
             self._runs.suspects.progressed(execution)  # a suspect makes room by leaving, too
-        # Another may start: the last claim was filled, or a limit holds runs back.
+        self._want_more()
+
+    def _want_more(self) -> None:
+        """Request a claim if another run may start: the last claim was filled, or a limit holds
+        runs back.
+        """
         if self._has_backlog or self._rates.is_limited:
             self._wanted.set()

@@ -457,7 +457,7 @@ class InsideCourier(Courier):
         if envelopes is not None:
             what = f"the input of workflow {workflow.name}"
             text = envelopes.seal_compared(text, what, key, workflow.defaults_text)
-        return start.start_run(workflow.name, text, replace(options, key=key, metadata=metadata))
+        return start.start_run(workflow.name, text, key, replace(options, metadata=metadata))
 
 
 class HandlerCourier(InsideCourier):

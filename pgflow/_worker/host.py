@@ -17,12 +17,16 @@ from pgflow._worker.context import WorkerContext
 from pgflow._worker.parts import Part
 from pgflow._worker.runs import Runs
 
-PATIENCE_US = 50_000
+PATIENCE_US = 250_000
 """Microseconds that a parent waits in memory for children that have just started, or for further
-results after one.
+results after one: a few round trips of a busy server.
 """
-PATIENCE_WITH_ROOM_US = 250_000
-"""The same while the worker has free places: a few round trips of a busy server."""
+PATIENCE_A_RUN_US = 5_000
+"""More of it for each run of the worker, since a child may have to wait for it."""
+WAITING_A_PLACE = 10
+"""Parents that wait in memory for each place of the worker. Each holds a lease and some kilobytes;
+any more park at once, and replay their journals for each result.
+"""
 
 
 class RunHost(Part):
@@ -38,6 +42,7 @@ class RunHost(Part):
         self, context: WorkerContext, runs: Runs, bodies: Bodies, queue: CommitQueue
     ) -> None:
         self._runs = runs
+        self._waiting = runs.waiting
         self._bodies = bodies
         self._queue = queue
         self._posts = context.posts
@@ -73,12 +78,16 @@ class RunHost(Part):
     def want_flush(self, execution: Execution) -> None:
         """Queue the run for a commit."""
         if threading.get_ident() == self._thread_id:
+            if execution in self._waiting:
+                self._runs.goes_on(execution)
             self._queue.submit(execution)
         else:
             self._posts.post(self._queue.submit, execution)
 
     def look_later(self, execution: Execution, delay_seconds: float) -> None:
         """Schedule a look at the database after a delay; the earliest request counts."""
+        if execution.agenda.children:
+            self._runs.waits(execution)
         when = self._loop.time() + delay_seconds
         known = self._looks.get(execution)
         if known is not None:
@@ -96,12 +105,11 @@ class RunHost(Part):
     def patience_us(self) -> int:
         """Return how long a parent may wait in memory for news of its children, in microseconds.
 
-        It is longer while the worker has free places, and 0 once waiting parents take most of the
-        places that children need.
+        It is 0 once too many parents wait.
         """
-        if len(self._runs.executions) < self._concurrency:
-            return PATIENCE_WITH_ROOM_US
-        return PATIENCE_US if 2 * len(self._looks) <= self._concurrency else 0
+        if len(self._waiting) > self._concurrency * WAITING_A_PLACE:
+            return 0
+        return PATIENCE_US + len(self._runs.executions) * PATIENCE_A_RUN_US
 
     monotonic_ns = staticmethod(time.monotonic_ns)
     """Nanoseconds on a clock that only measures durations."""

@@ -77,6 +77,7 @@ class Runs:
 
     Attributes:
         executions: By run. A run is in here if, and only if, this worker works on it.
+        waiting: Those of them that only wait for news of their children. They take no place.
         suspects: Those of them that may kill their worker.
         engine_failures: Failures of the engine, by run: their number and the last error.
         changed: Set when a run has left or something of it is durable; cleared by the waiter.
@@ -85,6 +86,7 @@ class Runs:
 
     def __init__(self, context: WorkerContext) -> None:
         self.executions: dict[int, Execution] = {}
+        self.waiting: set[Execution] = set()
         self.suspects = Suspects(context)
         self.changed = asyncio.Event()
         self.departures = 0
@@ -97,6 +99,7 @@ class Runs:
         self.engine_failures: dict[int, tuple[int, str]] = {}
         self._when_leaving: list[Callable[[Execution], None]] = []
         self._when_left: list[Callable[[Execution], None]] = []
+        self._when_waiting: list[Callable[[], None]] = []
         self._when_released: list[Callable[[list[int]], None]] = []
 
     def when_leaving(self, callback: Callable[[Execution], None]) -> None:
@@ -106,6 +109,10 @@ class Runs:
     def when_left(self, callback: Callable[[Execution], None]) -> None:
         """Call this with each run that has left."""
         self._when_left.append(callback)
+
+    def when_waiting(self, callback: Callable[[], None]) -> None:
+        """Call this each time that a run begins to wait for its children."""
+        self._when_waiting.append(callback)
 
     def when_released(self, callback: Callable[[list[int]], None]) -> None:
         """Call this with the lanes of runs that were handed back."""
@@ -122,6 +129,16 @@ class Runs:
         return self.executions.get(execution.run_id) is execution
 
     # ------------------------------------------------------------ moves of a run
+
+    def waits(self, execution: Execution) -> None:
+        """Give the place of a run to others while it waits for its children."""
+        self.waiting.add(execution)
+        for callback in self._when_waiting:
+            callback()
+
+    def goes_on(self, execution: Execution) -> None:
+        """Have a run take a place again."""
+        self.waiting.discard(execution)
 
     def guard(self, execution: Execution, move: Callable[..., None], *args: Any) -> None:
         """Call a method of an execution. An error hands back this run only; the worker
@@ -202,6 +219,7 @@ class Runs:
         """Take apart a run that leaves this worker."""
         self.departures += 1
         self.executions.pop(execution.run_id, None)
+        self.waiting.discard(execution)
         for callback in self._when_leaving:
             callback(execution)
         # Closing cuts the references that `when_leaving` callbacks may still read.

@@ -345,8 +345,8 @@ class Worker:
 
     @property
     def active(self) -> int:
-        """Number of runs that it works on."""
-        return len(self._runs.executions)
+        """Number of runs that it works on, without parents that wait for their children."""
+        return len(self._runs.executions) - len(self._runs.waiting)
 
     @property
     def concurrency(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -25,7 +26,7 @@ from pgflow._transactions.join import adapt
 from pgflow._worker.listener import WORK_CHANNEL, payloads
 from pgflow._worker.worker import Worker
 from pgflow.app._async import AsyncApp, twin_of
-from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS
+from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECONDS
 from pgflow.app._declared import declarations, forgive
 from pgflow.app._sync_clients import BoundClient, PoolClient
 from pgflow.errors import PgflowError, WrongColourError
@@ -110,6 +111,8 @@ class App(PoolClient):
         self._portal: Portal | None = None
         self._background: AsyncApp | None = None
         self._opening = threading.RLock()
+        self._nudging: threading.Timer | None = None
+        self._next_nudge_at = -math.inf
 
     def on(self, dsn: str | None) -> AsyncApp:
         """An async app of the same definitions, on another database if one is named."""
@@ -168,6 +171,8 @@ class App(PoolClient):
 
     def close(self) -> None:
         """Close every connection. The app can be opened again."""
+        if (nudging := self._nudging) is not None:
+            nudging.join()
         with self._opening:
             if self._portal is not None and self._background is not None:
                 self._portal.call(self._background.close())
@@ -203,7 +208,30 @@ class App(PoolClient):
         self._wake_noted()
 
     def _nudge_soon(self) -> None:
+        """Wake all noted runs: at once for one start, in batches for many in turn."""
+        with self._pending_lock:
+            if self._nudging is not None:
+                return
+            delay = self._next_nudge_at - time.monotonic()
+            if delay > 0:
+                self._nudging = threading.Timer(delay, self._nudge_in_turn)
+                self._nudging.start()
+                return
         self.nudge()
+        self._next_nudge_at = time.monotonic() + NUDGE_SECONDS
+
+    def _nudge_in_turn(self) -> None:
+        """Wake what is noted, in a thread that ends with the notes."""
+        while True:
+            try:
+                self.nudge()
+            except PgflowError as error:
+                log.warning("cannot wake, the next poll will: %s", error)
+            time.sleep(NUDGE_SECONDS)
+            with self._pending_lock:
+                if not self._has_notes():
+                    self._nudging = None
+                    return
 
     def _pause(self, seconds: float) -> None:
         time.sleep(seconds)

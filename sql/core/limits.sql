@@ -88,6 +88,15 @@ $$;
 comment on function pgflow.check_json_(json, text)
   is 'Refuses (PF003) a value too long, too deep or too large to be read back by every client';
 
+create or replace function pgflow.is_short_object_(body text)
+returns boolean
+language sql
+immutable
+-- No escapes and no long exponents: jsonb holds all else of that length.
+return octet_length(body) <= 200 and starts_with(body, '{') and body !~ '\\|[0-9][eE][-+]?[0-9]{4}|^\{"\$codec"';
+comment on function pgflow.is_short_object_(text)
+  is 'True if the text of a json value is plainly an object that check_json_ accepts; false says nothing';
+
 create or replace function pgflow.check_name_(name text, what text, max_bytes int default 255)
 returns void
 language plpgsql

@@ -460,7 +460,7 @@ comment on function pgflow.begin_replacements_(int, timestamptz)
   is 'Parked -> ready for runs whose predecessors under their key have ended';
 
 create or replace function pgflow.start_run(
-  workflow text, input json default '{}', key text default null, queue text default 'default',
+  workflow text, input anycompatible default '{}'::json, key text default null, queue text default 'default',
   priority int default 0, run_at timestamptz default null, timeout_seconds float8 default null,
   labels jsonb default null, metadata jsonb default null, tenant text default '',
   key_retention_seconds int default null, version text default '',
@@ -477,6 +477,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
+  body json;
   run record;
   checked record;
   is_free boolean;
@@ -484,25 +485,43 @@ declare
   t timestamptz := pgflow.now_();
 begin
   tenant := pgflow.own_tenant_(tenant);
-  -- In one statement: each costs as much to begin as one of these checks does.
-  select pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant,
-    key_retention_seconds, t),
-    pgflow.check_input_(input), pgflow.check_version_(version),
-    pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults),
-    case when exists (select from pgflow.flow_right r where r.workflow = start_run.workflow and r.privilege = 'start')
-      then pgflow.refuse_start_(workflow) end,
+  -- Only of a type whose text is the server's own: another's cast would run as the owner of this function.
+  if pg_typeof(input) not in ('json'::regtype, 'jsonb'::regtype, 'text'::regtype, 'varchar'::regtype) then
+    raise exception using errcode = 'PF003',
+      message = format('the input must be json, jsonb or text, not %s', pg_typeof(input));
+  end if;
+  body := input::text;
+  -- Most starts have a key and a short input. Checks that cannot refuse them are not begun: each costs a start more to
+  -- begin than an insert.
+  if coalesce(tenant = '' and version = '' and if_taken = 'match' and priority between -32768 and 32767
+    and num_nonnulls(run_at, timeout_seconds, labels, metadata, key_retention_seconds) = 0
+    and coalesce(defaults::text, '{}') = '{}', false) is false
+  then
+    perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, key_retention_seconds, t),
+      pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults);
+  end if;
+  if char_length(key) not between 1 and 128 then
+    perform pgflow.check_key_(key);
+  end if;
+  if pgflow.is_short_object_(body::text) is not true then
+    perform pgflow.check_input_(body);
+  end if;
+  select case when exists (
+      select from pgflow.flow_right r where r.workflow = start_run.workflow and r.privilege = 'start'
+    ) then pgflow.refuse_start_(workflow) end,
     (select pgflow.judge_queue_(q, workflow, version) from pgflow.queue q
-      where q.queue = start_run.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined
+      where q.queue = start_run.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined,
+    exists (select from pgflow.code c where c.workflow = start_run.workflow) as has_code
   into checked;
-  if defaults is null and collect is null then
-    input := pgflow.fill_input_(input, pgflow.defaults_of_(workflow));
-    perform pgflow.check_parameters_(workflow, version, input);
+  if checked.has_code and defaults is null and collect is null then
+    body := pgflow.fill_input_(body, pgflow.defaults_of_(workflow));
+    perform pgflow.check_parameters_(workflow, version, body);
   end if;
   if pool is not null or budget is not null then
     perform pgflow.check_pool_(pool, budget);
   end if;
   if collect is not null then
-    if pgflow.check_collect_(collect, max_wait_seconds, input, key, if_taken, run_at, budget, key_seconds,
+    if pgflow.check_collect_(collect, max_wait_seconds, body, key, if_taken, run_at, budget, key_seconds,
       debounce_seconds) < collect
     then
       run_at := t + max_wait_seconds * interval '1 second';
@@ -521,7 +540,7 @@ begin
       end if;
     end if;
     run := pgflow.insert_run_(
-      tenant, key, workflow, queue, version, priority, input, run_at,
+      tenant, key, workflow, queue, version, priority, body, run_at,
       greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null,
       defaults, start_id, pool, budget
     );
@@ -531,14 +550,14 @@ begin
       exit;
     end if;
     if debounce_seconds is not null then
-      is_free := not pgflow.debounce_(run.run_id, workflow, run.lane_id, input, labels, metadata, priority, start_id,
+      is_free := not pgflow.debounce_(run.run_id, workflow, run.lane_id, body, labels, metadata, priority, start_id,
         debounce_seconds, max_wait_seconds, timeout_seconds, checked.is_lined);
       if not is_free then
         run.clash := null;
         exit;
       end if;
     elsif collect is not null then
-      is_free := not pgflow.collect_(run.run_id, workflow, run.lane_id, input, start_id, collect);
+      is_free := not pgflow.collect_(run.run_id, workflow, run.lane_id, body, start_id, collect);
       continue when is_free is null; -- sent twice at once: the other has come first
       if not is_free then
         run.clash := null;
@@ -550,7 +569,7 @@ begin
     if not is_free and if_taken <> 'replace' then
       run.clash := case if_taken when 'match' then run.clash
         when 'reject' then coalesce(run.clash,
-          pgflow.conflict_(run.run_key, run.run_id, workflow, input, defaults, false)) end;
+          pgflow.conflict_(run.run_key, run.run_id, workflow, body, defaults, false)) end;
       exit;
     end if;
     -- Another may have taken it since: then it is that run which is looked at next.
@@ -585,19 +604,19 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text,
-  text, json, uuid, text, jsonb, float8, float8, float8, int)
+comment on function pgflow.start_run(text, anycompatible, text, text, int, timestamptz, float8, jsonb, jsonb, text, int,
+  text, text, json, uuid, text, jsonb, float8, float8, float8, int)
   is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one '
-     'differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach '
-     '(that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it '
-     'has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a '
-     'start that is sent again knows its own run. pool: the pool that it draws on (PF026 if there is none), as its '
-     'children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts '
-     'while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: '
-     'the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after '
-     'the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and '
-     'the run gets those of all starts with its key, up to so many items; it begins once it has them, or '
-     'max_wait_seconds after the first start';
+     'differs); with a version it waits for workers that have it. input: json, jsonb, or the text of one. '
+     'if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that '
+     'run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for '
+     'parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: '
+     'the pool that it draws on (PF026 if there is none), as its children do; budget: limits by unit of a pool of '
+     'its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its '
+     'start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start '
+     'with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has '
+     'begun is left alone, and loses the key. collect: the input is a list, and the run gets those of all starts '
+     'with its key, up to so many items; it begins once it has them, or max_wait_seconds after the first start';
 --! grant start_run to pgflow_tenant, pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_batch_(runs jsonb)

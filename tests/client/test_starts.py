@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from records import SOON
 
-from pgflow import AsyncApp, workflow
+from pgflow import App, AsyncApp, workflow
 from pgflow._client.starts import new_keys
 from pgflow._worker.listener import WORK_CHANNEL, parse_work
-from pgflow.app import _async
+from pgflow.app import _async, _sync
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])
@@ -89,6 +89,22 @@ async def _starts_in_turn(
             if lanes[last.name] in heard[-1]:
                 break
     return heard, lanes
+
+
+def test_of_sync_starts_in_turn_all_but_the_first_are_told_together_before_the_app_closes(
+    pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sync, "NUDGE_SECONDS", 0.05)
+    with psycopg.connect(pgflow_dsn, autocommit=True) as listening:
+        listening.execute(f"listen {WORK_CHANNEL}")
+        with App(pgflow_dsn, include=[first, later, last]) as app:
+            for work in (first, *[later] * 20, last):
+                app.start(work)
+        lanes = dict(listening.execute("select workflow, lane_id from pgflow.lane").fetchall())
+        heard = [parse_work(told.payload)[0] for told in listening.notifies(timeout=0)]
+    assert heard[0] == {lanes[first.name]}
+    assert set.union(*heard[1:]) == {lanes[later.name], lanes[last.name]}
+    assert len(heard) < 10
 
 
 def test_a_start_that_comes_during_a_message_is_told_after_it(

@@ -537,6 +537,28 @@ def test_an_input_keeps_its_exact_text(db: Conn, input_text: str) -> None:
     assert stored == [input_text, input_text]
 
 
+@pytest.mark.parametrize("kind", ["json", "jsonb", "text"])
+def test_an_input_is_json_or_jsonb_or_the_text_of_one(db: Conn, kind: str) -> None:
+    key = one(db, f"select run_key from pgflow.start_run('w', '{{\"n\": 1}}'::{kind})")
+    assert one(db, "select input->>'n' from pgflow.run where key = %s", key) == "1"
+
+
+def test_an_input_of_another_type_is_refused_before_its_cast_could_run_as_the_owner(
+    db: Conn,
+) -> None:
+    db.execute("create type mine as (n int)")
+    db.execute(
+        "create function as_text(mine) returns text language plpgsql as "
+        "$$ begin raise 'runs as %', current_user; end $$"
+    )
+    db.execute("create cast (mine as text) with function as_text(mine)")
+    with pytest.raises(
+        psycopg.Error, match=r"must be json, jsonb or text, not public\.mine"
+    ) as error:
+        db.execute("select pgflow.start_run('w', row(1)::mine)")
+    assert error.value.sqlstate == INVALID
+
+
 HOSTILE = [
     "'; drop schema pgflow cascade; --",
     '"; drop table run; --',

@@ -85,7 +85,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 async def test_a_child_costs_two_commits_and_nothing_else(
     aflow: Harness, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgflow._worker.host.PATIENCE_WITH_ROOM_US", int(HANG_SECONDS * 1e6))
+    monkeypatch.setattr("pgflow._worker.host.PATIENCE_US", int(HANG_SECONDS * 1e6))
     aflow.include(one_by_one, one_up)
     (await polls_of(aflow))._poll_seconds = 3600
     run = await aflow.start(one_by_one)  # which has the claims of a worker that starts

@@ -9,24 +9,16 @@ the next, so a bound lies a few calls above what is counted.
 from __future__ import annotations
 
 import asyncio
-import sys
-import threading
-from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
-from records import eventually, in_a_loop
+from pycalls import Size, play
+from records import in_a_loop
 
 import pgflow
 from pgflow import AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
-from pgflow._worker.options import WorkerOptions
-
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
 
 RUNS = 64
 
@@ -91,18 +83,6 @@ async def maps(n: int) -> int:
     return len((await pgflow.map(empty, range(n))).values)
 
 
-@dataclass
-class Size:
-    """So many runs of a workflow, of so many units each."""
-
-    runs: int
-    units: int
-
-    @property
-    def all(self) -> int:
-        return self.runs * self.units
-
-
 # A slow machine sends what it has in more flushes, so the bounds are a third above what is seen.
 MOST = [
     ("step", steps, Size(RUNS, 10), Size(RUNS, 20), 107),
@@ -148,40 +128,3 @@ async def test_a_unit_of_work_takes_few_python_calls(
         if count >= units / 10:
             print(f"{count / units:8.2f}  {name}")
     assert a_unit <= most
-
-
-async def play(app: AsyncApp, dsn: str, work: Any, size: Size) -> Counter[str]:
-    """Count the functions that a worker calls, by name, until all of these runs have ended or
-    wait.
-    """
-    called: list[CodeType] = []
-
-    def note(frame: FrameType, event: str, _arg: object) -> None:
-        if event == "call":
-            called.append(frame.f_code)
-
-    await app.start_many(work, [(size.units,)] * size.runs)
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
-        async with app._work(WorkerOptions(concurrency=128, poll_seconds=3600)):
-            await asyncio.to_thread(wait_until_idle, dsn)
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    return Counter(name_of(code) for code in called if code.co_filename != __file__)
-
-
-def name_of(code: CodeType) -> str:
-    return f"{Path(code.co_filename).stem}.{code.co_qualname}"
-
-
-def wait_until_idle(dsn: str) -> None:
-    """Returns once no run is ready or at work, nor sleeps; in a thread that is not counted."""
-    sys.setprofile(None)
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        query = (
-            "select not exists (select from pgflow.ready) and not exists (select from pgflow.lease)"
-            " and not exists (select from pgflow.timer)"
-        )
-        asyncio.run(eventually(lambda: conn.execute(query).fetchone() == (True,), "an idle worker"))

@@ -27,12 +27,14 @@ class Started(NamedTuple):
         return [] if self.replaced is None else [self.replaced]
 
 
-_START = (
+_START_NAMED = (
     "select run_key, run_id, is_new, lane_id from pgflow.start_run(%s::text, %s::json, %s::text, "
     "%s::text, %s::int, %s::timestamptz, %s::float8, %s::jsonb, %s::jsonb, %s::text, null, "
     "%s::text)"
 )
-_START_AS_SAID = _START.replace(
+"""Of a workflow that is known by its name: the database fills in defaults, and judges the input."""
+_START = _START_NAMED.replace("null, %s::text)", "null, %s::text, defaults => '{}')")
+_START_AS_SAID = _START_NAMED.replace(
     "select run_key, run_id, is_new, lane_id", "select run_key, run_id, is_new, lane_id, replaced"
 ).replace("null, %s::text)", "null, %s::text, %s::text, %s::json, %s::uuid)")
 """With what is to be done where the key is taken; most starts say nothing of it, and send less."""
@@ -54,6 +56,7 @@ _START_MANY_TIMED = _START_MANY_DRAWING.replace("%s::jsonb)", "%s::jsonb, %s::fl
 def start_run(
     workflow: str,
     input_text: str,
+    key: str,
     options: StartOptions,
     tenant: str = "",
     *,
@@ -65,7 +68,8 @@ def start_run(
     Args:
         workflow: Its name.
         input_text: Its input, as JSON.
-        options: Options of the start.
+        key: Its key.
+        options: Options of the start; their key does not count.
         tenant: Tenant that it belongs to.
         defaults: Defaults of parameters that are left out, as JSON, where the key may be known.
         start_id: A UUID by which this start, sent again, knows its own run.
@@ -73,7 +77,7 @@ def start_run(
     params = (
         workflow,
         input_text,
-        options.key,
+        key,
         options.queue,
         options.priority,
         *_shared(options),
@@ -81,8 +85,10 @@ def start_run(
         options.version,
     )
     draws = _draws(options)
-    if defaults is None and options.if_taken == "match" and not draws and not options.times_key:
-        return Query(_START, params, lambda rows: Started(*rows[0]))
+    is_plain = defaults in (None, "{}") and options.if_taken == "match"
+    if is_plain and not draws and not options.times_key:
+        text = _START_NAMED if defaults is None else _START
+        return Query(text, params, lambda rows: Started(*rows[0]))
     values = (*params, options.if_taken, defaults, start_id)
     if options.times_key:
         times = (
