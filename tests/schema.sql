@@ -2467,7 +2467,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 431c2c0fc294d5a40f3cb29dcf4413f5
+  md5 743c0b0038d362be220cf3a1e85ded11
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -2757,11 +2757,11 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   set search_path=pg_catalog, pg_temp
   md5 1c6fb4c8f4ff845bb2c830e3646a2093
 
-function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) returns jsonb, owner pgflow_owner
+function pgflow.call_flow_(proc oid, stamp text, pc integer, vars jsonb, run jsonb) returns jsonb, owner pgflow_owner
   -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 eebe5777c99ad35f49009fe7f450ba0b
+  md5 6410f9b553f59338c7a991d7aeda356c
 
 function pgflow.call_rows_(list jsonb) returns TABLE(call integer), owner pgflow_owner
   -- Rows of the protocol as columns: calls
@@ -2846,9 +2846,9 @@ function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_ow
 
 function pgflow.changes_(before jsonb, after jsonb) returns jsonb, owner pgflow_owner
   -- The variables that have another value than before
-  sql immutable
+  plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 29588e987af74a892b99fa56751333e6
+  md5 ff03e1ddf523c2fc82b792950bafdd14
 
 function pgflow.charge_one_(me bigint, at_seq integer, clock timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Books what one unit says was spent: out of the reservation of its call, then out of the pool, then as overrun
@@ -2977,11 +2977,11 @@ function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owne
   set enable_seqscan=off
   md5 db2d55c3965ba14bd8ed64863c94582b
 
-function pgflow.check_flow_input_(flow pgflow.flow, input jsonb) returns void, owner pgflow_owner
+function pgflow.check_flow_input_(flow_id integer, input jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that the parameters do not take
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 0ec920f422e12e92d50676a05c8d13db
+  md5 a6e42f1d32d31ab782b0fd4533ef313d
 
 function pgflow.check_flows_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Frames of runs in SQL agree with their journals
@@ -3444,7 +3444,8 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5190e1cdf6af8db836ee1fd53771f0fb
+  set check_function_bodies=on
+  md5 b755b02956199c49460ece3e7355d4ae
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3678,9 +3679,9 @@ function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT 
 
 function pgflow.drop_frames_(run_ids bigint[]) returns void, owner pgflow_owner
   -- Forgets where runs were that have ended
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 205b049982b0a7afc65eefbb04e7f61f
+  md5 ba1953c8ff80460dd91e9658552734d4
 
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
   -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
@@ -3899,7 +3900,7 @@ function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id
   -- Records that a node has failed: it is tried again later, or the run takes back what it did
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 29896ff2918d6a75c85ab6d93f71889b
+  md5 6898afb3227c815cc8d8fb50a4fecccb
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
@@ -4310,7 +4311,7 @@ function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::int
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 dfd120fd796ff8a87bb9e265ba278b01
+  md5 9978cc6d505985daee30206ab4bdafb8
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4325,12 +4326,6 @@ function pgflow.flow_spend_(c jsonb, body text, low text[], places integer[], i 
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 aaabc502ebe07190d16cb42a17069101
-
-function pgflow.flow_stamp_(flow pgflow.flow) returns text, owner pgflow_owner
-  -- Changes with each change of a workflow's function; null if it would not run with the rights of its definer
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 0a7dfabca7c518cfd0464b81feeeaf8d
 
 function pgflow.flow_state_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- set state: how far the run is
@@ -4392,6 +4387,12 @@ function pgflow.flow_wait_(c jsonb, body text, low text[], places integer[], i i
   set search_path=pg_catalog, pg_temp
   md5 0ed0030504a747622a94a87ecf11d15b
 
+function pgflow.fold_done_(f pgflow.flow_frame, node pgflow.flow_node, seq integer, call integer, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- The frame, at a step, after the unit that it is done
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 f770914b76ad88658a02a6269326edaa
+
 function pgflow.fold_items_(f pgflow.flow_frame, call integer, kind "char", payload jsonb) returns void, owner pgflow_owner
   -- Keeps the rows that a loop has read, and which child each of them has, as a unit tells
   plpgsql volatile
@@ -4414,7 +4415,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 bf608db73a0d992ea0d2ed5923ae72fd
+  md5 f4f0581973ff41f273c170ffc18ed5bf
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -5012,8 +5013,9 @@ function pgflow.lacking_(names text[], periods timestamp with time zone[], amoun
 
 function pgflow.latch_(name text) returns bigint, owner pgflow_owner
   -- Number of the advisory lock of a name, which only this installation can compute
-  sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0e3499cb6d4f6a0fc6a2668439cfd85a
 
 function pgflow.latch_of_(salt bytea, name text) returns bigint, owner pgflow_owner
   -- Number of the advisory lock of a name, with the secret at hand: what is hot joins that to save a call
@@ -5042,7 +5044,7 @@ function pgflow.leave_block_(INOUT f pgflow.flow_frame, worker_id integer, token
   -- Goes on with the handler of a block that has failed, once what was done in it is taken back
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a1f0cce45daafde4b040ea105c28fb8e
+  md5 dcc7228faac711d7ac6b7493f972a1dc
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -5137,11 +5139,11 @@ function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner 
   set enable_seqscan=off
   md5 e8d6ebe23a42832ea723d19833864249
 
-function pgflow.let_go_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, OUT wake jsonb) returns record, owner pgflow_owner
+function pgflow.let_go_(INOUT f pgflow.flow_frame, token bigint, OUT wake jsonb) returns record, owner pgflow_owner
   -- Gives back and up, before the handler of a workflow, what it has held and waited for
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 268e99e2e8f50080cad030b38d2669ac
+  md5 60277e7e50e8127019b25f648f32c32f
 
 function pgflow.licensed_hash_(starts json) returns bigint, owner pgflow_owner
   -- Hash of the arguments in the first licence of a unit
@@ -5310,8 +5312,7 @@ function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t times
 function pgflow.mark_(f pgflow.flow_frame) returns jsonb, owner pgflow_owner
   -- The mark of the next unit: the place at which its run is
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 81bae14f03a3f485dc6b952b1033e2da
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.match_events_(max integer) returns boolean, owner pgflow_owner
   -- Compares the next events with what runs wait for, and posts those that fit; true if there is more to do at once
@@ -6113,6 +6114,12 @@ function pgflow.reason_rows_(list jsonb) returns TABLE(state text, reason text, 
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.record_done_(f pgflow.flow_frame, token bigint, node pgflow.flow_node, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Records that a step is done, with the variables that it has changed
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 4bab95d4ceeda594d11b555f47d58412
+
 function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner
   -- Notes a new version of a workflow in SQL: what create_workflow has signed as the owner of its function
   plpgsql volatile security definer
@@ -6122,23 +6129,23 @@ function pgflow.record_flow(program jsonb, function text) returns integer, owner
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
-function pgflow.record_note_(f pgflow.flow_frame, worker_id integer, token bigint, node pgflow.flow_node, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
+function pgflow.record_note_(f pgflow.flow_frame, token bigint, node pgflow.flow_node, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Records what a run says of itself: its state, or a value of a stream
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 37307cc0d4179e304cfad1ed97b7091c
+  md5 c88bc5d1364f6e3bbed2e4727a9a0952
 
-function pgflow.record_step_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+function pgflow.record_step_(f pgflow.flow_frame, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Records the outcome of a node that ran SQL
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 19ea68af9a29de55bf232482e19640b2
+  md5 b3a028710eef10091954376ba504428f
 
-function pgflow.record_unit_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", call integer, name text, payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
-  -- Appends a unit, fenced by the lease, and folds it into the frame
+function pgflow.record_unit_(f pgflow.flow_frame, token bigint, kind "char", call integer, name text, payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Appends a unit of a run that advance holds, and folds it into the frame
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7eff4a377f1d0fcd46f1f195782ab2de
+  md5 84a657d691c39d54c47dbf57dfc1d8e3
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- Replaces a value of a run that has ended by its hash: the payload of a unit, in all runs that began with it, or the input or result of the run; a unit says who and why. Answers the hash. What is removed stays in dead rows until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a run is open that may need it
@@ -6633,12 +6640,6 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   set search_path=pg_catalog, pg_temp
   md5 cf199b886e5930c97c862c5a1f3b8ef1
 
-function pgflow.save_frame_(f pgflow.flow_frame) returns void, owner pgflow_owner
-  -- Keeps where a run is
-  sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c7adc5744d9f54c405fcf4e09272ad87
-
 function pgflow.save_schedule_(s pgflow.schedule, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes a schedule that was looked at, with the time of the next look
   plpgsql volatile
@@ -6937,7 +6938,7 @@ function pgflow.spend_(f pgflow.flow_frame, node pgflow.flow_node, worker_id int
   -- Has the budget of a run allow what it spends, and charges it: both, or neither
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9ff36085c80785b971d5c283bfc709a9
+  md5 308972535351d6f920e27e26ccb268cd
 
 function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
@@ -7229,11 +7230,11 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   set enable_seqscan=off
   md5 aa509deaff7b87b996bb9c0f52e44563
 
-function pgflow.time_step_(flow pgflow.flow, node pgflow.flow_node, f pgflow.flow_frame) returns jsonb, owner pgflow_owner
+function pgflow.time_step_(proc oid, stamp text, node pgflow.flow_node, f pgflow.flow_frame) returns jsonb, owner pgflow_owner
   -- Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6bb88a2acb61020054ae80d1b8aaaab2
+  md5 e8bfff8d33db3da0f6125b6f967e4245
 
 function pgflow.timer_rows_(list jsonb) returns TABLE(call integer, seq integer, kind "char"), owner pgflow_owner
   -- Rows of the protocol as columns: sleeps, and time-outs of waits; of reasons to wake, only the first two slots
@@ -7577,11 +7578,11 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   set search_path=pg_catalog, pg_temp
   md5 de45e4d2fec1868a0f1293cab272986b
 
-function pgflow.withdraw_(f pgflow.flow_frame, worker_id integer, token bigint) returns pgflow.flow_frame, owner pgflow_owner
+function pgflow.withdraw_(f pgflow.flow_frame, token bigint) returns pgflow.flow_frame, owner pgflow_owner
   -- Withdraws the gate or the wait that is open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6e13bd1c43786a4181a6fb3ddc7df6e2
+  md5 88ab871483e6ac31ec0de3e6d1f199e7
 
 function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
   -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects
