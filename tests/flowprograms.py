@@ -2,15 +2,19 @@
 a plain interpreter to compare.
 
 Each step writes a row of its name and of what it sees. So the rows of a run say which steps have
-happened, how often, in which order and with which values. A program has loops, conditions, waits,
-gates, locks that runs contend for, events, charges, children, fan-outs, steps that fail at first or
-for good, compensations, blocks with handlers, steps with time-outs. Nothing in it depends on a race.
+happened, how often, in which order and with which values; the journal says so too, and must agree. A
+program has loops, conditions, cases, waits, gates, locks that runs contend for, events, charges,
+children, fan-outs, notes, steps that fail at first or for good, compensations, blocks with handlers
+and variables of their own, early returns, steps with time-outs. Nothing in it depends on a race.
 
 The seed draws the programs and the harm: backends are killed (`kill -9`, which brings the whole
 server down, or terminated) at moments that are counted in units of the journal. With `--control`,
 jobs that commit their effect and the record of it apart are killed as often, and must double.
 
-`python -m tests.flowprograms DSN [--programs N] [--kills N] [--sessions N] [--workers N] [--seed S] [--control]`
+With `--again N`, N of the programs are forked and rewound at every unit of their journal, and must
+come to the same end by the same acts.
+
+`python -m tests.flowprograms DSN [--programs N] [--kills N] [--sessions N] [--workers N] [--seed S] [--again N] [--control]`
 """
 
 from __future__ import annotations
@@ -34,9 +38,12 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
-from servers import HANG_SECONDS  # noqa: E402
+import servers  # noqa: E402
+from evidence import Evidence, Findings  # noqa: E402
 
 Connection = psycopg.Connection[Any]
+LOT, KILLS = 100, 20
+"""Programs in one database of a proof, and how often a session is ended under them."""
 NAMES = ("a", "b", "c")
 
 SETUP = """
@@ -64,6 +71,15 @@ CONDITIONS = (
     "when raise_exception then",
 )
 """Heads of handlers, each of which takes the errors of these programs."""
+
+
+WAITED: dict[str, list[tuple[str, str | None]]] = {
+    "wait": [("wait_timed_out", "nothing")],
+    "event": [("wait_timed_out", "event")],
+    "ask": [("gate_asked", "gate"), ("gate_answered", "gate")],
+    "sleep": [("timer_fired", "sleep")],
+}
+"""What the journal says of a wait that is over."""
 
 
 class Boom(Exception):
@@ -132,18 +148,24 @@ class Grower:
     def part(self, depth: int, *, in_loop: bool, may_fail: bool) -> Any:
         draw, variable = self.random, self.random.choice(NAMES)
         kinds = ["step"] * 6 + ["flaky", "sleep", "wait", "run", "each"]
-        kinds += ["event", "ask", "spend", "publish"]
+        kinds += ["event", "ask", "spend", "publish", "note"]
         kinds += ["if", "for", "rows", "while"] * 2 if depth else []
+        kinds += ["case", "scope"] if depth else []
         # One lock at a time: runs that wait for each other are a race.
         kinds += ["lock"] * 2 if depth and not self.in_lock else []
         kinds += ["try"] * 3 if depth else []
         kinds += ["leave"] if in_loop else []
         kinds += ["boom"] if may_fail and draw.random() < 0.3 else []
+        kinds += ["return"] if depth < 3 else []
         kind = draw.choice(kinds)
         if kind in ("step", "flaky"):
             return (kind, self.name("s"), variable, draw.randint(1, 9), draw.random() < 0.3)
         if kind in ("sleep", "wait", "event", "ask", "spend", "publish"):
             return (kind, variable)
+        if kind == "note":
+            return (kind, variable, draw.choice(["set", "emit"]))
+        if kind == "return":
+            return (kind, variable, draw.randint(3, 9))
         if kind == "try":
             inner = self.block(depth - 1, in_loop=in_loop)
             handler = self.block(depth - 1, in_loop=in_loop, may_fail=may_fail)
@@ -157,13 +179,16 @@ class Grower:
             leaf = draw.choice(self.leaves)
             return (kind, variable, draw.randint(1, 4), may_fail and draw.random() < 0.5, leaf)
         if kind == "boom":
-            return ("boom", self.name("x"), variable, draw.randint(2, 4))
+            return ("boom", self.name("x"), variable, draw.randint(2, 4), draw.randint(0, 2))
         if kind == "leave":
             return ("leave", draw.choice(["exit", "continue"]), variable, draw.randint(2, 5))
-        inner = self.block(depth - 1, in_loop=in_loop or kind != "if", may_fail=may_fail)
-        if kind == "if":
+        is_round = kind in ("for", "rows", "while")
+        inner = self.block(depth - 1, in_loop=in_loop or is_round, may_fail=may_fail)
+        if kind == "scope":
+            return (kind, self.name("d"), variable, inner)
+        if kind in ("if", "case"):
             others = self.block(depth - 1, in_loop=in_loop, may_fail=may_fail)
-            return ("if", variable, draw.randint(2, 4), inner, others)
+            return (kind, variable, draw.randint(2, 4), inner, others)
         loop = self.name("i")
         self.program.loops.append(loop)
         return (kind, loop, variable, draw.randint(0, 3), inner)
@@ -217,8 +242,27 @@ def show_part(kind: str, *said: Any) -> str:  # noqa: PLR0911 - one for each kin
                 f"{variable} := (select count(*) filter (where jsonb_typeof(e) = 'number') + coalesce(sum(e::int) filter"
                 f" (where jsonb_typeof(e) = 'number'), 0) from jsonb_array_elements(v) e) % 17;\n"
             )
-        case "boom", (name, variable, number):
-            return f"{name}: {row(name)}if {variable} % {number} = 0 then raise exception '{name}'; end if;\n"
+        case "note", (variable, word):
+            return (
+                f"emit {variable} to notes;\n"
+                if word == "emit"
+                else f"set state jsonb_build_object('at', {variable});\n"
+            )
+        case "return", (variable, number):
+            return f"if {variable} % {number} = 2 then\nreturn {variable};\nend if;\n"
+        case "scope", (name, variable, inner):
+            return (
+                f"declare {name} int := {variable} * 2;\nbegin\n{show(inner)}"
+                f"{name}s: {variable} := {name} % 17;\n{row(name + 's')}end;\n"
+            )
+        case "case", (variable, number, inner, others):
+            return (
+                f"case {variable} % {number}\nwhen 0 then\n{show(inner)}when 1, 2 then\n{show(others)}"
+                "else\nsleep '0 s';\nend case;\n"
+            )
+        case "boom", (name, variable, number, tries):
+            retry = f" retry {tries} every '0 s'" if tries else ""
+            return f"{name}{retry}: {row(name)}if {variable} % {number} = 0 then raise exception '{name}'; end if;\n"
         case "leave", (word, variable, number):
             return f"{word} when {variable} % {number} = 1;\n"
         case "if", (variable, number, inner, others):
@@ -239,8 +283,8 @@ class Interpreter:
         self.program = program
         self.vars: dict[str, int | None] = dict(zip(NAMES, range(3), strict=True))
         self.trace: list[str] = []
+        self.journal: list[tuple[str, str | None]] = []
         self.undo: list[str] = []
-        self.children = 0
         self.spent = 0
         self.published = 0
 
@@ -255,6 +299,8 @@ class Interpreter:
                     return "failed", str(error)
                 self.play(self.program.handler)
                 return "completed", None
+        except Return as value:
+            return "completed", value.args[0]
         except Boom as error:
             self.take_back()
             return "failed", str(error)
@@ -271,13 +317,13 @@ class Interpreter:
 
     def write(self, name: str) -> None:
         self.trace.append(name + ",".join(str(self.value(n)) for n in NAMES))
+        self.journal.append(("step_completed", name))
 
     def play(self, block: list[Any]) -> None:
         for part in block:
             self.play_part(*part)
 
     def leaf(self, n: int) -> int:
-        self.children += 1
         if n % 7 == 3:
             raise Boom("leaf")
         return n * 2 + 1
@@ -297,8 +343,22 @@ class Interpreter:
                     self.undo.append(name)
             case "wait" | "event" | "ask", (variable,):
                 self.vars[variable] = {"wait": 5, "event": 6, "ask": len("expire")}[kind]
+                self.journal += WAITED[kind]
+            case "sleep", _:
+                self.journal += WAITED[kind]
             case "spend", (variable,):
                 self.spent += self.value(variable)
+                self.journal.append(("budget_charged", None))
+            case "note", (_, word):
+                self.journal.append(("emitted", "notes") if word == "emit" else ("state_set", None))
+            case "return", (variable, number):
+                if self.value(variable) % number == 2:
+                    raise Return(self.value(variable))
+            case "scope", (name, variable, inner):
+                kept = self.value(variable) * 2
+                self.play(inner)
+                self.vars[variable] = kept % 17
+                self.write(name + "s")
             case "publish", (variable,):
                 self.published += 1
             case "try", (_, inner, handler, raises):
@@ -309,8 +369,10 @@ class Interpreter:
                     self.take_back(before)
                     self.play(handler)
                     if raises:
+                        self.journal.append(("step_failed", "raise"))
                         raise Boom(str(error)) from None
-            case "lock", (_, inner):
+            case "lock", (key, inner):
+                self.journal.append(("lock_won", key))
                 self.rounds(1, inner)
             case "run", (variable, number, may_fail, _):
                 n = (
@@ -319,7 +381,8 @@ class Interpreter:
                     else 7 * (number + self.value(variable))
                 )
                 self.vars[variable] = self.leaf(n) % 17
-            case "each", (variable, number, may_fail, _):
+            case "each", (variable, number, may_fail, leaf):
+                self.journal.append(("step_completed", f"for each {leaf}"))
                 results = []
                 for g in range(1, number + 1):
                     try:
@@ -328,8 +391,9 @@ class Interpreter:
                         if may_fail:
                             raise
                 self.vars[variable] = (len(results) + sum(results)) % 17
-            case "boom", (name, variable, number):
+            case "boom", (name, variable, number, _):
                 if self.value(variable) % number == 0:
+                    self.journal.append(("step_failed", name))
                     raise Boom(name)
                 self.write(name)
             case "leave", (word, variable, number):
@@ -337,6 +401,12 @@ class Interpreter:
                     raise Exit if word == "exit" else Continue
             case "if", (variable, number, inner, others):
                 self.play(inner if self.value(variable) % number == 0 else others)
+            case "case", (variable, number, inner, others):
+                rest = self.value(variable) % number
+                if rest < 3:
+                    self.play(others if rest else inner)
+                else:
+                    self.journal += WAITED["sleep"]
             case "for" | "rows" | "while", (_, _, number, inner):
                 self.rounds(number, inner)
 
@@ -346,7 +416,7 @@ class Interpreter:
 
 def patiently(dsn: str) -> Connection:
     """Connect, also to a server that is just recovering."""
-    give_up = time.monotonic() + HANG_SECONDS
+    give_up = time.monotonic() + servers.HANG_SECONDS
     while True:
         try:
             return psycopg.connect(
@@ -361,11 +431,14 @@ def patiently(dsn: str) -> Connection:
 class Session(threading.Thread):
     """Works, connects again after each death, until it is told to stop."""
 
-    def __init__(self, dsn: str, seed: str, call: str | None = None) -> None:
+    def __init__(
+        self, dsn: str, seed: str, call: str | None = None, *, spares_server: bool = False
+    ) -> None:
         super().__init__(daemon=True)
         self._dsn = dsn
         self._random = random.Random(seed)
         self._call = call
+        self._spares_server = spares_server
         self.pid: int | None = None
         self.over = threading.Event()
         self.errors: list[str] = []
@@ -390,7 +463,7 @@ class Session(threading.Thread):
     def kill(self, draw: random.Random) -> None:
         """Kill the server's process, which brings all of them down, or have the server end it."""
         pid = self.pid or 0
-        if draw.random() < 0.2:
+        if draw.random() < 0.2 and not self._spares_server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         else:
@@ -468,7 +541,7 @@ def harm(
     while not ask(dsn, idle)[0][0]:
         units = ask(dsn, count)[0][0]
         if units != seen:
-            seen, give_up = units, time.monotonic() + HANG_SECONDS
+            seen, give_up = units, time.monotonic() + servers.HANG_SECONDS
         if time.monotonic() > give_up:
             raise AssertionError(f"it hangs: {ask(dsn, OPEN)}")
         alive = [session for session in sessions if session.pid]
@@ -490,6 +563,13 @@ OUTCOME = """select status, output, error->>'message',
   from pgflow.runs r where key = %s"""
 
 
+JOURNAL = """select t.event, t.name from pgflow.runs r join pgflow.timeline t using (key, generation)
+  where key = %s and t.event in ('step_completed', 'step_failed',
+  'wait_timed_out', 'gate_asked', 'gate_answered', 'timer_fired', 'budget_charged', 'state_set', 'emitted', 'lock_won')
+  and coalesce(t.name, '') !~ '^(line|for i)' order by t.seq"""
+"""What a run did, but for attempts, for what has no label, and for children, of which several are under way."""
+
+
 def campaign(
     dsn: str,
     *,
@@ -499,6 +579,7 @@ def campaign(
     seed: str,
     copies: int = 1,
     workers: int = 0,
+    spares_server: bool = False,
 ) -> Result:
     """Plays programs under harm, and judges them."""
     result, draw = Result(), random.Random(seed)
@@ -515,7 +596,9 @@ def campaign(
             " pgflow.start_run(w, '{}', key => w || '/' || i) s",
             (list(grown), copies),
         )
-    working: list[Session | Process] = [Session(dsn, f"{seed}/{n}") for n in range(sessions)]
+    working: list[Session | Process] = [
+        Session(dsn, f"{seed}/{n}", spares_server=spares_server) for n in range(sessions)
+    ]
     working += [Process(dsn) for _ in range(workers)]
     for session in working:
         session.start()
@@ -548,6 +631,11 @@ def judge(conn: Connection, grown: dict[str, Program], copies: int, result: Resu
                     "select what from trace where key = %s order by n", (key,)
                 )
             ]
+            journal = conn.execute(JOURNAL, (key,)).fetchall()
+            if journal != plain.journal:
+                result.wrong.append(
+                    f"{program.seed} {key}: the journal is {journal}, not {plain.journal}"
+                )
             result.runs += 1
             result.rows += len(trace)
             sums_expected = [plain.spent, plain.published]
@@ -577,6 +665,52 @@ def judge(conn: Connection, grown: dict[str, Program], copies: int, result: Resu
         (left,) = conn.execute(f"select count(*) from pgflow.{name}").fetchone()  # type: ignore[misc]
         if left:
             result.wrong.append(f"left over: {left} of {name}")
+
+
+def play_again(dsn: str, keys: Sequence[str], result: Result) -> None:
+    """Fork and rewind these runs at every unit: each comes to the same end by the same acts."""
+    work = "call pgflow.work(3600, until_idle => true, claim => 20)"
+    count = "select count(*) from pgflow.timeline where key = %s"
+    found = "select status, output, error->>'message' from pgflow.runs where key = %s"
+    with patiently(dsn) as conn:
+
+        def said(key: str) -> Any:
+            return conn.execute(found, (key,)).fetchone(), conn.execute(JOURNAL, (key,)).fetchall()
+
+        def compare(key: str, origin: str, how: str) -> None:
+            result.runs += 1
+            if (again := said(key)) != expected[origin]:
+                result.wrong.append(f"{how} of {origin}: {again}, not {expected[origin]}")
+
+        expected = {key: said(key) for key in keys}
+        units = {key: conn.execute(count, (key,)).fetchone()[0] for key in keys}  # type: ignore[index]
+        cuts = [(key, cut) for key in keys for cut in range(1, units[key])]
+        for key, cut in cuts:
+            conn.execute(
+                "select pgflow.fork_run(%s, at_seq => %s, new_key => %s, effects => 'repeat')",
+                (key, cut, f"fork {cut} of {key}"),
+            )
+        conn.execute(work)
+        for key, cut in cuts:
+            compare(f"fork {cut} of {key}", key, f"fork {cut}")
+        for back in range(1, max(units.values())):
+            taken = [(key, units[key] - back) for key in keys if units[key] > back]
+            for key, cut in taken:
+                conn.execute(
+                    "select pgflow.rewind_run(%s, to_seq => %s, effects => 'repeat', children => 'cancel')",
+                    (key, cut),
+                )
+            conn.execute(work)
+            for key, cut in taken:
+                compare(key, key, f"rewind {cut}")
+        result.wrong += [f"check: {row}" for row in conn.execute("select * from pgflow.check()")]
+
+
+def without_locks(dsn: str) -> list[str]:
+    """Return the keys of programs that can be played again from any unit: a fork holds no locks of its origin."""
+    found = """select r.key from pgflow.runs r join pgflow.workflows w using (workflow)
+      where r.key like 'p%' and w.body !~ 'lock ' order by r.key"""
+    return [key for (key,) in ask(dsn, found)]
 
 
 CONTROL = """
@@ -614,6 +748,40 @@ def control(dsn: str, *, jobs: int, kills: int, seed: str) -> int:
     return int(ask(dsn, doubled)[0][0])
 
 
+def prove(server_dsn: str, amount: int, seed: int) -> Findings:
+    """Plays so many programs by sessions that the server ends, and five of each lot again from every unit."""
+    total = Result()
+    lots = range(0, amount, LOT)
+    for lot in lots:
+        name = servers.create_database(server_dsn)
+        dsn = servers.dsn_of(server_dsn, name)
+        servers.install_schema(dsn)
+        try:
+            result = campaign(
+                dsn,
+                programs=LOT,
+                kills=KILLS,
+                sessions=2,
+                seed=f"{seed}/{lot}",
+                spares_server=True,
+            )
+            play_again(dsn, without_locks(dsn)[:5], result)
+        finally:
+            servers.drop_database(server_dsn, name)
+        total.runs += result.runs
+        total.kills += result.kills
+        total.wrong += result.wrong
+    fault = (
+        "sessions ended under random workflows in SQL, which are forked and rewound at every unit"
+    )
+    return Findings(
+        "sql programs",
+        seed,
+        [Evidence("G1", fault, total.runs, wrong=tuple(total.wrong))],
+        {"session ended": (total.kills, len(lots))},
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -625,6 +793,7 @@ def main() -> None:
         "sessions": 2,
         "workers": 0,
         "copies": 1,
+        "again": 0,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seed", default="1")
@@ -650,6 +819,8 @@ def main() -> None:
         seed=given.seed,
         copies=given.copies,
     )
+    if given.again:
+        play_again(given.dsn, without_locks(given.dsn)[: given.again], result)
     print(
         json.dumps(
             {

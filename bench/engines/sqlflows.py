@@ -73,6 +73,13 @@ def _waiting(conn: psycopg.Connection[Any], count: int) -> float:
     conn.execute("select pgflow.create_workflow('waits()', 'begin wait for word; end')")
     conn.execute("select pgflow.start_run('waits')")
     before = _idle_ms(conn)
+    clone_waiting(conn, count)
+    conn.execute("vacuum analyze")
+    return _idle_ms(conn) - before
+
+
+def clone_waiting(conn: psycopg.Connection[Any], count: int) -> None:
+    """Copy the one run in SQL that waits so often."""
     for table in CLONED:
         conn.execute(
             f"""insert into pgflow.{table} select r.* from (
@@ -85,8 +92,6 @@ def _waiting(conn: psycopg.Connection[Any], count: int) -> float:
                   else '{{}}' end) r""".encode(),
             (count,),
         )
-    conn.execute("vacuum analyze")
-    return _idle_ms(conn) - before
 
 
 def _idle_ms(conn: psycopg.Connection[Any]) -> float:

@@ -15,9 +15,15 @@ comment on function pgflow.latch_of_(bytea, text)
 
 create or replace function pgflow.latch_(name text)
 returns bigint
-language sql
+language plpgsql
 stable
-return (select pgflow.latch_of_(s.salt, latch_.name) from pgflow.salt s);
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- Not in the language SQL: what has a query in it is not inlined, and planned anew in each transaction.
+  return (select pgflow.latch_of_(s.salt, latch_.name) from pgflow.salt s);
+end
+$$;
 comment on function pgflow.latch_(text)
   is 'Number of the advisory lock of a name, which only this installation can compute';
 

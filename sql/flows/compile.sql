@@ -159,14 +159,14 @@ declare
   all_of text;
   kept_types text;
   assigned text;
-  kept_out text;
+  kept_out text[];
   made text;
   node record;
 begin
   select string_agg(format('%I %s;', v->>'name', v->>'type'), ' ' order by n),
     string_agg(format('%I %s', v->>'name', v->>'type'), ', ' order by n) filter (where not v ? 'is_local'),
     string_agg(format('%s.%I := _l.%2$I;', label, v->>'name'), ' ' order by n) filter (where not v ? 'is_local'),
-    string_agg(format('%s.%I as %2$I', label, v->>'name'), ', ' order by n) filter (where not v ? 'is_local')
+    array_agg(format('%L, %s.%I', v->>'name', label, v->>'name') order by n) filter (where not v ? 'is_local')
   into all_of, kept_types, assigned, kept_out
   from jsonb_array_elements(program->'variables') with ordinality as e (v, n);
   made := format('<<%s>> declare _l record; %s begin select * into _l from pg_catalog.jsonb_to_record(_in) as '
@@ -184,7 +184,11 @@ begin
       || format(' when %s then %s', node.pc, node.code);
   end loop;
   return made || case when node_number = 0 then ' when 0 then null;' else '' end
-    || format(e'\nend case; return (select pg_catalog.to_jsonb(_o) from (select %s) _o); end', kept_out);
+    || format(e'\nend case; return %s; end', (
+      -- A function takes a hundred arguments.
+      select string_agg(format('pg_catalog.jsonb_build_object(%s)', array_to_string(kept_out[n : n + 49], ', ')),
+        ' operator(pg_catalog.||) ' order by n)
+      from generate_series(1, cardinality(kept_out), 50) n));
 end
 $$;
 comment on function pgflow.flow_source(jsonb, int)

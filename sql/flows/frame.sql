@@ -30,14 +30,12 @@ create or replace function pgflow.mark_(f pgflow.flow_frame)
 returns jsonb
 language sql
 stable
-set search_path = pg_catalog, pg_temp
-as $$
-  select jsonb_build_object('pc', f.pc)
-    || case when f.loops = '{}' then '{}' else jsonb_build_object('loops', f.loops) end
-    || case when f.state = 'on' then '{}' else jsonb_build_object('state', f.state) end
-    || case when f.news = '{}' then '{}' else jsonb_build_object('vars', f.news) end
-    || case when f.call = 0 then jsonb_build_object('version', f.run->'version') else '{}' end
-$$;
+-- One expression, which is inlined: each unit has a mark.
+return jsonb_build_object('pc', f.pc)
+  || case when f.loops = '{}' then '{}' else jsonb_build_object('loops', f.loops) end
+  || case when f.state = 'on' then '{}' else jsonb_build_object('state', f.state) end
+  || case when f.news = '{}' then '{}' else jsonb_build_object('vars', f.news) end
+  || case when f.call = 0 then jsonb_build_object('version', f.run->'version') else '{}' end;
 comment on function pgflow.mark_(pgflow.flow_frame) is 'The mark of the next unit: the place at which its run is';
 
 create or replace function pgflow.assign_(f pgflow.flow_frame, variable text, value jsonb)
@@ -110,6 +108,40 @@ $$;
 comment on function pgflow.fold_released_(pgflow.flow_frame, pgflow.flow_node, int, jsonb)
   is 'The frame after a lock was given back, lost or refused';
 
+create or replace function pgflow.fold_done_(
+  f pgflow.flow_frame, node pgflow.flow_node, seq int, call int, payload jsonb
+)
+returns pgflow.flow_frame
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if f.state = 'undoing' then
+    f.undo := f.undo[1 : cardinality(f.undo) - 1];
+  else
+    f.pc := node.next;
+    f.error := null; -- a handler has it
+    if node.opts ? 'undo' then
+      f.undo := f.undo || (node.opts->>'undo')::int;
+    end if;
+  end if;
+  if payload <> '{}' and jsonb_typeof(payload) = 'object' then
+    f.vars := f.vars || payload;
+  end if;
+  f.seq := seq;
+  f.call := greatest(f.call, call);
+  f.tries := 0;
+  f.strikes := 0;
+  f.waits := null;
+  f.news := '{}';
+  f.is_marked := true;
+  return f;
+end
+$$;
+comment on function pgflow.fold_done_(pgflow.flow_frame, pgflow.flow_node, int, int, jsonb)
+  is 'The frame, at a step, after the unit that it is done';
+
 create or replace function pgflow.fold_unit_(
   f pgflow.flow_frame, seq int, call int, kind "char", payload jsonb, starts jsonb
 )
@@ -168,15 +200,7 @@ begin
     f.loops := f.loops || jsonb_build_object(f.pc::text, 0);
     f.pc := node.next;
   when kind = 'c' then
-    f.vars := f.vars || case jsonb_typeof(payload) when 'object' then payload else '{}' end;
-    if f.state = 'undoing' then
-      f.undo := f.undo[1 : cardinality(f.undo) - 1];
-    else
-      f.pc := node.next;
-      if node.opts ? 'undo' then
-        f.undo := f.undo || (node.opts->>'undo')::int;
-      end if;
-    end if;
+    f := pgflow.fold_done_(f, node, seq, call, payload);
   when kind = 'f' then
     f := pgflow.break_off_(f, payload);
   when kind = 's' and node.op not in ('wait', 'event', 'lock') then
@@ -340,12 +364,14 @@ comment on function pgflow.flow_said_(pgflow.flow_frame) is 'A frame as text, as
 
 create or replace function pgflow.drop_frames_(run_ids bigint[])
 returns void
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+begin
   delete from pgflow.flow_frame f where f.run_id = any(run_ids);
-  delete from pgflow.flow_item i where i.run_id = any(run_ids)
+  delete from pgflow.flow_item i where i.run_id = any(run_ids);
+end
 $$;
 comment on function pgflow.drop_frames_(bigint[]) is 'Forgets where runs were that have ended';
 

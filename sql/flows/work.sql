@@ -15,37 +15,16 @@
 -- as it lives. So its death is known at once and for sure, and a step may take as long as it likes; while that lock is
 -- held, no reaper gives its runs away. A CALL that has failed leaves the lock: the next one of its session cleans up.
 
-create or replace function pgflow.flow_stamp_(flow pgflow.flow)
-returns text
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-  select p.xmin::text || p.ctid::text from pg_proc p
-  where p.oid = to_regprocedure(flow.function) and p.prosecdef and p.proowner = flow.definer
-$$;
-comment on function pgflow.flow_stamp_(pgflow.flow)
-  is 'Changes with each change of a workflow''s function; null if it would not run with the rights of its definer';
-
-create or replace function pgflow.call_flow_(flow pgflow.flow, pc int, vars jsonb, run jsonb)
+create or replace function pgflow.call_flow_(proc oid, stamp text, pc int, vars jsonb, run jsonb)
 returns jsonb
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- To `alter function` between a look and the call would not help: the row must be the same one after it.
-  stamp text := pgflow.flow_stamp_(flow);
   answer jsonb;
 begin
-  if stamp is null then
-    raise exception using errcode = 'PF006',
-      message = format('the function %s is gone, or does not run with the rights of %s any more', flow.function,
-        pg_get_userbyid(flow.definer)),
-      hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
-  end if;
-  perform pg_advisory_xact_lock_shared(pgflow.definer_latch_(flow.definer)); -- see acting_
-  execute format('select %s($1, $2, $3)', substring(flow.function from e'^(.*)\\(int')) into answer using pc, vars, run;
+  execute format('select %s($1, $2, $3)', proc::regproc) into answer using pc, vars, run;
   if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
     or pg_catalog.textne(pg_catalog.current_setting('standard_conforming_strings'), 'on')
   then
@@ -53,25 +32,30 @@ begin
       message = 'a step must not SET search_path or standard_conforming_strings for its session',
       hint = 'Name objects with their schema, or set it before pgflow.create_workflow.';
   end if;
-  if pgflow.flow_stamp_(flow) is distinct from stamp then
-    raise exception using errcode = 'PF006', message = format('the function %s was altered meanwhile', flow.function);
+  -- To `alter function` between a look and the call would not help: the row must be the same one after it.
+  if not exists (select from pg_proc p where p.oid = proc and p.xmin::text || p.ctid::text = stamp) then
+    raise exception using errcode = 'PF006', message = format('the function %s was altered meanwhile', proc::regproc);
   end if;
-  perform pgflow.check_json_(answer::json, 'what a step makes of its variables');
+  if answer <> vars then
+    perform pgflow.check_json_(answer::json, 'what a step makes of its variables');
+  end if;
   return answer;
 end
 $$;
-comment on function pgflow.call_flow_(pgflow.flow, int, jsonb, jsonb)
+comment on function pgflow.call_flow_(oid, text, int, jsonb, jsonb)
   is 'Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression';
 
-create or replace function pgflow.check_flow_input_(flow pgflow.flow, input jsonb)
+create or replace function pgflow.check_flow_input_(flow_id int, input jsonb)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  flow pgflow.flow;
   odd text;
 begin
+  select w.* into flow from pgflow.flow w where w.flow_id = check_flow_input_.flow_id;
   select k into odd from jsonb_object_keys(input) k
   where not flow.parameters @> jsonb_build_array(jsonb_build_object('name', k)) limit 1;
   if odd is not null then
@@ -86,7 +70,7 @@ begin
   end if;
 end
 $$;
-comment on function pgflow.check_flow_input_(pgflow.flow, jsonb)
+comment on function pgflow.check_flow_input_(int, jsonb)
   is 'Refuses (PF003) an input that the parameters do not take';
 
 create or replace function pgflow.check_asked_(node pgflow.flow_node, value jsonb, definer oid)
@@ -119,21 +103,6 @@ end
 $$;
 comment on function pgflow.check_asked_(pgflow.flow_node, jsonb, oid)
   is 'Refuses (PF003, PF021) what a run in SQL cannot say, ask for or start';
-
-create or replace function pgflow.save_frame_(f pgflow.flow_frame)
-returns void
-language sql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-  insert into pgflow.flow_frame select f.*
-  on conflict (run_id) do update set flow_id = excluded.flow_id, seq = excluded.seq, pc = excluded.pc,
-    call = excluded.call,
-    tries = excluded.tries, strikes = excluded.strikes, state = excluded.state, is_marked = excluded.is_marked,
-    undo = excluded.undo, waits = excluded.waits, run = excluded.run, loops = excluded.loops, news = excluded.news,
-    error = excluded.error, vars = excluded.vars
-$$;
-comment on function pgflow.save_frame_(pgflow.flow_frame) is 'Keeps where a run is';
 
 create or replace function pgflow.ask_flow_(
   inout f pgflow.flow_frame, worker_id int, token bigint, chain bigint, question jsonb, units jsonb, out place text,
@@ -251,7 +220,25 @@ comment on function pgflow.open_children_(bigint)
   is 'Chains of children of a run that have not ended and were not cancelled';
 
 create or replace function pgflow.record_unit_(
-  f pgflow.flow_frame, worker_id int, token bigint, kind "char", call int, name text, payload jsonb, starts jsonb
+  f pgflow.flow_frame, token bigint, kind "char", call int, name text, payload jsonb, starts jsonb
+)
+returns pgflow.flow_frame
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- `advance` holds the lease until this transaction ends.
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
+  values (f.run_id, f.seq + 1, call, kind, name, payload, starts, token, pgflow.now_(), pgflow.now_());
+  return pgflow.fold_unit_(f, f.seq + 1, call, kind, payload, starts);
+end
+$$;
+comment on function pgflow.record_unit_(pgflow.flow_frame, bigint, "char", int, text, jsonb, jsonb)
+  is 'Appends a unit of a run that advance holds, and folds it into the frame';
+
+create or replace function pgflow.record_done_(
+  f pgflow.flow_frame, token bigint, node pgflow.flow_node, payload jsonb
 )
 returns pgflow.flow_frame
 language plpgsql
@@ -259,20 +246,20 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  verdict text := pgflow.commit_unit(f.run_id, token, f.seq + 1, call, kind, name, payload::json, starts::json,
-    pgflow.micros_(pgflow.now_()), worker_id);
+  call int := f.call + (f.tries = 0)::int;
 begin
-  if verdict is not null then
-    raise exception using errcode = 'PF004', message = format('run %s is no longer held by this worker', f.run_id);
-  end if;
-  return pgflow.fold_unit_(f, f.seq + 1, call, kind, payload, starts);
+  -- What record_step_ does, of what each step does and without a look at the node.
+  insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at)
+  values (f.run_id, f.seq + 1, call, 'c', node.name, payload, json_build_array(json_build_array(call, 'q', node.name,
+    null, null, pgflow.mark_(f))), token, pgflow.now_(), pgflow.now_());
+  return pgflow.fold_done_(f, node, f.seq + 1, call, payload);
 end
 $$;
-comment on function pgflow.record_unit_(pgflow.flow_frame, int, bigint, "char", int, text, jsonb, jsonb)
-  is 'Appends a unit, fenced by the lease, and folds it into the frame';
+comment on function pgflow.record_done_(pgflow.flow_frame, bigint, pgflow.flow_node, jsonb)
+  is 'Records that a step is done, with the variables that it has changed';
 
 create or replace function pgflow.record_step_(
-  f pgflow.flow_frame, worker_id int, token bigint, kind "char", name text, payload jsonb
+  f pgflow.flow_frame, token bigint, kind "char", name text, payload jsonb
 )
 returns pgflow.flow_frame
 language plpgsql
@@ -283,15 +270,15 @@ declare
   call int := f.call + (f.tries = 0)::int;
 begin
   -- q: a step; r: rows that were read, which is no act
-  return pgflow.record_unit_(f, worker_id, token, kind, call, name, payload, jsonb_build_array(jsonb_build_array(call,
+  return pgflow.record_unit_(f, token, kind, call, name, payload, jsonb_build_array(jsonb_build_array(call,
     case jsonb_typeof(payload) when 'array' then 'r' else 'q' end, name, null, null, pgflow.mark_(f))));
 end
 $$;
-comment on function pgflow.record_step_(pgflow.flow_frame, int, bigint, "char", text, jsonb)
+comment on function pgflow.record_step_(pgflow.flow_frame, bigint, "char", text, jsonb)
   is 'Records the outcome of a node that ran SQL';
 
 create or replace function pgflow.record_note_(
-  f pgflow.flow_frame, worker_id int, token bigint, node pgflow.flow_node, value jsonb
+  f pgflow.flow_frame, token bigint, node pgflow.flow_node, value jsonb
 )
 returns pgflow.flow_frame
 language plpgsql
@@ -303,13 +290,13 @@ declare
 begin
   -- A copy of the journal loses what stands in `starts` of these kinds, so the mark has a unit of its own.
   if not f.is_marked then
-    f := pgflow.record_unit_(f, worker_id, token, 's', call, node.name, pgflow.mark_(f), null);
+    f := pgflow.record_unit_(f, token, 's', call, node.name, pgflow.mark_(f), null);
   end if;
-  return pgflow.record_unit_(f, worker_id, token, (node.opts->>'kind')::"char", call,
+  return pgflow.record_unit_(f, token, (node.opts->>'kind')::"char", call,
     nullif(node.name, 'state'), value, null);
 end
 $$;
-comment on function pgflow.record_note_(pgflow.flow_frame, int, bigint, pgflow.flow_node, jsonb)
+comment on function pgflow.record_note_(pgflow.flow_frame, bigint, pgflow.flow_node, jsonb)
   is 'Records what a run says of itself: its state, or a value of a stream';
 
 create or replace function pgflow.spend_(
@@ -331,7 +318,7 @@ begin
   place := 'leased';
   wake := '[]';
   if not f.is_marked then
-    after := pgflow.record_unit_(f, worker_id, token, 's', call, node.name, pgflow.mark_(f), null);
+    after := pgflow.record_unit_(f, token, 's', call, node.name, pgflow.mark_(f), null);
   end if;
   if has_pool then
     select a.* into asked
@@ -384,7 +371,7 @@ begin
       return;
     end if;
   end loop;
-  f := pgflow.withdraw_(f, worker_id, token);
+  f := pgflow.withdraw_(f, token);
   delete from pgflow.flow_item i where i.run_id = f.run_id and i.pc between try and handler;
   f.state := f.loops->try::text->>2;
   f.loops := (select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(f.loops) e where e.key::int < try);
@@ -404,7 +391,7 @@ as $$
 $$;
 comment on function pgflow.open_block_(pgflow.flow_frame) is 'The inmost block with a handler that a run is in';
 
-create or replace function pgflow.withdraw_(f pgflow.flow_frame, worker_id int, token bigint)
+create or replace function pgflow.withdraw_(f pgflow.flow_frame, token bigint)
 returns pgflow.flow_frame
 language plpgsql
 volatile
@@ -414,37 +401,39 @@ declare
   asked int;
 begin
   for asked in select g.call from pgflow.gate g where g.run_id = f.run_id order by g.call loop
-    f := pgflow.record_unit_(f, worker_id, token, 'x', asked, null, null, null);
+    f := pgflow.record_unit_(f, token, 'x', asked, null, null, null);
   end loop;
   perform pgflow.close_gates_(array[f.run_id]);
   perform pgflow.forget_events_(array[r.chain_id]) from pgflow.run r where r.run_id = f.run_id;
   return f;
 end
 $$;
-comment on function pgflow.withdraw_(pgflow.flow_frame, int, bigint) is 'Withdraws the gate or the wait that is open';
+comment on function pgflow.withdraw_(pgflow.flow_frame, bigint) is 'Withdraws the gate or the wait that is open';
 
-create or replace function pgflow.let_go_(inout f pgflow.flow_frame, worker_id int, token bigint, out wake jsonb)
+create or replace function pgflow.let_go_(inout f pgflow.flow_frame, token bigint, out wake jsonb)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  f := pgflow.withdraw_(f, worker_id, token);
+  f := pgflow.withdraw_(f, token);
   wake := to_jsonb(pgflow.end_locks_(array[f.run_id], pgflow.now_()));
   f.loops := '{}';
 end
 $$;
-comment on function pgflow.let_go_(pgflow.flow_frame, int, bigint)
+comment on function pgflow.let_go_(pgflow.flow_frame, bigint)
   is 'Gives back and up, before the handler of a workflow, what it has held and waited for';
 
 create or replace function pgflow.changes_(before jsonb, after jsonb)
 returns jsonb
-language sql
+language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(after) e
-  where e.value is distinct from coalesce(before->e.key, 'null')
+begin
+  return (select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(after) e
+    where e.value is distinct from coalesce(before->e.key, 'null'));
+end
 $$;
 comment on function pgflow.changes_(jsonb, jsonb) is 'The variables that have another value than before';
 
@@ -465,7 +454,7 @@ declare
   is_again boolean := is_transient or f.strikes < coalesce((node.opts->>'retry')::int, 0);
 begin
   if not is_again and f.state <> 'undoing' then
-    after := pgflow.record_step_(f, worker_id, token, 'f', name, error
+    after := pgflow.record_step_(f, token, 'f', name, error
       || case when f.state = 'handling' then jsonb '{"is_last": true}' else '{}' end);
     place := 'leased';
     wake := '[]';
@@ -584,7 +573,7 @@ $$;
 comment on function pgflow.wait_question_(pgflow.flow_frame, pgflow.flow_node, jsonb)
   is 'The question to the database of a wait, and the unit that begins it';
 
-create or replace function pgflow.time_step_(flow pgflow.flow, node pgflow.flow_node, f pgflow.flow_frame)
+create or replace function pgflow.time_step_(proc oid, stamp text, node pgflow.flow_node, f pgflow.flow_frame)
 returns jsonb
 language plpgsql
 volatile
@@ -600,7 +589,7 @@ begin
   if usual = '0' or usual::interval > patience then
     perform set_config('lock_timeout', ceil(extract(epoch from patience) * 1000) || 'ms', true);
   end if;
-  value := pgflow.call_flow_(flow, f.pc, f.vars, f.run);
+  value := pgflow.call_flow_(proc, stamp, f.pc, f.vars, f.run);
   perform set_config('lock_timeout', usual, true);
   -- What could not be interrupted is not committed either.
   if clock_timestamp() - began >= patience then
@@ -609,7 +598,7 @@ begin
   return value;
 end
 $$;
-comment on function pgflow.time_step_(pgflow.flow, pgflow.flow_node, pgflow.flow_frame)
+comment on function pgflow.time_step_(oid, text, pgflow.flow_node, pgflow.flow_frame)
   is 'Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before';
 
 create or replace function pgflow.error_of_(
@@ -650,8 +639,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 declare
+  held record;
   f pgflow.flow_frame;
-  flow pgflow.flow;
+  flow record; -- not its text, which may be long
+  number bigint; -- of the latch of its definer
   node pgflow.flow_node;
   value jsonb;
   error jsonb;
@@ -663,7 +654,6 @@ declare
   began timestamptz;
   seconds float8; -- timeout of the step that is left to the caller
   block int; -- the inmost with a handler
-  last_seq int;
   state text;
   said text;
   detail text;
@@ -671,18 +661,37 @@ declare
 begin
   if not pgflow.share_worker_(worker_id) then
     perform from pgflow.lease e where e.run_id = run_id and e.token = token for no key update skip locked;
+    if not found then
+      return '{"place": "lost", "wake": []}';
+    end if;
   end if;
-  select e.last_seq into last_seq from pgflow.lease e
+  select e.last_seq, k as frame,
+    exists (select from pgflow.signal s where s.chain_id = chain_id and s.kind in ('x', 'p')) as is_told
+  into held
+  from pgflow.lease e left join pgflow.flow_frame k on k.run_id = e.run_id
   where e.run_id = run_id and e.token = token and e.worker_id = worker_id;
   if not found then
-    return '{"place": "lost"}';
+    return '{"place": "lost", "wake": []}';
   end if;
-  select k.* into f from pgflow.flow_frame k where k.run_id = run_id;
-  if f.run_id is null or f.seq < last_seq then
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  f := held.frame;
+  if f.seq is null and held.last_seq = 0 then
+    f := pgflow.fresh_frame_(run_id);
+  elsif f.seq is null or f.seq < held.last_seq then
     f := pgflow.fold_journal_(run_id, true);
   end if;
-  select w.* into flow from pgflow.flow w where w.flow_id = f.flow_id;
-  if exists (select from pgflow.signal s where s.chain_id = chain_id and s.kind in ('x', 'p')) then
+  select w.function, w.definer, w.handler, p.oid as proc, -- the latch as definer_latch_ has it
+    pgflow.latch_of_(s.salt, format('definer %s %s %s', w.definer, pg_backend_pid(),
+      pgflow.micros_(transaction_timestamp()))) as number,
+    p.xmin::text || p.ctid::text as stamp
+  into flow
+  from pgflow.salt s cross join pgflow.flow w
+  left join pg_proc p on p.oid = to_regprocedure(w.function) and p.prosecdef and p.proowner = w.definer
+  where w.flow_id = f.flow_id;
+  number := flow.number;
+  if held.is_told then
     select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, '{}', '[]') a;
     f := asked.f;
     place := asked.place;
@@ -690,7 +699,7 @@ begin
   end if;
 
   for nodes in 1 .. 10000 loop
-    exit when place <> 'leased' or steps >= steps_per_commit;
+    exit when place <> 'leased' or steps >= steps_per_commit and (f.state = 'undoing' or timed = 'armed');
     if f.state = 'undoing' and f.waits is null then
       value := pgflow.open_children_(run_id);
       if value <> '[]' then
@@ -716,7 +725,7 @@ begin
           wake := wake || asked.wake;
           continue when f.error ? 'cancelled';
         else
-          select g.* into asked from pgflow.let_go_(f, worker_id, token) g;
+          select g.* into asked from pgflow.let_go_(f, token) g;
           f := asked.f;
           wake := wake || asked.wake;
           f.pc := flow.handler;
@@ -729,6 +738,9 @@ begin
       end if;
     end if;
     select n.* into node from pgflow.flow_node n where n.flow_id = f.flow_id and n.pc = f.pc;
+    -- The end of the run, or a wait, right behind the last step needs no transaction of its own.
+    exit when steps >= steps_per_commit
+      and node.op not in ('return', 'wait', 'sleep', 'event', 'ask', 'run', 'each');
 
     if timed = 'leave' and node.op = 'step' and node.opts ? 'timeout' then
       seconds := (node.opts->>'timeout')::float8;
@@ -741,13 +753,22 @@ begin
       'event', 'ask', 'lock', 'spend') or node.opts ? 'timeout')
     then
       begin
-        if f.call = 0 and f.pc = 1 and f.news = '{}' then
-          perform pgflow.check_flow_input_(flow, f.vars);
+        if flow.proc is null then
+          raise exception using errcode = 'PF006',
+            message = format('the function %s is gone, or does not run with the rights of %s any more', flow.function,
+              pg_get_userbyid(flow.definer)),
+            hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
         end if;
-        value := case when node.op = 'step' and node.opts ? 'timeout' then pgflow.time_step_(flow, node, f)
-          else pgflow.call_flow_(flow, f.pc, f.vars, f.run) end;
-        perform pgflow.check_asked_(node, value, flow.definer);
-        if node.op = 'step' and f.loops <> '{}' and f.state <> 'undoing' then
+        perform pg_advisory_xact_lock_shared(number); -- see acting_
+        if f.call = 0 and f.pc = 1 and f.news = '{}' then
+          perform pgflow.check_flow_input_(f.flow_id, f.vars);
+        end if;
+        value := case when node.op = 'step' and node.opts ? 'timeout'
+          then pgflow.time_step_(flow.proc, flow.stamp, node, f)
+          else pgflow.call_flow_(flow.proc, flow.stamp, f.pc, f.vars, f.run) end;
+        if node.op <> 'step' then
+          perform pgflow.check_asked_(node, value, flow.definer);
+        elsif f.loops <> '{}' and f.state <> 'undoing' then
           perform pgflow.check_fences_(run_id, array(select l.fence from pgflow.held_locks_(f) l));
         end if;
       exception when others or query_canceled then
@@ -767,13 +788,15 @@ begin
     end if;
     case node.op
     when 'step' then
-      f := pgflow.record_step_(f, worker_id, token, 'c', node.name, pgflow.changes_(f.vars, value));
+      f := pgflow.record_done_(f, token, node, case when value = f.vars then '{}'
+        else pgflow.changes_(f.vars, value) end);
+      f.vars := value; -- with those that have no value
       steps := steps + 1;
     when 'rows' then
       perform pgflow.fold_items_(f, 0, 'c', value);
-      f := pgflow.record_step_(f, worker_id, token, 'c', node.name, value);
+      f := pgflow.record_step_(f, token, 'c', node.name, value);
     when 'note' then
-      f := pgflow.record_note_(f, worker_id, token, node, coalesce(value, 'null'));
+      f := pgflow.record_note_(f, token, node, coalesce(value, 'null'));
     when 'spend' then
       select a.* into asked from pgflow.spend_(f, node, worker_id, token, chain_id, value) a;
       f := asked.after;
@@ -781,7 +804,7 @@ begin
       wake := wake || asked.wake;
     when 'unlock' then
       if not f.is_marked then
-        f := pgflow.record_unit_(f, worker_id, token, 's', (f.loops->(node.opts->>'lock')->>'call')::int, node.name,
+        f := pgflow.record_unit_(f, token, 's', (f.loops->(node.opts->>'lock')->>'call')::int, node.name,
           pgflow.mark_(f), null);
       end if;
       select a.* into asked from pgflow.ask_flow_(f, worker_id, token, chain_id, jsonb_build_object('give_back',
@@ -825,7 +848,7 @@ begin
     else
       if node.op = 'each' and f.waits is null then
         perform pgflow.fold_items_(f, 0, 'c', value);
-        f := pgflow.record_step_(f, worker_id, token, 'c', 'for each ' || node.name, value);
+        f := pgflow.record_step_(f, token, 'c', 'for each ' || node.name, value);
       end if;
       if node.op = 'each' and pgflow.next_children_(f, node) is null then
         if node.opts ? 'into' then
@@ -853,7 +876,13 @@ begin
   if place = 'ended' then
     perform pgflow.drop_frames_(array[run_id]);
   else
-    perform pgflow.save_frame_(f);
+    update pgflow.flow_frame k set flow_id = f.flow_id, seq = f.seq, pc = f.pc, call = f.call, tries = f.tries,
+      strikes = f.strikes, state = f.state, is_marked = f.is_marked, undo = f.undo, waits = f.waits, run = f.run,
+      loops = f.loops, news = f.news, error = f.error, vars = f.vars
+    where k.run_id = run_id;
+    if not found then
+      insert into pgflow.flow_frame select f.*;
+    end if;
   end if;
   return jsonb_build_object('place', place, 'steps', steps, 'wake', wake, 'stop', stop,
     'timeout', seconds);

@@ -115,6 +115,7 @@ returns text
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set check_function_bodies = on
 as $$
 #variable_conflict use_variable
 declare
@@ -150,7 +151,7 @@ begin
   path := (select string_agg(quote_ident(s), ', ') from unnest(schemas || name 'pg_temp') s);
   head := format('create function %I.%I(_node int, _in jsonb, run jsonb) returns jsonb language plpgsql '
     'security definer '
-    'set search_path = %s set check_function_bodies = on', schemas[1], workflow || '@' || next, path);
+    'set search_path = %s', schemas[1], workflow || '@' || next, path);
   begin
     execute format('%s as %L', head, pgflow.flow_source(program));
   exception when insufficient_privilege then

@@ -23,6 +23,17 @@ def status(conn: Conn, key: str = "k") -> Any:
     return one(conn, "select status from pgflow.runs where key = %s", key)
 
 
+def test_the_end_of_a_run_is_in_the_transaction_of_its_last_step(conn: Conn) -> None:
+    said = flowkit.run(
+        conn,
+        "begin a: insert into mark (what) values ('a'); b: insert into mark (what) values ('b');"
+        " return pg_current_xact_id(); end",
+    )
+    first, last = rows(conn, "select tx::text from mark order by n")
+    assert first != last
+    assert said == ("completed", last, None)
+
+
 def test_an_order_waits_for_its_payment_and_ships(conn: Conn) -> None:
     make(
         conn,

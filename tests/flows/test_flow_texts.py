@@ -373,6 +373,12 @@ def test_a_text_that_is_not_sound_is_refused_with_its_place(db: Conn) -> None:
             assert (body, flowkit.refusal(db, body)) == (body, message)
 
 
+def test_a_text_is_checked_whatever_the_session_checks(conn: Conn) -> None:
+    conn.execute("set check_function_bodies = off")
+    said = flowkit.refusal(conn, "begin a: selec 1; end")
+    assert said == 'line 1, column 10: syntax error at or near "selec"'
+
+
 @pytest.mark.parametrize(
     ("signature", "message"),
     [

@@ -124,6 +124,13 @@ LAYERS = (  # the longest first: two are played at a time
         at_any_level=True,
     ),
     Layer(
+        "sql programs",
+        "flowprograms",
+        "random workflows in SQL under kills, forks and rewinds against a plain interpreter",
+        "programs",
+        1000,
+    ),
+    Layer(
         "crashes",
         "crashes",
         "kill -9 at named points",
