@@ -120,7 +120,7 @@ def test_timeouts_are_of_shells_and_scripts():
 
 def test_what_means_nothing_on_a_node_is_dropped():
     shell = node("- {id: a, bash: x, model: large, output_format: {}, retry: {max_attempts: 1}}")
-    assert (shell.agent, shell.output_schema, shell.retry) == ({}, None, Retry(max_retries=1))
+    assert (shell.agent, shell.output_schema, shell.retry) == ({}, {}, Retry(max_retries=1))
     loop = node(
         "- {id: a, model: large, pi: {interactive: true}, loop: {prompt: p, until: X, "
         "max_iterations: 1}}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgflow.declare.dag import read_file
-from pgflow.declare.graph import Group, Loop, Prompt, Script
+from pgflow.declare.graph import Call, FanOut, Group, Loop, Prompt, Script
 from tests.kits.dagkit import CORPUS, workflow
 
 BLOCK = workflow(
@@ -284,3 +284,47 @@ def test_a_name_is_never_a_path(tmp_path, name):
         tree(tmp_path, main=workflow(f"- {{id: i, include: '{name}'}}"), other=BLOCK) / "main.yaml"
     )
     assert verdict.graph is None
+
+
+LEAF = workflow("- {id: l, bash: 'echo $INPUTS_ITEM'}", "inputs: {item: {required: true}}").replace(
+    "name: w", "name: leaf"
+)
+EACH = "- {id: a, bash: x}\n- {id: each, include: leaf, depends_on: [a], fan_out: {items: $a.output, as: item}"
+
+
+def test_a_block_for_each_item_stays_a_node(tmp_path):
+    graph = expanded(tmp_path, workflow(EACH + "}"), leaf=LEAF)
+    assert by_id(graph)["each"].body == Call(
+        name="leaf", fan_out=FanOut(items="$a.output"), is_block=True
+    )
+    assert len(graph.files) == 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "leaf", "message"),
+    [
+        (
+            EACH.replace(", as: item", "") + "}",
+            LEAF,
+            (
+                "'fan_out.as' is required on an include node so each runtime item has an explicit "
+                "$INPUTS.<name> binding"
+            ),
+        ),
+        (EACH.replace("item}", "1x}") + "}", LEAF, "invalid fan-out input name '1x'"),
+        (EACH.replace("item}", "thing}") + "}", LEAF, "does not declare input 'thing'"),
+        (EACH + ", with: {item: 1}}", LEAF, "collides with a 'with:' key of the same name"),
+        (EACH + ", mutates_checkout: false}", LEAF, "or set 'fan_out.max_parallel: 1'"),
+        (
+            EACH + "}",
+            LEAF + "  - {id: w, wait: {duration_ms: 5}}\n",
+            (
+                "Node 'each': included block 'leaf' can pause at 'w', and a block that runs for each "
+                "item cannot"
+            ),
+        ),
+        (EACH + "}", LEAF + "  - {id: q, include: w}\n", "include cycle detected: w -> leaf -> w"),
+    ],
+)
+def test_a_block_for_each_item_is_checked_when_it_is_read(tmp_path, nodes, leaf, message):
+    assert message in wrong(tmp_path, workflow(nodes), leaf=leaf)

@@ -354,17 +354,17 @@ def test_everything_wrong_is_told_the_originals_error_first():
     ]
 
 
-def test_nodes_that_are_wrong_by_themselves_are_told_in_one_sentence_and_then_one_by_one():
+def test_nodes_that_are_wrong_by_themselves_are_told_one_by_one():
     said = errors(
         workflow(
             "- {id: a}\n- {id: b, bash: x, timeout: -1, idle_timeout: 0}\n- {id: c, bash: x, "
             "depends_on: [a, b]}"
         )
     )
-    first = "Node 'a': must have either 'command', 'prompt', 'bash', 'loop', 'loop_group', 'approval', 'cancel', 'script', 'include', or 'workflow'"
+    first = "Node 'a': must have either 'command', 'prompt', 'bash', 'loop', 'loop_group', 'approval', 'wait', 'cancel', 'script', 'include', or 'workflow'"
     second = "Node 'b': 'timeout' 'timeout' must be a positive number (ms)"
     third = "Node 'b': 'idle_timeout' 'idle_timeout' must be a finite positive number (ms)"
-    assert said == [f"DAG node validation failed: {first}; {second}; {third}", second, third]
+    assert said == [f"DAG node validation failed: {first}", second, third]
 
 
 def test_every_problem_has_its_place():

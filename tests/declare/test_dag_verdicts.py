@@ -66,7 +66,7 @@ def test_every_file_of_the_corpus_has_a_source():
 def test_a_node_is_judged_as_by_the_originals_schema(case):
     said = errors(json.dumps({"name": "w", "description": "d", "nodes": [case["node"]]}))
     if case["errors"]:
-        assert said[0] == f"DAG node validation failed: {'; '.join(case['errors'])}"
+        assert said[0] == f"DAG node validation failed: {case['errors'][0]}"
         assert said[1 : len(case["errors"])] == case["errors"][1:]
     else:
         assert problems_of(NODE, case["node"])[1] == []

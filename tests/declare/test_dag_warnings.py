@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgflow.declare.dag import read_text
+from pgflow.declare.dag.keys import THINKING
 from tests.kits.dagkit import graph, warnings, workflow
 
 BASH = "- {id: a, bash: x}"
@@ -180,9 +181,33 @@ def test_unknown_keys_are_told_beside_errors(other):
     assert said == [f" unknown key '{key}' will be ignored." for key in unknown]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "more", "message"),
+    [
+        ("- {id: a, prompt: x, thinking: adaptive}", "", f"Node 'a': {THINKING}"),
+        ("- {id: a, bash: x}", "thinking: adaptive", THINKING),
+        (
+            "- {id: a, cancel: x, mutates_checkout: false}",
+            "",
+            (
+                "Node 'a': 'mutates_checkout' is only checked on command, prompt, bash and script "
+                "nodes — it is ignored here"
+            ),
+        ),
+        (
+            "- {id: a, prompt: x, on_timeout: skip}",
+            "",
+            "Node 'a': 'on_timeout' is only supported on bash and script nodes — it is ignored here",
+        ),
+    ],
+)
+def test_what_has_no_meaning_any_more_or_there_is_told(nodes, more, message):
+    assert warnings(workflow(nodes, more)) == [message]
+
+
 def test_a_key_that_is_like_no_other_may_be_newer():
     (problem,) = read_text(workflow("- {id: a, bash: x, quotas: 1}")).warnings
-    assert problem.hint == "Is it newer than the Archon that pgflow knows (2026-08-22)?"
+    assert problem.hint == "Is it newer than Archon 0.10.1, which pgflow knows?"
 
 
 def test_the_newest_effort_is_one():

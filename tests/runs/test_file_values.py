@@ -103,6 +103,10 @@ def test_what_is_escaped_or_belongs_to_another_dollar_is_no_reference() -> None:
         'x=(1 2); echo "${x[$a.output]}"',
         "for ((i = 0; i < $a.output; i++)); do :; done",
         'let "x = $a.output"',
+        "((y = 10#$a.output + 1))",
+        "((y=10#$a.output))",
+        "echo $[10#$a.output]",
+        "echo $((0x$a.output))",
     ],
 )
 def test_where_bash_evaluates_only_a_number_will_do(script: str) -> None:
@@ -122,6 +126,12 @@ def test_a_loop_over_words_may_read_a_text(loop: str, word: str) -> None:
     shell = rewrite(f"{loop} x in a; do break; done <<< {word}\necho $a.output")
     assert shell.text.startswith(f"{loop} x in a; do break; done <<< ")
     assert {slot.reference for slot in shell.slots} == {"$a.output"}
+
+
+def test_a_numbered_file_may_be_given_a_text() -> None:
+    assert {slot.reference for slot in rewrite('read -r x -u 3 3<<< "$a.output"').slots} == {
+        "$a.output"
+    }
 
 
 def test_a_script_that_the_lexer_does_not_understand_is_refused_by_its_line() -> None:

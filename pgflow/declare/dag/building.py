@@ -104,6 +104,7 @@ def build_node(node: Draft, places: Places) -> Node:
         when=None if when is None else parse_condition(when, places.at(node, ("when",))),
         retry=_retry(fields.get("retry")),
         timeout_ms=fields.get("timeout"),
+        keeps_checkout=fields.get("mutates_checkout") is False,
         skips_when_late=fields.get("on_timeout") == "skip",
         idle_timeout_ms=fields.get("idle_timeout"),
         always_run=fields.get("always_run", False),
@@ -190,10 +191,11 @@ def _approval(approval: dict[str, Any]) -> Approval:
 def _call(fields: dict[str, Any]) -> Call:
     fan_out = fields.get("fan_out")
     return Call(
-        name=fields["workflow"],
+        name=fields.get("workflow") or fields["include"],
         message=fields.get("input"),
         isolation=fields.get("isolation"),
         fan_out=None if fan_out is None else _fan_out(fan_out),
+        is_block="include" in fields,
     )
 
 
@@ -223,7 +225,7 @@ def _bindings(node: Draft) -> Iterator[Binding]:
         Binding(name=name, value=value) for name, value in node.inputs.items() if name not in own
     )
     for name, value in own.items():
-        if isinstance(value, dict) and node.mode != "workflow":
+        if isinstance(value, dict) and node.mode not in ("workflow", "include"):
             skipped = (
                 {"if_skipped": value["if_skipped"], "has_if_skipped": True}
                 if "if_skipped" in value

@@ -44,16 +44,16 @@ OF_AGENTS: Final = (
 
 _AGENT = frozenset(OF_AGENTS) | {"output_format", "maxBudgetUsd"}
 _BASE = _STRUCTURE | _SCHEDULE
+_WORK = frozenset({"retry", "effect", "output_format", "mutates_checkout"})
 _MEANINGFUL: Final[dict[str, frozenset[str]]] = {
-    "command": _BASE | _AGENT | {"retry", "command", "with", "effect"},
-    "prompt": _BASE | _AGENT | {"retry", "prompt", "effect"},
-    "bash": _BASE | {"retry", "bash", "timeout", "on_timeout", "effect"},
-    "script": _BASE
-    | {"retry", "script", "runtime", "deps", "timeout", "on_timeout", "with", "effect"},
+    "command": _BASE | _WORK | _AGENT | {"command", "with"},
+    "prompt": _BASE | _WORK | _AGENT | {"prompt"},
+    "bash": _BASE | _WORK | {"bash", "timeout", "on_timeout"},
+    "script": _BASE | _WORK | {"script", "runtime", "deps", "timeout", "on_timeout", "with"},
     "approval": _BASE | {"retry", "approval"},
     "cancel": _BASE | {"retry", "cancel"},
     "wait": _STRUCTURE | {"output_type", "wait"},
-    "include": _STRUCTURE | {"include", "with"},
+    "include": _STRUCTURE | {"include", "with", "fan_out"},
     "workflow": _STRUCTURE
     | {"output_type", "output_format", "workflow", "input", "with", "isolation", "fan_out"},
     "loop_group": _BASE | _AGENT | {"loop_group"},

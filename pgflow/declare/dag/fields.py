@@ -383,6 +383,7 @@ COMMON: Final[dict[str, Shape]] = {
     "betas": BETAS,
     "sandbox": SANDBOX,
     "always_run": boolean,
+    "mutates_checkout": boolean,
     "persist_session": boolean,
     "output_type": _WORDY,
     "effect": OneOf(("external",)),
@@ -396,11 +397,11 @@ MODES: Final = (
     "loop",
     "loop_group",
     "approval",
+    "wait",
     "cancel",
     "script",
     "include",
     "workflow",
-    "wait",
 )
 """The fields of which a node has exactly one, its mode."""
 

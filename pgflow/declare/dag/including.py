@@ -3,7 +3,8 @@
 ``include: review`` under the id ``check`` puts the nodes of the workflow named review there, as
 ``check__...``. What comes before the include comes before the first of them, what comes after it
 waits for the last of them, and ``$check.output`` is the output of the one that review returns.
-Nothing below knows that there was an include.
+Nothing below knows that there was an include. One with ``fan_out`` stays a node, whose block runs
+once for each item; what it includes is checked here all the same.
 
 The names inside are the included file's own: its references are renamed first, and only then are
 the caller's values put in the place of ``$INPUTS``, so that a caller's ``$gather.output`` never
@@ -13,6 +14,8 @@ becomes that of an included node called gather.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -147,7 +150,10 @@ class _Expansion:
         blocks: dict[str, _Block] = {}
         for node in nodes:
             self._count(node)
-            if node.mode == "include":
+            if node.mode == "include" and "fan_out" in node.fields:
+                self._check_each(node, names, whole)
+                expanded.append(node)
+            elif node.mode == "include":
                 block = blocks[node.id] = self._block(node, names, whole)
                 expanded += block.nodes
             elif node.body:
@@ -169,15 +175,31 @@ class _Expansion:
 
     def _block(self, node: Draft, names: tuple[str, ...], whole: Whole) -> _Block:
         child = self._child(node, names)
-        try:
-            inner = self.expand(child, names)
-            whole.documents |= inner.documents
-            whole.requires += inner.requires
-            return _inlined(node, child, inner, self.shelf, self.room)
-        except WrongInclude as error:
-            prefix = f"Node '{node.id}': "
-            message = error.message if error.message.startswith(prefix) else prefix + error.message
-            raise type(error)(message, node.path, error.hint) from None
+        with _told_of(node):
+            return _inlined(
+                node, child, self._expand_child(child, names, whole), self.shelf, self.room
+            )
+
+    def _check_each(self, node: Draft, names: tuple[str, ...], whole: Whole) -> None:
+        """Check a block that runs once for each item: it takes the item, and pauses nowhere."""
+        child, item = self._child(node, names), node.fields["fan_out"]["as"]
+        with _told_of(node):
+            inner = self._expand_child(child, names, whole)
+            given_inputs(
+                node.with_fields(**{"with": node.fields.get("with", {}) | {item: None}}), child
+            )
+            paused = next(_pauses(inner.nodes), child.name if child.options.interactive else None)
+            if paused is not None:
+                raise WrongInclude(
+                    f"included block '{child.name}' can pause at '{paused}', and a block that "
+                    "runs for each item cannot"
+                )
+
+    def _expand_child(self, child: Loaded, names: tuple[str, ...], whole: Whole) -> Whole:
+        inner = self.expand(child, names)
+        whole.documents |= inner.documents
+        whole.requires += inner.requires
+        return inner
 
     def _child(self, node: Draft, names: tuple[str, ...]) -> Loaded:
         target = node.fields["include"]
@@ -192,6 +214,26 @@ class _Expansion:
         if not child.ok and child.name not in names:
             raise WrongInclude(message, node.path, f"{child.file} has errors of its own.")
         return child
+
+
+@contextmanager
+def _told_of(node: Draft) -> Iterator[None]:
+    """Name the include in an error of what it includes."""
+    try:
+        yield
+    except WrongInclude as error:
+        prefix = f"Node '{node.id}': "
+        message = error.message if error.message.startswith(prefix) else prefix + error.message
+        raise type(error)(message, node.path, error.hint) from None
+
+
+def _pauses(nodes: tuple[Draft, ...]) -> Iterator[str]:
+    """Yield the nodes at which a run waits for a person, a time or an event."""
+    for node in nodes:
+        loop = node.fields.get(node.mode) if node.mode in ("loop", "loop_group") else None
+        if node.mode in ("approval", "wait") or (loop or {}).get("interactive"):
+            yield node.id
+        yield from _pauses(node.body)
 
 
 def _scoped(node: Draft, options: dict[str, Any], *, inside: bool = False) -> Draft:

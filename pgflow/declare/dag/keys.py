@@ -26,8 +26,8 @@ from pgflow.declare.dag.noderules import GROUP, NODE
 from pgflow.declare.text.spelling import similar
 from pgflow.declare.text.yamlfile import Steps
 
-KNOWN: Final = "2026-08-22"
-"""Date of the Archon whose keys are known."""
+KNOWN: Final = "0.10.1"
+"""Version of the Archon whose keys are known."""
 
 WORKFLOW_KEYS: Final = (
     "name",
@@ -63,6 +63,16 @@ _GATES = (
 )
 _WITH = (
     "'with' is only supported on command, script, include, and workflow nodes — it is ignored here"
+)
+
+_TIMELESS = "'on_timeout' is only supported on bash and script nodes — it is ignored here"
+_CHECKED = ("command", "prompt", "bash", "script")
+_UNCHECKED = (
+    "'mutates_checkout' is only checked on command, prompt, bash and script nodes — it is ignored "
+    "here"
+)
+THINKING: Final = (
+    "Archon has removed 'thinking:'; use 'effort:' instead. pgflow still passes it on."
 )
 
 
@@ -172,7 +182,7 @@ def _unknown(label: str, key: str, path: Steps, note: str, known: Any) -> Warned
         if names
         else ""
         if note
-        else f"Is it newer than the Archon that pgflow knows ({KNOWN})?"
+        else f"Is it newer than Archon {KNOWN}, which pgflow knows?"
     )
     return Warned(path, f"{label}: unknown key '{key}' will be ignored.{note}", hint)
 
@@ -189,6 +199,8 @@ def _node_note(key: str) -> str:
 
 def deprecated_in_node(node: Draft) -> Iterator[Warned]:
     """Yield a warning for each deprecated way of writing in a node, and in the nodes inside it."""
+    if "thinking" in node.fields:
+        yield Warned((*node.path, "thinking"), f"Node '{node.id}': {THINKING}")
     approval = node.fields.get("approval") or {}
     if "capture_response" in approval and "decisions" in approval:
         yield Warned(
@@ -222,6 +234,10 @@ def deprecated_in_node(node: Draft) -> Iterator[Warned]:
 
 
 def useless_arguments(node: Draft, raw: dict[str, Any]) -> Iterator[Warned]:
-    """Arguments on a node that takes none."""
+    """Yield what a node is given and does not take."""
+    if "mutates_checkout" in raw and node.mode not in _CHECKED:
+        yield Warned((*node.path, "mutates_checkout"), f"Node '{node.id}': {_UNCHECKED}")
+    if "on_timeout" in raw and node.mode not in ("bash", "script"):
+        yield Warned((*node.path, "on_timeout"), f"Node '{node.id}': {_TIMELESS}")
     if "with" in raw and node.mode not in ("command", "script", "include", "workflow"):
         yield Warned((*node.path, "with"), f"Node '{node.id}': {_WITH}")

@@ -1,9 +1,8 @@
 """One workflow file, from its bytes to its verdict.
 
-The original stops at the first error. This reader reports all of them, each with its place; the
-first error of a verdict is the original's, word for word. Where the original puts several wrong
-fields of nodes into one sentence, so does the first error, and each of the others follows with its
-own place.
+The original stops at the first error. This reader reports all of them, each once and with its
+place, in the original's words; the first error of a verdict is the original's. Where the original
+puts several wrong fields of nodes into one sentence, each is an error of its own here.
 """
 
 from __future__ import annotations
@@ -53,6 +52,11 @@ _CHECKOUT = (
     "single checkout, so concurrency safety "
     "is the composing workflow's to declare. Set it at workflow level, or use a 'workflow:' node "
     "when you want a separate governed run."
+)
+_EACH_CHECKOUT = (
+    "'mutates_checkout' is not supported on a composed fan-out node. Declare 'mutates_checkout: "
+    "false' at the root of the included workflow when its whole block is safe to run concurrently, "
+    "or set 'fan_out.max_parallel: 1'."
 )
 _STAY = "A name must not lead to another folder."
 _STUDIED = "A workflow is a mapping with name, description and nodes."
@@ -220,19 +224,19 @@ class _Reading:
 
     def read_nodes(self, file: str) -> None:
         """Read all of them."""
-        found: list[tuple[str, Finding]] = []
+        found: list[Finding] = []
         broken: set[str] = set()
         for index, raw in enumerate(self.raw):
             path: Steps = ("nodes", index)
             node, flaws = read_node(raw, path, file)
             if node is not None and node.mode == "include" and "mutates_checkout" in raw:
-                node, flaws = None, [Flaw((), _CHECKOUT)]
+                node, flaws = None, [Flaw((), _EACH_CHECKOUT if "fan_out" in raw else _CHECKOUT)]
             if node is None:
                 if len(self.warnings) < MAX_WARNINGS:
                     self.warnings += unknown_in_node(raw, index, path)
                 broken.add(shown_id(raw, index))
                 found += [
-                    (text, Finding((*path, *flaw.path), text, _hint(raw, flaw)))
+                    Finding((*path, *flaw.path), text, _hint(raw, flaw))
                     for text, flaw in _told(raw, index, flaws)
                 ]
                 continue
@@ -244,7 +248,10 @@ class _Reading:
                     *useless_arguments(node, raw),
                 ]
         self.broken = frozenset(broken)
-        self.wrong_nodes = list(_joined(found))
+        if found:
+            first = f"DAG node validation failed: {found[0].message}"
+            found[0] = found[0]._replace(message=first)
+        self.wrong_nodes = found
 
 
 def _told(raw: Any, index: int, flaws: Iterable[Flaw]) -> Iterator[tuple[str, Flaw]]:
@@ -252,15 +259,6 @@ def _told(raw: Any, index: int, flaws: Iterable[Flaw]) -> Iterator[tuple[str, Fl
     for flaw in flaws:
         where = f"'{'.'.join(map(str, flaw.path))}' " if flaw.path else ""
         yield f"Node '{shown_id(raw, index)}': {where}{flaw.message}", flaw
-
-
-def _joined(found: list[tuple[str, Finding]]) -> Iterator[Finding]:
-    for index, (_, finding) in enumerate(found):
-        if index:
-            yield finding
-        else:
-            all_of_them = "; ".join(text for text, _ in found)
-            yield finding._replace(message=f"DAG node validation failed: {all_of_them}")
 
 
 def _hint(raw: Any, flaw: Flaw) -> str:

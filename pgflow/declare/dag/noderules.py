@@ -23,9 +23,7 @@ from pgflow.declare.text.yamlfile import Steps
 
 INPUT_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]*")
 _WHOLE_REFERENCE = re.compile(r"\$[a-zA-Z_][a-zA-Z0-9_-]*\.output(?:\.[a-zA-Z_][a-zA-Z0-9_]*)?")
-_TOLD = tuple(mode for mode in MODES if mode != "wait")
-"""Modes that the original's errors name, in the version that is known."""
-_NAMED = ", ".join(f"'{mode}'" for mode in _TOLD[:-1])
+_NAMED = ", ".join(f"'{mode}'" for mode in MODES[:-1])
 _TEXT_MODES = frozenset({"command", "prompt", "bash", "cancel", "script", "include", "workflow"})
 
 _NAMES = "use letters, numbers, underscores, or hyphens and start with a letter or underscore"
@@ -33,13 +31,19 @@ _JSON = "must be a JSON-compatible value (string, number, boolean, null, array, 
 _NOT_ON_INCLUDES = {
     "isolation": "a composed block runs inside the run that composed it, so it has no checkout of "
     "its own to isolate",
-    "fan_out": "composition inlines a fixed set of nodes at load time, so there is nothing to "
-    "multiply per item",
     "input": (
         "a composed block reads named values as $INPUTS.<name>, supplied through 'with:' — there "
         "is no separate $ARGUMENTS for it"
     ),
 }
+_ONLY_ON = {
+    "isolation": "workflow (sub-run)",
+    "fan_out": "workflow (sub-run) and include",
+}
+_NO_ITEM_NAME = (
+    "'fan_out.as' is required on an include node so each runtime item has an explicit "
+    "$INPUTS.<name> binding"
+)
 _RACING = (
     "'fan_out.join: first_success' (racing) is rejected, not deferred: a winner cancels the "
     "losers, which couples children that are meant to be independent. Use 'all_done' (the "
@@ -73,6 +77,13 @@ _NO_RETRY = {
     "loop": "'retry' is not supported on loop nodes (loop manages its own iteration)",
     "loop_group": "'retry' is not supported on loop_group nodes (loop_group "
     "manages its own iteration)",
+    "wait": (
+        "'retry' is not supported on wait nodes; the persisted condition governs continuation"
+    ),
+}
+_NOT_ON_WAITS = {
+    "output_format": "fixed by wait nodes and cannot be overridden",
+    "always_run": "not supported on wait nodes",
 }
 
 
@@ -100,7 +111,7 @@ def check_node(node: dict[str, Any], path: Steps, flaws: Flaws) -> None:
         )
     given = given_modes(node)
     if len(given) > 1:
-        flaws.wrong(path, f"{_NAMED}, and '{_TOLD[-1]}' are mutually exclusive")
+        flaws.wrong(path, f"{_NAMED}, and '{MODES[-1]}' are mutually exclusive")
         return
     mode = given[0] if given else ""
     for step, message in _about(node, mode):
@@ -119,8 +130,11 @@ def _about(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
         return
     yield from _about_work(node, mode)
     yield from _about_until_field(node.get("loop"), node.get("output_format"))
-    if mode in ("loop", "loop_group") and "retry" in node:
+    if mode in ("loop", "loop_group", "wait") and "retry" in node:
         yield ("retry",), _NO_RETRY[mode]
+    for name, why in _NOT_ON_WAITS.items() if mode == "wait" else ():
+        if name in node:
+            yield (name,), f"'{name}' is {why}"
     if node.get("idle_timeout", 1) <= 0:
         yield ("idle_timeout",), "'idle_timeout' must be a finite positive number (ms)"
 
@@ -210,30 +224,37 @@ def _not_whole(name: str, source: str) -> str:
 def _about_calls(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
     """Yield the fields of child runs that are wrong, or that are on a node without a child run."""
     if mode == "workflow":
-        yield from _about_child_runs(node)
+        if "with" in node and "input" in node:
+            yield ("with",), _TWO_INPUTS
+        if "retry" in node:
+            yield ("retry",), _NO_RETRY["workflow"]
     elif mode == "include":
         for name, why in _NOT_ON_INCLUDES.items():
             if name in node:
                 instead = "Use a 'workflow:' node instead when you want a separate governed run."
                 yield (name,), f"'{name}' is not supported on an include node: {why}. {instead}"
     else:
-        for name in ("isolation", "fan_out"):
+        for name, where in _ONLY_ON.items():
             if name in node:
-                yield (name,), f"'{name}' is only supported on workflow (sub-run) nodes."
+                yield (name,), f"'{name}' is only supported on {where} nodes."
+        return
+    if "fan_out" in node:
+        yield from _about_fan_out(node["fan_out"], node.get("with"), mode)
 
 
-def _about_child_runs(node: dict[str, Any]) -> Iterator[tuple[Steps, str]]:
-    given, fan_out = node.get("with"), node.get("fan_out") or {}
-    if "with" in node and "input" in node:
-        yield ("with",), _TWO_INPUTS
-    if "retry" in node:
-        yield ("retry",), _NO_RETRY["workflow"]
+def _about_fan_out(fan_out: dict[str, Any], given: Any, mode: str) -> Iterator[tuple[Steps, str]]:
     if fan_out.get("join") == "first_success":
         yield ("fan_out", "join"), _RACING
-    name = fan_out.get("as")
-    if name is not None and isinstance(given, dict) and name in given:
+    where, name = ("fan_out", "as"), fan_out.get("as")
+    if name is None:
+        if mode == "include":
+            yield where, _NO_ITEM_NAME
+        return
+    if not INPUT_NAME.fullmatch(name):
+        yield where, f"invalid fan-out input name '{name}'; {_NAMES}"
+    if isinstance(given, dict) and name in given:
         yield (
-            ("fan_out", "as"),
+            where,
             (
                 f"'fan_out.as: {name}' collides with a 'with:' key of the same name — both would "
                 f"populate $INPUTS.{name}. Rename one."
@@ -245,7 +266,7 @@ def _no_mode(node: dict[str, Any]) -> tuple[Steps, str]:
     for mode, label in (("bash", "bash script"), ("prompt", "prompt"), ("script", "script")):
         if mode in node:
             return (mode,), f"{label} cannot be empty"
-    return (), f"must have either {_NAMED}, or '{_TOLD[-1]}'"
+    return (), f"must have either {_NAMED}, or '{MODES[-1]}'"
 
 
 def _about_work(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:

@@ -22,6 +22,7 @@ _OWN: dict[str, tuple[Steps, ...]] = {
     "approval": (("approval", "message"), ("approval", "on_reject", "prompt")),
     "loop": (("loop", "prompt"), ("loop", "until_bash")),
     "loop_group": (("loop_group", "until_bash"),),
+    "include": (("fan_out", "items"),),
     "workflow": (("input",), ("fan_out", "items")),
 }
 
@@ -62,14 +63,14 @@ def _paths(node: Draft) -> Iterator[Steps]:
 
 def _arguments(node: Draft) -> Iterator[Steps]:
     """Yield the arguments that are texts when the node runs. Those of an include are gone by
-    then.
+    then, unless it is one for each item.
     """
-    if node.mode == "include":
+    if node.mode == "include" and "fan_out" not in node.fields:
         return
     for name, value in node.fields.get("with", {}).items():
         yield (
             ("with", name, "from")
-            if isinstance(value, dict) and node.mode != "workflow"
+            if isinstance(value, dict) and node.mode not in ("workflow", "include")
             else ("with", name)
         )
 

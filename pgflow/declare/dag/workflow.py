@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pgflow.declare.dag.drafts import Draft
 from pgflow.declare.dag.fields import BETAS, EFFORTS, SANDBOX, declared_fields, thinking
-from pgflow.declare.dag.keys import Warned
+from pgflow.declare.dag.keys import THINKING, Warned
 from pgflow.declare.dag.noderules import INPUT_NAME, environment_name
 from pgflow.declare.dag.shapes import Fields, Shape, Text, anything, boolean, is_json, problems_of
 from pgflow.declare.dag.structure import Finding
@@ -338,7 +338,7 @@ def wrong_outcome(name: str, node: Draft | None) -> str | None:
         message = "without returns: — authored outcome must select a result node explicitly"
         return f"Workflow declares outcome_field: '{name}' {message}"
     message, schema = f"Workflow outcome_field: '{name}'", node.fields.get("output_format")
-    if node.mode == "include":
+    if node.mode == "include" and "fan_out" not in node.fields:
         return None
     if node.mode == "loop_group":
         why = (
@@ -351,7 +351,8 @@ def wrong_outcome(name: str, node: Draft | None) -> str | None:
             "because its runtime output is an aggregate array; "
             "select a collector node with a required boolean output instead"
         )
-        return f"{message} cannot select fan-out workflow node '{node.id}' {why}"
+        kind = "fan-out workflow" if node.mode == "workflow" else "composed fan-out"
+        return f"{message} cannot select {kind} node '{node.id}' {why}"
     if schema is None:
         return f"{message} selects node '{node.id}', but that node declares no output_format"
     if schema.get("type") != "object":
@@ -390,6 +391,8 @@ def _read_agents_options(raw: dict[str, Any], options: Options) -> None:
                 )
             else:
                 options.values[name] = value
+                if name == "thinking":
+                    options.ignore((name,), THINKING)
     _read_fallbacks(raw, options)
     if raw.get("persist_sessions") is True:
         options.values["persist_sessions"] = True

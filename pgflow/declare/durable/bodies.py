@@ -30,7 +30,9 @@ from pgflow.declare.durable.logfile import LogFile, tail
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, MOST, Long, beginning, restored, shortened
 from pgflow.declare.durable.processes import Ended, NotStarted, Order, TooLong, run
 from pgflow.declare.durable.providers import ALLOWED, named, secrets_of
+from pgflow.declare.durable.schemas import certified
 from pgflow.declare.graph import Node, Script
+from pgflow.declare.text.javascript import json_text
 from pgflow.declare.text.templates import Variables, environment
 from pgflow.effects import Ref
 from pgflow.texts import without_secrets
@@ -124,6 +126,11 @@ class Job:
         return replace(self, values=values)
 
     @property
+    def is_check(self) -> bool:
+        """True for the check of a loop, whose exit status is all that counts."""
+        return self.key.endswith(":until")
+
+    @property
     def what(self) -> str:
         """Name of it in errors."""
         mode = "script" if self.node.body.mode == "script" else "bash"
@@ -137,7 +144,7 @@ def surroundings(settings: Settings, folders: Folders, variables: Variables) -> 
     Raises:
         Unusable: The worker does not have a secret.
     """
-    folders.make()
+    folders.make(variables.artifacts_dir)
     given = {**named(ALLOWED), **settings.variables, **named(settings.env)}
     return {**given, **secrets_of_run(settings), **environment(variables)}
 
@@ -269,7 +276,8 @@ async def _program(job: Job, argv: list[str], env: Mapping[str, str], stdin: byt
         complain=None if job.log is None else live.Complaints(job.node.id, job.key).put,
     )
     try:
-        return _judged(job, seconds, await _told(job, order))
+        done = _judged(job, seconds, await _told(job, order))
+        return done if job.is_check else _certified(job, done)
     except NotStarted as error:
         return Done(error=f"{job.what} failed: {error}")
     except TooLong:
@@ -283,7 +291,7 @@ async def _told(job: Job, order: Order) -> Ended:
     if job.log is None:
         return await run(order)
     mode = job.node.body.mode
-    if not job.key.endswith(":until"):
+    if not job.is_check:
         job.log.tell("node_start", job.key, content=mode)
         live.tell(job.node.id, job.key, "start", mode)
     began = time.monotonic()
@@ -320,6 +328,20 @@ def _judged(job: Job, seconds: float, ended: Ended) -> Done:
         return Done(text=ended.stdout.text.decode("utf-8", "replace").removesuffix("\n"))
     size = ended.stdout.size - ended.stdout.ends_line
     return Done(text=beginning(ended.stdout.text), long=Long(file=Ref(KIND, path), size=size))
+
+
+def _certified(job: Job, done: Done) -> Done:
+    """Return an output as the value that the node's schema asks for; an error if it does not
+    fit.
+    """
+    schema = job.node.output_schema
+    if schema is None or done.error is not None or done.skipped is not None:
+        return done
+    try:
+        value = certified(done.whole().text, schema)
+    except ValueError as error:
+        return Done(error=f"{job.what} printed what does not fit output_format: {error}")
+    return Done(text=json_text(value), value=value, has_value=True).shortened(job.folders)
 
 
 def _environment(job: Job) -> tuple[dict[str, str], list[tuple[str, Path]]]:

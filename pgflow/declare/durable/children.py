@@ -85,7 +85,7 @@ class Children:
         found = await self._freeze(f"{key}:freeze", body, len(calls))
         if found.frozen is None:
             return _failed(found.error)
-        children = await self._all(found.frozen, calls, body)
+        children = await self._all(found.frozen, calls, body, task.variables.artifacts_dir)
         return _of_child(children[0]) if body.fan_out is None else joined(body.fan_out, children)
 
     async def _freeze(self, key: str, body: Call, size: int) -> _Found:
@@ -123,7 +123,9 @@ class Children:
         if unknown := [name for name in inputs if name not in names]:
             has = ", ".join(names) or "none"
             return Child("failed", error=f"it has no parameter {', '.join(unknown)}: it has {has}")
-        settings = self.settings.model_copy(update={"depth": self.settings.depth + 1})
+        settings = self.settings.model_copy(
+            update={"depth": self.settings.depth + 1, "artifacts": ""}
+        )
         return await self._one(found.frozen, settings, ChildCall(message, inputs))
 
     async def _found(self, key: str, name: str, freeze: Callable[[str], Frozen]) -> _Found:
@@ -151,10 +153,16 @@ class Children:
             return str(error)
         return next(iter(broken), "")
 
-    async def _all(self, frozen: Frozen, calls: tuple[ChildCall, ...], body: Call) -> list[Child]:
+    async def _all(
+        self, frozen: Frozen, calls: tuple[ChildCall, ...], body: Call, artifacts: str
+    ) -> list[Child]:
         """Run a child for each call, so many at once, each to its end."""
         settings = self.settings.model_copy(
-            update={"depth": self.settings.depth + 1, "worktree": self._are_apart(body)}
+            update={
+                "depth": self.settings.depth + 1,
+                "worktree": self._are_apart(body),
+                "artifacts": artifacts if body.is_block else "",
+            }
         )
         window = asyncio.Semaphore(body.fan_out.max_parallel if body.fan_out else 1)
 
@@ -203,10 +211,10 @@ def _refuse_crowd(body: Call, graph: Graph, size: int) -> None:
     """
     most = 1 if body.fan_out is None else min(body.fan_out.max_parallel, size)
     if most > 1 and graph.options.get("mutates_checkout") is not False:
+        apart = "" if body.is_block else "isolation: worktree or "
         raise InvalidWorkflow(
             f"workflow '{body.name}' would run {most} times at once in one folder, and may change "
-            "it: say mutates_checkout: false there if it does not, or isolation: worktree or "
-            "max_parallel: 1 here"
+            f"it: say mutates_checkout: false there if it does not, or {apart}max_parallel: 1 here"
         )
 
 

@@ -63,9 +63,13 @@ class Folders:
         scopes = Path(self.cwd, ".pgflow", "scopes")
         return scopes.joinpath(*(_file_name(word) for word in (workflow, name)))
 
-    def make(self) -> None:
-        """Make those that programs write to, and keep them out of the working tree's history."""
-        for folder in (self.artifacts, self.state):
+    def make(self, artifacts: str = "") -> None:
+        """Make those that programs write to, and keep them out of the working tree's history.
+
+        Args:
+            artifacts: Folder of the run's artifacts, if that is not its own.
+        """
+        for folder in (artifacts or self.artifacts, self.state):
             if not os.path.isdir(folder):  # noqa: PTH112 - asked before each program of the run
                 os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         self.hide()

@@ -67,7 +67,9 @@ class Preset(Part):
     effort: str | None = None
 
 
-_LATER: Final = ("models", "conversation", "providers", "assistant", "assistant_models")
+_LATER: Final = (
+    "models", "conversation", "providers", "assistant", "assistant_models", "artifacts"
+)  # fmt: skip
 """Settings that the first workers of files did not know."""
 
 
@@ -101,6 +103,7 @@ class Settings(Part):
         worktree: True if the run works in a git worktree of its own.
         conversation: Name of the conversation whose sessions the run continues; empty for none.
         home: Folder with the run's own folders, if that is not the one that it works in.
+        artifacts: Folder of the run's artifacts, if that is the one of the run around it.
         depth: Number of runs around this one.
     """
 
@@ -127,6 +130,7 @@ class Settings(Part):
     worktree: bool = False
     conversation: str = ""
     home: str = ""
+    artifacts: str = ""
     depth: int = 0
 
     @model_serializer(mode="wrap")

@@ -141,7 +141,7 @@ class Player:
         variables = Variables(
             workflow_id=info.key,
             message=message,
-            artifacts_dir=self.folders.artifacts,
+            artifacts_dir=settings.artifacts or self.folders.artifacts,
             state_dir=self.folders.state,
             base_branch=settings.base_branch,
             docs_dir=settings.docs_dir,
@@ -217,7 +217,7 @@ class Player:
         policy = self.frozen.graph.options.get("evidence_policy")
         if not isinstance(policy, dict) or not policy.get("required") or self.settings.stubs:
             return
-        path = Path(self.folders.artifacts, "evidence.json")
+        path = Path(self.surroundings.variables.artifacts_dir, "evidence.json")
 
         def look() -> None:
             if not path.is_file():

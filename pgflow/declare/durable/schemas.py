@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from pgflow.declare.text.javascript import parse_json
+
 
 def why_no_schema(schema: Any) -> str:
     """Return the reason why a schema is not valid, so that nothing is checked by it; empty if it
@@ -41,6 +43,25 @@ def misfits(value: JsonValue, schema: Any) -> str:
     except Unresolvable:
         return ""
     return "; ".join(errors[:5])[:1000]
+
+
+def certified(text: str, schema: Any) -> JsonValue:
+    """Return the value that a text is the JSON of.
+
+    Args:
+        text: One JSON document and nothing else.
+        schema: Schema that it must fit.
+
+    Raises:
+        ValueError: It is not JSON, or does not fit.
+    """
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if wrong := misfits(value, schema):
+        raise ValueError(wrong)
+    return value
 
 
 def _references(schema: Any) -> Iterator[str]:

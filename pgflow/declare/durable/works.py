@@ -23,6 +23,7 @@ from pgflow.declare.durable import bodies, live
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.artifacts import earlier_outputs
 from pgflow.declare.durable.bodies import Done, Job
+from pgflow.declare.durable.checkouts import CheckoutChanged, keeping
 from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.lease import Lease
@@ -154,6 +155,14 @@ class Works:
         self, key: str, node: Node, body: Callable[[], Awaitable[Done]], text: str, *read: str
     ) -> Done:
         """Do the work of a node: as an effect, if it acts on the world and must not do so twice."""
+        work = body
+
+        async def body() -> Done:
+            try:
+                return await keeping(node, self.settings.cwd, work)
+            except CheckoutChanged as error:
+                return Done(error=str(error))
+
         if not node.effects:
             return await self._step(key, body, text, *read)
 
@@ -289,7 +298,13 @@ class Works:
             began = time.monotonic()
             try:
                 async with live.beating():
-                    reply = await self._in_session(provider_of(spec), turn)
+                    reply = await keeping(
+                        task.node,
+                        turn.cwd,
+                        lambda: self._in_session(provider_of(spec), turn),
+                    )
+            except CheckoutChanged as error:
+                raise TurnFailed(str(error)) from None
             except KeeperLost:
                 raise
             except Exception as error:  # noqa: BLE001 - it is raised again, without secrets

@@ -359,13 +359,16 @@ class FanOut(Part):
 
 
 class Call(Part):
-    """A child run of another workflow, or one for each of many items."""
+    """A child run of another workflow, or one for each of many items. One of a block is part of
+    its parent's run: it reads the same message, and keeps its artifacts there.
+    """
 
     mode: Literal["workflow"] = "workflow"
     name: str
     message: str | None = None
     isolation: Literal["inherit", "worktree"] | None = None
     fan_out: FanOut | None = None
+    is_block: bool = False
 
 
 Body = Annotated[
@@ -387,6 +390,7 @@ class Node(Part):
     retry: Retry | None = None
     timeout_ms: float | None = None
     skips_when_late: bool = False
+    keeps_checkout: bool = False
     idle_timeout_ms: float | None = None
     always_run: bool = False
     output_schema: JsonValue = None

@@ -59,7 +59,7 @@ def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[Chi
 
     Returns:
         One call; or one for each item, which is the child's message and an input of it. A child
-        without a message of its own gets that of this run.
+        without a message of its own gets that of this run, and so does a block.
 
     Raises:
         UnresolvableReference: If an argument, the message or the items have no value.
@@ -78,7 +78,13 @@ def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[Chi
             ),
         )
     items = items_of(resolve(fan_out.items, variables, outputs).text)
-    return tuple(ChildCall(value_text(item), {**given, fan_out.item_name: item}) for item in items)
+    return tuple(
+        ChildCall(
+            variables.message if node.body.is_block else value_text(item),
+            {**given, fan_out.item_name: item},
+        )
+        for item in items
+    )
 
 
 def items_of(text: str) -> list[JsonValue]:

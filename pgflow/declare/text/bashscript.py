@@ -13,9 +13,13 @@ from pgflow.declare.text.bashvalues import SAID, Values
 from pgflow.declare.text.templates import program_references, value_references
 
 _UNKNOWN = re.compile(
-    rb"(?<![\w$-])(?:time(?:[ \t]+-p)?|coproc)[ \t]+(?=\[\[|\(\(|\{)|(?<=[\s(+*/-])[0-9]+#(?=\$)"
+    rb"(?<![\w$-])(?:time(?:[ \t]+-p)?|coproc)[ \t]+(?=\[\[|\(\(|\{)"
+    rb"|(?<![\w$])(?:0[xX]|[0-9]+#)(?=\$)"
+    rb"|(?<![\w$])[0-9]+(?=<<<)"
 )
-"""Words that the lexer does not know: ``time`` before ``[[``, and the base in ``$((10#$n))``."""
+"""Words that the lexer does not know: ``time`` before ``[[``, the base in ``$((10#$n))``, and the
+number in ``3<<<``.
+"""
 _HERE_STRING = re.compile(rb"(?<=done)<<<(?=[^<])|(?<=done )<<<(?=[^<])")
 """Text that a loop reads, which the lexer knows as a file behind ``for``."""
 _SELECT = re.compile(rb"(?<![\w$-])select(?=\s+\w+\s+in\s)")
