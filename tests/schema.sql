@@ -5,6 +5,7 @@ schema pgflow, owner pgflow_owner
   grant usage to pgflow_declarer
   grant usage to pgflow_operator
   grant usage to pgflow_speaker
+  grant usage to pgflow_tenant
   grant usage to pgflow_worker
 
 sequence pgflow.batch_member_n_seq, owner pgflow_owner
@@ -1363,6 +1364,15 @@ table pgflow.step_beat, owner pgflow_owner
   constraint step_beat_details_check CHECK ((octet_length((details)::text) <= 65536))
   constraint step_beat_pkey PRIMARY KEY (run_id, call)
 
+table pgflow.tenant_grant, owner pgflow_owner
+  -- Which roles act for which tenants; a role is named, not numbered, so that a dump keeps its grants
+  granted_at timestamp with time zone not null -- Time of the grant
+  role text not null -- Name of the role, or of a group that it is a member of
+  tenant pgflow.tenant_name not null -- The tenant
+  granted_by text not null -- Role that granted it
+  constraint tenant_grant_pkey PRIMARY KEY (role, tenant)
+  constraint tenant_grant_tenant_check CHECK (((tenant)::text <> ''::text))
+
 table pgflow.timer, owner pgflow_owner
   -- When a parked run must go on though nothing came: sleep, time-out, retry or start (call 0)
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -1919,6 +1929,487 @@ view pgflow.orders, owner pgflow_owner
   grant select to pgflow_speaker
   grant select to pgflow_worker
 
+view pgflow.own_batches, owner pgflow_owner
+  -- Rows of the view batches that are of a tenant of the session
+  with security_barrier=true
+  tenant text
+  key text
+  workflow text
+  opened_at timestamp with time zone
+  begun_at timestamp with time zone
+  is_whole boolean
+  runs bigint
+  passed bigint
+  on_failure text
+  failed_at timestamp with time zone
+  first_failed text
+  failure_key text
+  failure_trouble text
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_charges, owner pgflow_owner
+  -- Rows of the view charges that are of a tenant of the session
+  with security_barrier=true
+  key text
+  charged_at timestamp with time zone
+  step text
+  call integer
+  model text
+  decision text
+  pool text
+  pools text[]
+  usd numeric
+  tokens numeric
+  amounts jsonb
+  workflow text
+  generation integer
+  tenant text
+  run_id bigint
+  seq integer
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_decisions, owner pgflow_owner
+  -- Rows of the view decisions that are of a tenant of the session
+  with security_barrier=true
+  key text
+  decision text
+  name text
+  value json
+  why text
+  evidence json
+  alternatives json
+  policy text
+  model text
+  usage json
+  decided_at timestamp with time zone
+  seq integer
+  call integer
+  generation integer
+  tenant text
+  run_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_effects, owner pgflow_owner
+  -- Rows of the view effects that are of a tenant of the session
+  with security_barrier=true
+  key text
+  effect text
+  name text
+  status text
+  risk text
+  request json
+  result json
+  error json
+  ref text
+  attempts bigint
+  unknowns bigint
+  said_by text
+  decision text
+  compensates text
+  policy_version integer
+  intended_at timestamp with time zone
+  closed_at timestamp with time zone
+  seq integer
+  call integer
+  generation integer
+  tenant text
+  run_id bigint
+  origin json
+  owed text
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_gate_answers, owner pgflow_owner
+  -- Rows of the view gate_answers that are of a tenant of the session
+  with security_barrier=true
+  gate text
+  n integer
+  key text
+  answered_at timestamp with time zone
+  verdict text
+  answered_by text
+  acting_as text[]
+  sent_by text
+  reason text
+  hand_to text
+  value json
+  payload_hash text
+  closes boolean
+  refusal text
+  tenant text
+  run_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_gates, owner pgflow_owner
+  -- Rows of the view gates that are of a tenant of the session
+  with security_barrier=true
+  gate text
+  key text
+  workflow text
+  name text
+  asked_at timestamp with time zone
+  expires_at timestamp with time zone
+  approvers text[]
+  quorum integer
+  answers json
+  request json
+  payload_hash text
+  edited boolean
+  needs_value boolean
+  shape json
+  on_timeout text
+  escalate text[]
+  decision text
+  why text
+  evidence json
+  path json
+  tenant text
+  run_id bigint
+  call integer
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_messages, owner pgflow_owner
+  -- Rows of the view messages that are of a tenant of the session
+  with security_barrier=true
+  key text
+  message bigint
+  signal text
+  payload json
+  sent_at timestamp with time zone
+  sent_by text
+  refused text
+  tenant text
+  chain_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_obligations, owner pgflow_owner
+  -- Rows of the view obligations that are of a tenant of the session
+  with security_barrier=true
+  key text
+  kind text
+  name text
+  state text
+  opened_at timestamp with time zone
+  due_at timestamp with time zone
+  owed_to text
+  effect text
+  ref text
+  detail jsonb
+  tenant text
+  call integer
+  run_id bigint
+  paged_at timestamp with time zone
+  reason text
+  beat_at timestamp with time zone
+  beat_details json
+  silent_at timestamp with time zone
+  holder text
+  outlives boolean
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_orders, owner pgflow_owner
+  -- Rows of the view orders that are of a tenant of the session
+  with security_barrier=true
+  key text
+  verb text
+  why text
+  sent_at timestamp with time zone
+  sent_by text
+  tenant text
+  chain_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_provenance, owner pgflow_owner
+  -- Rows of the view provenance that are of a tenant of the session
+  with security_barrier=true
+  key text
+  decision text
+  decided text
+  why text
+  evidence json
+  decided_at timestamp with time zone
+  act text
+  name text
+  act_key text
+  status text
+  compensated_by text
+  compensation text
+  tenant text
+  run_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_repeated_steps, owner pgflow_owner
+  -- Rows of the view repeated_steps that are of a tenant of the session
+  with security_barrier=true
+  key text
+  call integer
+  step text
+  status text
+  attempts bigint
+  started_at timestamp with time zone
+  ended_at timestamp with time zone
+  idempotency_key text
+  output json
+  error json
+  tenant text
+  run_id bigint
+  is_inherited boolean
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_runs, owner pgflow_owner
+  -- Rows of the view runs that are of a tenant of the session
+  with security_barrier=true
+  key text
+  status text
+  workflow text
+  queue text
+  reason text
+  priority smallint
+  created_at timestamp with time zone
+  since timestamp with time zone
+  run_at timestamp with time zone
+  deadline_at timestamp with time zone
+  finished_at timestamp with time zone
+  attempt integer
+  worker_id integer
+  generation integer
+  labels jsonb
+  input json
+  output json
+  error json
+  tenant text
+  version text
+  run_id bigint
+  chain_id bigint
+  parent_run_id bigint
+  origin_key text
+  origin_generation integer
+  origin_seq integer
+  origin_run_id bigint
+  reason_code text
+  reason_detail json
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_seals, owner pgflow_owner
+  -- Rows of the view seals that are of a tenant of the session
+  with security_barrier=true
+  key text
+  generation integer
+  tenant text
+  run_id bigint
+  round bigint
+  upto_seq integer
+  has_ended boolean
+  hash text
+  sealed_at timestamp with time zone
+  day date
+  dropped_at timestamp with time zone
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_steps, owner pgflow_owner
+  -- Rows of the view steps that are of a tenant of the session
+  with security_barrier=true
+  key text
+  call integer
+  step text
+  status text
+  attempts bigint
+  started_at timestamp with time zone
+  ended_at timestamp with time zone
+  idempotency_key text
+  output json
+  error json
+  tenant text
+  run_id bigint
+  is_inherited boolean
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_tenant_grants, owner pgflow_owner
+  -- Rows of the view tenant_grants that are of a tenant of the session
+  with security_barrier=true
+  role text
+  tenant text
+  granted_at timestamp with time zone
+  granted_by text
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_timeline, owner pgflow_owner
+  -- Rows of the view timeline that are of a tenant of the session
+  with security_barrier=true
+  key text
+  generation integer
+  seq integer
+  call integer
+  event text
+  name text
+  at timestamp with time zone
+  recorded_at timestamp with time zone
+  due_at timestamp with time zone
+  payload json
+  starts json
+  tenant text
+  run_id bigint
+  token bigint
+  is_inherited boolean
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_traces, owner pgflow_owner
+  -- Rows of the view traces that are of a tenant of the session
+  with security_barrier=true
+  run_id bigint
+  tenant text
+  root text
+  trace_id text
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_undelivered_messages, owner pgflow_owner
+  -- Rows of the view undelivered_messages that are of a tenant of the session
+  with security_barrier=true
+  key text
+  message bigint
+  signal text
+  payload json
+  reason text
+  ended_as text
+  sent_at timestamp with time zone
+  sent_by text
+  moved_at timestamp with time zone
+  moved_by text
+  why text
+  replaced_in bigint
+  tenant text
+  chain_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_updates, owner pgflow_owner
+  -- Rows of the view updates that are of a tenant of the session
+  with security_barrier=true
+  key text
+  update_id text
+  update text
+  status text
+  sent_at timestamp with time zone
+  sent_by text
+  replied_at timestamp with time zone
+  value json
+  error json
+  tenant text
+  chain_id bigint
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
 view pgflow.partitions, owner pgflow_owner
   -- The partitions of the journal, how large each is, and why one that is nearly empty is still large
   partition text -- Name of the table in the schema pgflow
@@ -2266,6 +2757,19 @@ view pgflow.steps, owner pgflow_owner
   grant select to pgflow_speaker
   grant select to pgflow_worker
 
+view pgflow.tenant_grants, owner pgflow_owner
+  -- Tenants that each login may act for
+  role text -- Name of the role
+  tenant text -- The tenant
+  granted_at timestamp with time zone -- Time of the grant
+  granted_by text -- Role that granted it
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_worker
+
 view pgflow.timeline, owner pgflow_owner
   -- The journal in words: what happened to a run, in order
   key text -- Key of the run
@@ -2438,7 +2942,7 @@ function pgflow.acting_() returns oid[], owner pgflow_owner
   -- Definers of the steps that this transaction runs; empty outside of steps
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 cfdb21afaac50b05f163b60dcb4a60ee
+  md5 9393001f4f73d51b961be6f3fc73d627
 
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
@@ -2524,7 +3028,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 431c2c0fc294d5a40f3cb29dcf4413f5
+  md5 d4771e5535cbad86ca65fe75967165ab
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -2814,11 +3318,11 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   set search_path=pg_catalog, pg_temp
   md5 1c6fb4c8f4ff845bb2c830e3646a2093
 
-function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) returns jsonb, owner pgflow_owner
+function pgflow.call_flow_(proc oid, stamp text, pc integer, vars jsonb, run jsonb) returns jsonb, owner pgflow_owner
   -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 eebe5777c99ad35f49009fe7f450ba0b
+  md5 6410f9b553f59338c7a991d7aeda356c
 
 function pgflow.call_rows_(list jsonb) returns TABLE(call integer), owner pgflow_owner
   -- Rows of the protocol as columns: calls
@@ -2850,6 +3354,7 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   md5 b00105f4d4a9323e449d96d24a82bb45
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.cancel_unwanted_(questions jsonb, positions integer[]) returns bigint[], owner pgflow_owner
@@ -2899,13 +3404,13 @@ function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_ow
   -- The chain that a key names, or PF001
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 8519d0e55cfb381be176e5c1bcd23425
+  md5 b38032c92600a9889381556e8f54a9d1
 
 function pgflow.changes_(before jsonb, after jsonb) returns jsonb, owner pgflow_owner
   -- The variables that have another value than before
-  sql immutable
+  plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 29588e987af74a892b99fa56751333e6
+  md5 ff03e1ddf523c2fc82b792950bafdd14
 
 function pgflow.charge_one_(me bigint, at_seq integer, clock timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Books what one unit says was spent: out of the reservation of its call, then out of the pool, then as overrun
@@ -3034,11 +3539,11 @@ function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owne
   set enable_seqscan=off
   md5 db2d55c3965ba14bd8ed64863c94582b
 
-function pgflow.check_flow_input_(flow pgflow.flow, input jsonb) returns void, owner pgflow_owner
+function pgflow.check_flow_input_(flow_id integer, input jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) an input that the parameters do not take
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 0ec920f422e12e92d50676a05c8d13db
+  md5 a6e42f1d32d31ab782b0fd4533ef313d
 
 function pgflow.check_flows_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Frames of runs in SQL agree with their journals
@@ -3189,7 +3694,7 @@ function pgflow.check_pool_(name text, budget jsonb) returns void, owner pgflow_
   -- Refuses a pool that is not there (PF026) and bad limits (PF003)
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b5a3ca7e9336c470e647371772c1a963
+  md5 6024ca050815295b5850637d3090c924
 
 function pgflow.check_relays_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Cursors and deliveries are of events that there were
@@ -3238,6 +3743,12 @@ function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 f8ae6d271b27d7516f32f021e6eaa7ee
+
+function pgflow.check_tenants_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Roles of tenants that another role lets act for all, and runs that have another tenant than what they come from
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a68ee1d4bccbe7e6811f727b73afd160
 
 function pgflow.check_times_(key_seconds double precision, debounce_seconds double precision, max_wait_seconds double precision, if_taken text, key text, run_at timestamp with time zone, budget jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) combinations of times that a key cannot have
@@ -3486,6 +3997,7 @@ function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs b
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
@@ -3513,7 +4025,8 @@ function pgflow.create_workflow(signature text, body text, schemas name[] DEFAUL
   -- Makes a workflow of a text of plpgsql with labels, or its next version; says which version it is. PF003, with line and column, if the text is not sound; PF006 if the name is another's. It needs the right to create functions in the first schema of search_path
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5190e1cdf6af8db836ee1fd53771f0fb
+  set check_function_bodies=on
+  md5 b755b02956199c49460ece3e7355d4ae
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -3642,6 +4155,12 @@ function pgflow.defaults_of_(workflow text) returns json, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 1af8d35f979c8fbec8529df4470626a1
 
+function pgflow.definer_latch_(definer oid) returns bigint, owner pgflow_owner
+  -- Number of the advisory lock that this transaction holds while a step of this definer runs
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 48cd54b0e6bbf964ca04dc32cb249547
+
 function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, or if that is neither the role of the session nor one that it is a member of, save for pgflow_speaker. PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
   plpgsql volatile security definer
@@ -3680,6 +4199,7 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   md5 27c5cce0ada80914efe5fb80375f9ec1
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.delivery_rows_(list json) returns TABLE(event_id bigint, outcome text, error text, delay interval), owner pgflow_owner
@@ -3747,9 +4267,9 @@ function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT 
 
 function pgflow.drop_frames_(run_ids bigint[]) returns void, owner pgflow_owner
   -- Forgets where runs were that have ended
-  sql volatile
+  plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 205b049982b0a7afc65eefbb04e7f61f
+  md5 ba1953c8ff80460dd91e9658552734d4
 
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
   -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
@@ -3968,7 +4488,7 @@ function pgflow.fail_node_(f pgflow.flow_frame, node pgflow.flow_node, worker_id
   -- Records that a node has failed: it is tried again later, or the run takes back what it did
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 29896ff2918d6a75c85ab6d93f71889b
+  md5 6898afb3227c815cc8d8fb50a4fecccb
 
 function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigint), owner pgflow_owner
   -- Runs with all that they continued as and all that they started, and so on
@@ -3991,9 +4511,10 @@ function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 77fd1a9809f683f722db9a386d1c59d5
+  md5 fc128bc8ae7a3b94668620c0ade4f717
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.fill_input_(input json, defaults json) returns json, owner pgflow_owner
@@ -4016,6 +4537,7 @@ function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigin
   md5 ad7649126a1f1d538139cc707087f94f
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner pgflow_owner
@@ -4379,7 +4901,7 @@ function pgflow.flow_source(program jsonb, node_number integer DEFAULT NULL::int
   plpgsql immutable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 dfd120fd796ff8a87bb9e265ba278b01
+  md5 9978cc6d505985daee30206ab4bdafb8
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
@@ -4394,12 +4916,6 @@ function pgflow.flow_spend_(c jsonb, body text, low text[], places integer[], i 
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 aaabc502ebe07190d16cb42a17069101
-
-function pgflow.flow_stamp_(flow pgflow.flow) returns text, owner pgflow_owner
-  -- Changes with each change of a workflow's function; null if it would not run with the rights of its definer
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 0a7dfabca7c518cfd0464b81feeeaf8d
 
 function pgflow.flow_state_(c jsonb, body text, low text[], places integer[], i integer, stop integer) returns jsonb, owner pgflow_owner
   -- set state: how far the run is
@@ -4461,6 +4977,12 @@ function pgflow.flow_wait_(c jsonb, body text, low text[], places integer[], i i
   set search_path=pg_catalog, pg_temp
   md5 0ed0030504a747622a94a87ecf11d15b
 
+function pgflow.fold_done_(f pgflow.flow_frame, node pgflow.flow_node, seq integer, call integer, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- The frame, at a step, after the unit that it is done
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 f770914b76ad88658a02a6269326edaa
+
 function pgflow.fold_items_(f pgflow.flow_frame, call integer, kind "char", payload jsonb) returns void, owner pgflow_owner
   -- Keeps the rows that a loop has read, and which child each of them has, as a unit tells
   plpgsql volatile
@@ -4483,7 +5005,7 @@ function pgflow.fold_unit_(f pgflow.flow_frame, seq integer, call integer, kind 
   -- The frame after one more unit of its journal
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 bf608db73a0d992ea0d2ed5923ae72fd
+  md5 f4f0581973ff41f273c170ffc18ed5bf
 
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
@@ -4527,7 +5049,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3f18786f4244dbc8de6c88b1c34c87f8
+  md5 e6ae0454be54968b6ce165b0721eab11
   grant execute to pgflow_operator
 
 function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
@@ -4583,12 +5105,13 @@ function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a3ba28ba8c9eed1ed2cbb691224831db
+  md5 06695650ad8a4639c3a4dfe7a32fcc77
   grant execute to pgflow_approver
   grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.gate_rows_(list jsonb) returns TABLE(n integer, call integer, name text, key text, request json, hash text, approvers jsonb, quorum jsonb, timeout jsonb, on_timeout text, escalate jsonb, needs_value jsonb, decision text, shape jsonb), owner pgflow_owner
@@ -4620,6 +5143,14 @@ function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigi
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 12abe49c25c8cfad87533a77a435793f
+
+function pgflow.grant_tenant(role text, tenant text) returns void, owner pgflow_owner
+  -- Lets a login act for a tenant, and for no other but those that it was granted before. It must be a member of pgflow_tenant and of no other role of pgflow (else PF006), for instance not pgflow_client
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 357837c57eb10185d6de9cac46d964d2
+  grant execute to pgflow_operator
 
 function pgflow.grant_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
   -- Grants a role, or public, the right to start, see or replace a workflow in SQL. PF021 if you do not own it; an operator grants rights to a name that is not taken
@@ -4678,6 +5209,7 @@ function pgflow.has_passed(at timestamp with time zone) returns boolean, owner p
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.has_ready(lanes integer[]) returns boolean, owner pgflow_owner
@@ -4967,6 +5499,11 @@ function pgflow.is_returned_(run_id bigint, seq integer) returns boolean, owner 
   set search_path=pg_catalog, pg_temp
   md5 f9857f9c9a24930aed75a67739c438a2
 
+function pgflow.is_short_object_(body text) returns boolean, owner pgflow_owner
+  -- True if the text of a json value is plainly an object that check_json_ accepts; false says nothing
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.is_to_be_undone_(child bigint, key text) returns boolean, owner pgflow_owner
   -- True if an effect that a child left to its parent can be taken back
   sql stable
@@ -5081,8 +5618,9 @@ function pgflow.lacking_(names text[], periods timestamp with time zone[], amoun
 
 function pgflow.latch_(name text) returns bigint, owner pgflow_owner
   -- Number of the advisory lock of a name, which only this installation can compute
-  sql stable
-  md5 d41d8cd98f00b204e9800998ecf8427e
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 0e3499cb6d4f6a0fc6a2668439cfd85a
 
 function pgflow.latch_of_(salt bytea, name text) returns bigint, owner pgflow_owner
   -- Number of the advisory lock of a name, with the secret at hand: what is hot joins that to save a call
@@ -5111,7 +5649,7 @@ function pgflow.leave_block_(INOUT f pgflow.flow_frame, worker_id integer, token
   -- Goes on with the handler of a block that has failed, once what was done in it is taken back
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a1f0cce45daafde4b040ea105c28fb8e
+  md5 dcc7228faac711d7ac6b7493f972a1dc
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -5206,11 +5744,11 @@ function pgflow.lend_saga_(origin pgflow.run, chain bigint) returns void, owner 
   set enable_seqscan=off
   md5 e8d6ebe23a42832ea723d19833864249
 
-function pgflow.let_go_(INOUT f pgflow.flow_frame, worker_id integer, token bigint, OUT wake jsonb) returns record, owner pgflow_owner
+function pgflow.let_go_(INOUT f pgflow.flow_frame, token bigint, OUT wake jsonb) returns record, owner pgflow_owner
   -- Gives back and up, before the handler of a workflow, what it has held and waited for
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 268e99e2e8f50080cad030b38d2669ac
+  md5 60277e7e50e8127019b25f648f32c32f
 
 function pgflow.licensed_hash_(starts json) returns bigint, owner pgflow_owner
   -- Hash of the arguments in the first licence of a unit
@@ -5379,8 +5917,7 @@ function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t times
 function pgflow.mark_(f pgflow.flow_frame) returns jsonb, owner pgflow_owner
   -- The mark of the next unit: the place at which its run is
   sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 81bae14f03a3f485dc6b952b1033e2da
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.match_events_(max integer) returns boolean, owner pgflow_owner
   -- Compares the next events with what runs wait for, and posts those that fit; true if there is more to do at once
@@ -5672,6 +6209,7 @@ function pgflow.on_batch_failure(batch text, workflow text, input json DEFAULT '
   md5 215794660a0172cda7d4255f230e067d
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.only_messages_(chains bigint[], runs bigint[]) returns TABLE(chain bigint, message jsonb), owner pgflow_owner
@@ -5764,11 +6302,37 @@ function pgflow.own_roles_(gate text, by text, claimed text[]) returns text[], o
   set search_path=pg_catalog, pg_temp
   md5 4154a2b93d9bd70b5beb1acccb3efb94
 
+function pgflow.own_runs_(ids bigint[]) returns bigint[], owner pgflow_owner
+  -- The runs that a caller names, null in place of each that is not of a tenant of the session
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 f026074b3e4eab9bac4304957c0a6dc1
+
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- Beginning of the idempotency keys of a generation
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 d9441c938d227188f42837aa2397f6e5
+
+function pgflow.own_tenant_(given text) returns text, owner pgflow_owner
+  -- The tenant that a caller names, or PF021 if it is not one of the session; empty = the only one of the session
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 18c5b9c386fc4ad9960ed9d7fbbfa279
+
+function pgflow.own_tenants() returns text[], owner pgflow_owner
+  -- Tenants of this session: those that its role was granted, or the one of them that the setting pgflow.tenant names; null = all
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 203c369668179f6bee7aa8991da59b61
+  grant execute to pgflow_approver
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
+  grant execute to pgflow_worker
 
 function pgflow.page_failed(run_id bigint, call integer, kind text, leased_until timestamp with time zone, error text) returns void, owner pgflow_owner
   -- Records a failed page, which is given out again after a delay that grows from 5 seconds to 10 minutes. No effect once the page was given out again
@@ -5962,6 +6526,7 @@ function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::js
   md5 e7a6fe99d442625dc682676c12730eb1
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.post_update(name text, key text, update text, args json DEFAULT '{}'::json, expect bigint DEFAULT NULL::bigint, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -6068,6 +6633,7 @@ function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.question_rows_(list jsonb) returns TABLE(pos integer, question jsonb, continue text, children jsonb, signals jsonb, timers jsonb, retries jsonb, child_calls jsonb, unwanted jsonb, cancelled boolean, idle boolean, park boolean, stuck jsonb, hold jsonb, refused jsonb, cancel jsonb, saga jsonb, of_children jsonb, owes boolean, gated boolean, awaited boolean, admits jsonb, effects jsonb, open_effects jsonb, gates jsonb, new_gates jsonb, locks jsonb, holds jsonb, unlocks jsonb, updates jsonb, events jsonb, run bigint, token bigint, chain bigint, seq integer), owner pgflow_owner
@@ -6097,6 +6663,7 @@ function pgflow.read_clock() returns timestamp with time zone, owner pgflow_owne
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
@@ -6107,6 +6674,7 @@ function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text)
   md5 4d929d71147c4b860c2db1f05f601c64
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.read_entity(name text, key text, OUT version bigint, OUT state text, OUT updated_us bigint) returns SETOF record, owner pgflow_owner
@@ -6151,6 +6719,7 @@ function pgflow.read_stream(key text, stream text, after_run bigint DEFAULT 0, a
   md5 b74c4b0990c8ac58950d42ff89521441
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.read_unit(run_id bigint, seq integer) returns TABLE(token bigint, call integer, kind "char", payload text), owner pgflow_owner
@@ -6182,32 +6751,38 @@ function pgflow.reason_rows_(list jsonb) returns TABLE(state text, reason text, 
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.record_done_(f pgflow.flow_frame, token bigint, node pgflow.flow_node, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Records that a step is done, with the variables that it has changed
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 4bab95d4ceeda594d11b555f47d58412
+
 function pgflow.record_flow(program jsonb, function text) returns integer, owner pgflow_owner
   -- Notes a new version of a workflow in SQL: what create_workflow has signed as the owner of its function
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 316b67f67cae01afbf7e6129365773d4
+  md5 14ddc3de9a9e373f65c56534b47c375b
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
-function pgflow.record_note_(f pgflow.flow_frame, worker_id integer, token bigint, node pgflow.flow_node, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
+function pgflow.record_note_(f pgflow.flow_frame, token bigint, node pgflow.flow_node, value jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Records what a run says of itself: its state, or a value of a stream
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 37307cc0d4179e304cfad1ed97b7091c
+  md5 c88bc5d1364f6e3bbed2e4727a9a0952
 
-function pgflow.record_step_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
+function pgflow.record_step_(f pgflow.flow_frame, token bigint, kind "char", name text, payload jsonb) returns pgflow.flow_frame, owner pgflow_owner
   -- Records the outcome of a node that ran SQL
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 19ea68af9a29de55bf232482e19640b2
+  md5 b3a028710eef10091954376ba504428f
 
-function pgflow.record_unit_(f pgflow.flow_frame, worker_id integer, token bigint, kind "char", call integer, name text, payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
-  -- Appends a unit, fenced by the lease, and folds it into the frame
+function pgflow.record_unit_(f pgflow.flow_frame, token bigint, kind "char", call integer, name text, payload jsonb, starts jsonb) returns pgflow.flow_frame, owner pgflow_owner
+  -- Appends a unit of a run that advance holds, and folds it into the frame
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7eff4a377f1d0fcd46f1f195782ab2de
+  md5 84a657d691c39d54c47dbf57dfc1d8e3
 
 function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
   -- Replaces a value of a run that has ended by its hash: the payload of a unit, in all runs that began with it, or the input or result of the run; a unit says who and why. Answers the hash. What is removed stays in dead rows until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a run is open that may need it
@@ -6356,7 +6931,7 @@ function pgflow.register_worker(host text, pid integer, queues text[], concurren
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 37ebf3389335c03d6b7fa3db714498c5
+  md5 09ed51ea22a5b842341430e0daae6023
   grant execute to pgflow_worker
 
 function pgflow.relabel_(me bigint, after_seq integer) returns void, owner pgflow_owner
@@ -6531,6 +7106,7 @@ function pgflow.result(key text, tenant text DEFAULT ''::text, OUT status text, 
   md5 306b6d5fe16352506ac7a0bb9dbbf515
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status text, reason text, output text, error text, key text), owner pgflow_owner
@@ -6538,9 +7114,10 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 fdecaaa64275c29edd82f498fb500aac
+  md5 a90a3c0e82142735b13acd28948f1b26
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.resume_queue(queue text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -6609,6 +7186,14 @@ function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text
   md5 9b90fa3b6500a6b9738df6bd81d88c41
   grant execute to pgflow_operator
 
+function pgflow.revoke_tenant(role text, tenant text) returns boolean, owner pgflow_owner
+  -- Takes back a grant of grant_tenant(); true if there was one. Calls that are under way end as they began
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 8c3ed4f616695ec63549341392badb6d
+  grant execute to pgflow_operator
+
 function pgflow.revoke_workflow(workflow text, role text, privilege text) returns void, owner pgflow_owner
   -- Takes a right to a workflow in SQL back. Revoke start from public to keep a workflow to the roles that were granted it. Its owner always has all rights. PF021 if you do not own it
   plpgsql volatile security definer
@@ -6660,6 +7245,7 @@ function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, 
   md5 825517b1dc143a1bfff1015cbaf92882
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text, owner pgflow_owner
@@ -6670,6 +7256,7 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
   md5 1e24fbf9678ae894d0a58f20e0097cff
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.run_text_(r pgflow.run) returns text, owner pgflow_owner
@@ -6701,6 +7288,7 @@ function pgflow.said_of_update(payload json, OUT value json, OUT error json) ret
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
@@ -6714,12 +7302,6 @@ function pgflow.sample_rates_(this_minute timestamp with time zone, t timestamp 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 b833b23ede2ebb8479737ac6dc60259a
-
-function pgflow.save_frame_(f pgflow.flow_frame) returns void, owner pgflow_owner
-  -- Keeps where a run is
-  sql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 c7adc5744d9f54c405fcf4e09272ad87
 
 function pgflow.save_schedule_(s pgflow.schedule, t timestamp with time zone) returns void, owner pgflow_owner
   -- Writes a schedule that was looked at, with the time of the next look
@@ -6801,6 +7383,7 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   md5 296559999f836fbbbfd0e21612fbb5ac
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json, INOUT update_id text DEFAULT NULL::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, reply_to text DEFAULT NULL::text, reply_as text DEFAULT NULL::text, OUT chain_id bigint, OUT is_new boolean) returns record, owner pgflow_owner
@@ -6811,6 +7394,7 @@ function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json
   md5 e8993cca89333731059a628b885c777f
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.sender_(name text) returns text, owner pgflow_owner
@@ -6834,6 +7418,12 @@ function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEF
   set jit=off
   md5 6539b8f8725252193ae1adcf98ee65c3
   grant execute to pgflow_worker
+
+function pgflow.serves_all_as_(role name) returns text, owner pgflow_owner
+  -- Name of the role of pgflow that lets a role act for every tenant, or superuser; null = none
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 4d9f3e09a8a0b687773fbaacf5be4010
 
 function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
   -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath, author: model, role: of the database, and of its gate approvers: [name or role, ...], quorum, timeout: seconds or interval, on_timeout, escalate: [name, ...]}, ...], the first that fits counts; answers its number. PF003 names what a rule cannot say
@@ -7019,7 +7609,7 @@ function pgflow.spend_(f pgflow.flow_frame, node pgflow.flow_node, worker_id int
   -- Has the budget of a run allow what it spends, and charges it: both, or neither
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9ff36085c80785b971d5c283bfc709a9
+  md5 308972535351d6f920e27e26ccb268cd
 
 function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
@@ -7050,14 +7640,15 @@ function pgflow.start_rows_(list json) returns TABLE(n integer, start json, call
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
-function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision, debounce_seconds double precision DEFAULT NULL::double precision, max_wait_seconds double precision DEFAULT NULL::double precision, collect integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
-  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF026 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and the run gets those of all starts with its key, up to so many items; it begins once it has them, or max_wait_seconds after the first start
+function pgflow.start_run(workflow text, input anycompatible DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision, debounce_seconds double precision DEFAULT NULL::double precision, max_wait_seconds double precision DEFAULT NULL::double precision, collect integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. input: json, jsonb, or the text of one. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF026 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and the run gets those of all starts with its key, up to so many items; it begins once it has them, or max_wait_seconds after the first start
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 905da2a0ae06427eb7d78ccfcba5fa84
+  md5 65998543fc736b52a9867770d17cb322
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
@@ -7066,9 +7657,10 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 de27cbd65bfec7b3c21e31aadeb87f47
+  md5 f0cf795568dd6b8537a992727d7301bd
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.start_slot_(s pgflow.schedule, slot timestamp with time zone) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
@@ -7318,11 +7910,11 @@ function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestam
   set enable_seqscan=off
   md5 aa509deaff7b87b996bb9c0f52e44563
 
-function pgflow.time_step_(flow pgflow.flow, node pgflow.flow_node, f pgflow.flow_frame) returns jsonb, owner pgflow_owner
+function pgflow.time_step_(proc oid, stamp text, node pgflow.flow_node, f pgflow.flow_frame) returns jsonb, owner pgflow_owner
   -- Runs the SQL of a step that has a timeout: one that takes longer is cancelled, at its end if not before
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6bb88a2acb61020054ae80d1b8aaaab2
+  md5 e8bfff8d33db3da0f6125b6f967e4245
 
 function pgflow.timer_rows_(list jsonb) returns TABLE(call integer, seq integer, kind "char"), owner pgflow_owner
   -- Rows of the protocol as columns: sleeps, and time-outs of waits; of reasons to wake, only the first two slots
@@ -7478,6 +8070,7 @@ function pgflow.update_reply(key text, update_id text, tenant text DEFAULT ''::t
   md5 b777e56d088cda096e02354129a3403c
   grant execute to pgflow_client
   grant execute to pgflow_operator
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.update_verdict(mail_id bigint, OUT state text, OUT verdict json, OUT error json) returns record, owner pgflow_owner
@@ -7619,11 +8212,12 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 94094b893746278f7a18b09793154c14
+  md5 0a14a71d42e2119e9d039aed39fe3d59
   grant execute to pgflow_approver
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.wake_due_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
@@ -7658,6 +8252,7 @@ function pgflow.why_unclaimed(lane_id integer, OUT code text, OUT why text) retu
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_speaker
+  grant execute to pgflow_tenant
   grant execute to pgflow_worker
 
 function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
@@ -7666,11 +8261,11 @@ function pgflow.wind_up_(run_ids bigint[], t timestamp with time zone) returns b
   set search_path=pg_catalog, pg_temp
   md5 de45e4d2fec1868a0f1293cab272986b
 
-function pgflow.withdraw_(f pgflow.flow_frame, worker_id integer, token bigint) returns pgflow.flow_frame, owner pgflow_owner
+function pgflow.withdraw_(f pgflow.flow_frame, token bigint) returns pgflow.flow_frame, owner pgflow_owner
   -- Withdraws the gate or the wait that is open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6e13bd1c43786a4181a6fb3ddc7df6e2
+  md5 88ab871483e6ac31ec0de3e6d1f199e7
 
 function pgflow.withdraw_(me bigint, shown text) returns void, owner pgflow_owner
   -- Takes the result of a child back from its parent's mailbox; refuses (PF006) if the parent has taken it, or ever had its effects

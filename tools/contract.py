@@ -33,7 +33,8 @@ Any client of Postgres can start runs, signal them, answer their gates and read 
 ROUTINES = """
 select p.proname, p.proretset, format_type(p.prorettype, null), p.pronargdefaults,
   coalesce(p.proargnames, '{}'), coalesce(p.proargmodes::text[], '{}'),
-  array(select format_type(t, null) from unnest(coalesce(p.proallargtypes, p.proargtypes)) t),
+  array(select format_type(case t when 'anycompatible'::regtype then 'jsonb'::regtype else t end, null) -- any JSON
+    from unnest(coalesce(p.proallargtypes, p.proargtypes)) t),
   obj_description(p.oid),
   array(select r.rolname::text from pg_roles r where r.rolname ~ '^pgflow_(client|operator|approver|speaker)$'
     and has_function_privilege(r.rolname, p.oid, 'execute') order by 1)

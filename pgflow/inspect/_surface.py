@@ -30,7 +30,9 @@ from pgflow.inspect.entities import (
     list_entity_updates,
 )
 from pgflow.inspect.gates import (
+    GateGroup,
     GateRow,
+    count_gates,
     find_gate,
     list_gate_names,
     list_gates,
@@ -64,10 +66,13 @@ from pgflow.inspect.health import (
 )
 from pgflow.inspect.ledgers import (
     Audit,
+    DebtExample,
+    DebtGroup,
     DecisionRow,
     EffectRow,
     LedgerEvent,
     ObligationRow,
+    count_debts,
     count_left,
     find_obligation,
     list_debts,
@@ -119,13 +124,15 @@ from pgflow.inspect.queues import (
     unknown_queues,
     why_unserved,
 )
-from pgflow.inspect.rates import Minute, Rates, read_rates
+from pgflow.inspect.rates import Bin, Rates, read_rates
 from pgflow.inspect.runs import (
     EVERY_RUN,
     STATUSES,
     ChildRow,
     RunDetail,
+    RunExample,
     RunFilter,
+    RunGroup,
     RunRow,
     count_ended,
     count_runs,
@@ -135,6 +142,7 @@ from pgflow.inspect.runs import (
     find_newest,
     find_run,
     find_unserved,
+    group_runs,
     has_queued,
     list_chains,
     list_child_chains,
@@ -168,7 +176,7 @@ from pgflow.inspect.seals import (
     read_seal_lag,
     verify_seals,
 )
-from pgflow.inspect.searching import search_runs
+from pgflow.inspect.searching import list_longest, search_runs
 from pgflow.inspect.server import (
     ServerState,
     SnapshotRow,
@@ -226,6 +234,7 @@ __all__ = [
     "AsyncSource",
     "Audit",
     "BatchRow",
+    "Bin",
     "BudgetRow",
     "Call",
     "CallGroup",
@@ -235,6 +244,8 @@ __all__ = [
     "ChargesBy",
     "ChildRow",
     "Deadlock",
+    "DebtExample",
+    "DebtGroup",
     "DecidedRow",
     "DecisionRow",
     "DeliveryRow",
@@ -245,6 +256,7 @@ __all__ = [
     "Entry",
     "EventRow",
     "Failure",
+    "GateGroup",
     "GateRow",
     "HeldRun",
     "History",
@@ -259,7 +271,6 @@ __all__ = [
     "LockRow",
     "LossRow",
     "MessageRow",
-    "Minute",
     "NodeState",
     "ObligationRow",
     "OrderRow",
@@ -274,7 +285,9 @@ __all__ = [
     "RelayRow",
     "Reply",
     "RunDetail",
+    "RunExample",
     "RunFilter",
+    "RunGroup",
     "RunRow",
     "ScheduleChangeRow",
     "ScheduleCount",
@@ -313,7 +326,9 @@ __all__ = [
     "check_sql_flow",
     "check_workers",
     "connect",
+    "count_debts",
     "count_ended",
+    "count_gates",
     "count_left",
     "count_left_messages",
     "count_runs",
@@ -338,6 +353,7 @@ __all__ = [
     "find_schedule",
     "find_unserved",
     "fold",
+    "group_runs",
     "has_passed",
     "has_queued",
     "is_served",
@@ -368,6 +384,7 @@ __all__ = [
     "list_lanes",
     "list_large_partitions",
     "list_locks",
+    "list_longest",
     "list_losses",
     "list_messages",
     "list_obligations",

@@ -88,9 +88,11 @@ def workers(
     *,
     settings: Annotated[dict[str, Any], Made(_settings)],
     processes: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes to run, each of which is a worker.")
+        int, opt("Processes to run, each of which is a worker.", min=1, max=256)
     ] = 1,
-    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+    supervised: Annotated[
+        bool, opt("Ends with standard input.", "--supervised", hidden=True)
+    ] = False,
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
     only_list: Annotated[bool, opt("List the workers, as without a module.", "--list")] = False,

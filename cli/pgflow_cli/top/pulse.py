@@ -20,7 +20,8 @@ LEAST_BARS = 10
 
 async def read_pulse(desk: Desk) -> dict[str, Any]:
     """Return totals of open runs, runs a minute of late, and latencies of the last hour."""
-    queues, rates = await desk.ask(inspect.list_queues()), await desk.ask(inspect.read_rates(MINUTES))
+    queues = await desk.ask(inspect.list_queues())
+    rates = await desk.ask(inspect.read_rates(MINUTES))
     late = rates.bins[-1 - LATE_MINUTES : -1]
     return {
         **{state: sum(getattr(queue, state) for queue in queues) for state in STATES},

@@ -62,7 +62,7 @@ export interface StartRun {
 export interface StartRunRow { runKey: string; runId: string; isNew: boolean; laneId: number; replaced: string | null }
 /** Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs). */
 export async function startRun(db: Queryable, given: StartRun): Promise<StartRunRow> {
-  const rows = await call(db, "start_run", {workflow: "text", input: "json", key: "text", queue: "text", priority: "integer", runAt: "timestamp with time zone", timeoutSeconds: "double precision", labels: "jsonb", metadata: "jsonb", tenant: "text", keyRetentionSeconds: "integer", version: "text", ifTaken: "text", defaults: "json", startId: "uuid", pool: "text", budget: "jsonb", keySeconds: "double precision", debounceSeconds: "double precision", maxWaitSeconds: "double precision", collect: "integer"}, given);
+  const rows = await call(db, "start_run", {workflow: "text", input: "jsonb", key: "text", queue: "text", priority: "integer", runAt: "timestamp with time zone", timeoutSeconds: "double precision", labels: "jsonb", metadata: "jsonb", tenant: "text", keyRetentionSeconds: "integer", version: "text", ifTaken: "text", defaults: "json", startId: "uuid", pool: "text", budget: "jsonb", keySeconds: "double precision", debounceSeconds: "double precision", maxWaitSeconds: "double precision", collect: "integer"}, given);
   return named<StartRunRow>(rows[0]);
 }
 
@@ -130,11 +130,13 @@ export interface SendUpdate {
   updateId?: string;
   tenant?: string;
   sentBy?: string;
+  replyTo?: string;
+  replyAs?: string;
 }
 export interface SendUpdateRow { updateId: string; chainId: string; isNew: boolean }
 /** Asks a run for an update in the caller's transaction, its arguments by their names. */
 export async function sendUpdate(db: Queryable, given: SendUpdate): Promise<SendUpdateRow> {
-  const rows = await call(db, "send_update", {key: "text", name: "text", payload: "json", updateId: "text", tenant: "text", sentBy: "text"}, given);
+  const rows = await call(db, "send_update", {key: "text", name: "text", payload: "json", updateId: "text", tenant: "text", sentBy: "text", replyTo: "text", replyAs: "text"}, given);
   return named<SendUpdateRow>(rows[0]);
 }
 
