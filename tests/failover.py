@@ -170,7 +170,7 @@ def play(synchronous: bool, fault: str, wanted: str | None = None) -> Round:
         ended = len(clients.ended)
         wait_until(lambda: len(clients.ended) > ended + WORK, "work goes on beside the old primary")
         clients.stop()
-        judge(done, pair, clients, notes_of(folder))
+        judge(done, pair.standby.dsn, clients, notes_of(folder))
         for number, worker in enumerate(workers):
             worker.terminate()
             code = worker.wait(HANG_SECONDS)
@@ -221,10 +221,10 @@ def notes_of(folder: Path) -> list[list[str]]:
     return [line.split() for line in (folder / "notes").read_text().splitlines()]
 
 
-def judge(done: Round, pair: Pair, clients: Clients, notes: list[list[str]]) -> None:
+def judge(done: Round, dsn: str, clients: Clients, notes: list[list[str]]) -> None:
     """Compares what was acknowledged with what is there, once all that is there has ended."""
     noted = {(key, int(n)) for key, n, _ in notes}
-    with psycopg.connect(pair.standby.dsn, autocommit=True) as conn:
+    with psycopg.connect(dsn, autocommit=True) as conn:
         open_runs = "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')"
         try:
             wait_until(lambda: conn.execute(open_runs).fetchone() == (0,), "every run ends")

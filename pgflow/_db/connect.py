@@ -249,12 +249,16 @@ def leave(server: Server, before: float) -> None:
     _left[server] = max(before, _left.get(server, 0.0))
 
 
-def cut_if_left(connection: object, left_at: float) -> None:
-    """Cut a connection to a server that was left, or that was opened before that, on the thread
-    that owns it.
+def last_left() -> float:
+    """Return the time before which connections of other libraries may lead to a server that was
+    left.
     """
-    ours = isinstance(connection, (Connection, AsyncConnection)) and not connection.closed
-    if ours and (is_left(connection) or connection.opened_at < left_at):  # type: ignore[attr-defined]
+    return max(_left.values(), default=0.0)
+
+
+def cut_if_left(connection: object) -> None:
+    """Cut a connection to a server that was left, on the thread that owns it."""
+    if is_left(connection) and not connection.closed:  # type: ignore[attr-defined]
         cut(connection.pgconn.socket)  # type: ignore[attr-defined]
 
 

@@ -21,6 +21,7 @@ from types import CoroutineType
 from typing import Any, NamedTuple, Self
 
 from pgflow._db.calls import worker as worker_calls
+from pgflow._db.connect import is_left, last_left, server_of
 from pgflow._db.deadlines import Cord, cut
 from pgflow._db.failures import is_conflict_on_unit, is_of_a_pooler, sqlstate_of
 from pgflow._engine.calls import StepCall
@@ -43,11 +44,12 @@ def _do_nothing() -> None:
 
 
 class _Open(NamedTuple):
-    """An open transaction of a body: its start, the function that cuts its connection, and the one
-    that notifies its provider of an abandoned body.
+    """An open transaction of a body: its start, its connection, the function that cuts that, and
+    the one that notifies its provider of an abandoned body.
     """
 
     began_at: float
+    connection: object
     cut: Callable[[], None]
     leave_behind: Callable[[], None] = _do_nothing
 
@@ -60,7 +62,8 @@ class OpenTransactions(Part):
 
     def begun(self, call: StepCall, transaction: Any) -> None:
         """Track the transaction of an async body."""
-        self._known[call] = _Open(time.monotonic(), lambda: _cut(transaction))
+        connection = getattr(transaction, "driver_connection", None)
+        self._known[call] = _Open(time.monotonic(), connection, lambda: _cut(transaction))
 
     def ended(self, call: StepCall) -> None:
         """Stop tracking the transaction of an async body."""
@@ -79,10 +82,11 @@ class OpenTransactions(Part):
             known.leave_behind()
             known.cut()
 
-    def leave(self, left_at: float) -> None:
+    def leave(self) -> None:
         """Cut transactions on the old primary. They are lost, and their bodies run again."""
         for transaction in list(self._known.values()):
-            if transaction.began_at < left_at:
+            is_ours = server_of(transaction.connection) is not None
+            if is_left(transaction.connection) if is_ours else transaction.began_at < last_left():
                 transaction.cut()
 
 
@@ -120,7 +124,9 @@ class Cords:
                 self._close()
                 self._cord, self._connection = Cord(fileno), connection
                 left = getattr(self._transaction, "leave_behind", _do_nothing)
-                self._open = self._known[self._call] = _Open(self._began, self._cord.cut, left)
+                self._open = self._known[self._call] = _Open(
+                    self._began, connection, self._cord.cut, left
+                )
         return self._cord
 
     def _close(self) -> None:

@@ -213,10 +213,10 @@ class Committer(Part):
                 else task.exception(),
             )
 
-    def leave(self, left_at: float) -> None:
+    def leave(self) -> None:
         """Cut the connections to the old primary; what was sent there is sent again."""
         for line in self._lines:
-            line.leave(left_at)
+            line.leave()
 
     async def stop(self) -> None:
         """Cancel the tasks, and wait until they have ended."""
@@ -426,9 +426,9 @@ class _CommitLine:
         if wire is not None:
             await wire.close()
 
-    def leave(self, left_at: float) -> None:
+    def leave(self) -> None:
         if self._wire is not None:
-            cut_if_left(self._wire.connection, left_at)
+            cut_if_left(self._wire.connection)
 
     async def connected(self) -> OwnWire:
         if self._wire is None or self._wire.connection.closed:

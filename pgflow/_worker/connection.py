@@ -103,10 +103,10 @@ class WorkerConnection:
             else self._wire.connection.info.backend_pid
         )
 
-    def leave(self, left_at: float) -> None:
+    def leave(self) -> None:
         """Cut a connection to the old primary, so that a call waiting on it fails at once."""
         if self._wire is not None:
-            cut_if_left(self._wire.connection, left_at)
+            cut_if_left(self._wire.connection)
 
     def abandon(self) -> None:
         """Cut the connection after the event loop ended without a close."""

@@ -165,15 +165,14 @@ class HeartbeatCallbacks(NamedTuple):
         reaped: A dead worker's runs are ready again, in these lanes.
         resumed: The last heartbeat is fresh again.
         declared_dead: Other workers have taken this worker's runs.
-        server_changed: Another server is the primary. What was opened or begun before this time
-            (``time.monotonic``) belongs to the old one.
+        server_changed: Another server is the primary, and the old one was left.
     """
 
     mail: Callable[[list[int]], object]
     reaped: Callable[[list[int]], object]
     resumed: Callable[[], object]
     declared_dead: Callable[[], object]
-    server_changed: Callable[[float], object]
+    server_changed: Callable[[], object]
 
 
 class Heartbeat(Part):
@@ -343,8 +342,11 @@ class Heartbeat(Part):
                 self._worker_id,
                 *server[0],
             )
-            leave(before[0], time.monotonic() if before[0] != server[0] else self._answered_at)
-            self._post(self._callbacks.server_changed, self._answered_at)
+            # At another address all that leads to the old one is lost, whenever it was begun: that
+            # server may have frozen at any time since it answered.
+            left_at = time.monotonic() if before[0] != server[0] else self._answered_at
+            leave(before[0], left_at)
+            self._post(self._callbacks.server_changed)
         self._answered_at = time.monotonic()
 
     def _look_for_losses(self, answer: calls.Beat) -> None:

@@ -96,9 +96,9 @@ class Listener(Part):
         if self._connection is not None:
             self._connection.pgconn.finish()
 
-    def leave(self, left_at: float) -> None:
+    def leave(self) -> None:
         """Cut a connection to the old primary, and listen on the new one at once."""
-        cut_if_left(self._connection, left_at)
+        cut_if_left(self._connection)
 
     async def _run(self) -> None:
         tries = 0

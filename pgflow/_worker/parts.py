@@ -210,10 +210,8 @@ class Part:
     def start(self) -> None:
         """Start working. All methods of a part run on the worker's loop."""
 
-    def leave(self, left_at: float) -> None:
-        """Cut what waits for the old primary since `left_at` (``time.monotonic``), so that it need
-        not wait for its deadline.
-        """
+    def leave(self) -> None:
+        """Cut what waits for a server that was left, so that it need not wait for its deadline."""
 
     async def stop(self) -> None:
         """Stop working. The parts before it in the list still work."""

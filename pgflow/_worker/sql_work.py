@@ -167,9 +167,9 @@ class SqlFlows(Loop):
         self._poll_seconds = context.options.poll_seconds
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
-    def leave(self, left_at: float) -> None:
+    def leave(self) -> None:
         """Cut a call on the old primary."""
-        cut_if_left(self._connection, left_at)
+        cut_if_left(self._connection)
 
     async def loop(self) -> None:
         """Look for ready runs, and work until none is left."""

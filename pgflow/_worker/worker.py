@@ -251,13 +251,13 @@ class Worker:
         for part in reversed(self.parts):
             await part.stop()
 
-    def leave_server(self, left_at: float) -> None:
+    def leave_server(self) -> None:
         """Cut everything that waits for the old primary, so that it need not wait for its deadline,
         and poll the new one.
         """
-        self._context.control.leave(left_at)
+        self._context.control.leave()
         for part in self.parts:
-            part.leave(left_at)
+            part.leave()
         self.poll_now()
 
     def _declared_dead(self) -> None:
