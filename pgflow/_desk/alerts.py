@@ -166,7 +166,7 @@ def verdict_of(
         if some:
             return Verdict(level, word, f"{', '.join(said)}.", needs)
     served = f"{many(len(workers), 'worker')}, {many(sum(one.queued for one in queues), 'run')}"
-    answers = f" {counted(asked, 'gate')} wait for an answer." if asked else ""
+    answers = f" Open for an answer: {counted(asked, 'gate')}." if asked else ""
     return Verdict("well", "Healthy.", f"{served} queued, and nothing is stuck.{answers}", needs)
 
 
