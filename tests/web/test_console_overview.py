@@ -25,7 +25,9 @@ async def test_one_line_says_whether_the_system_is_healthy(
     seen_in(await Browser(aflow.app, ANN).get("/overview"), "Healthy. 1 worker, 0 runs queued")
     await aflow.start(ask_first.options(key="a"), Order("boots", 2, True))
     await aflow.until_idle()
-    seen_in(await Browser(aflow.app, ANN).get("/overview"), "Healthy.", "Open for an answer: 1 gate.")
+    seen_in(
+        await Browser(aflow.app, ANN).get("/overview"), "Healthy.", "Open for an answer: 1 gate."
+    )
     await aflow.start(pay.options(key="p"), 7)
     await aflow.until_idle()
     page = await Browser(aflow.app, ANN).get("/overview")
