@@ -74,7 +74,7 @@ class Rates(Loop):
 
     async def _tell(self) -> None:
         """Add the counts, or keep them for the next time if the database is busy or away."""
-        rows = [(lane, *counts) for lane, counts in self._ended.items()]
+        rows = [(lane, done, bad, off) for lane, (done, bad, off) in self._ended.items()]
         took = self._took
         self._ended, self._took = {}, [0] * MOST_BUCKETS
         try:

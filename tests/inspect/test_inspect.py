@@ -218,6 +218,10 @@ def test_a_search_looks_through_the_newest_runs_and_leads_on(ask: Ask) -> None:
     assert [key for look in looks for key in look] == everything
     assert [] in looks[:-1], "a look that found nothing leads on"
     assert keys(ask(inspect.search_runs(where))) == everything
+    longest = ask(inspect.list_longest(where, limit=3))
+    took = [(run.finished_at or datetime.now(UTC)) - run.created_at for run in longest]
+    assert took == sorted(took, reverse=True)
+    assert {run.key for run in longest} <= set(everything)
     first = ask(inspect.search_runs(limit=1)).next
     assert keys(ask(inspect.search_runs(after=first, within=100_000))) == keys(
         ask(inspect.list_runs(after=first))

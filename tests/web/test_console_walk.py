@@ -126,6 +126,7 @@ def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn
         "/run/order?key=ask-1&verb=cancel",
         f"/worker?id={worker}",
         "/runs?status=failed",
+        "/gates/answer?workflow=ask_first&name=approve-order",
         "/runs/order?verb=retry&status=failed",
         "/filters?status=failed",
         "/sql/page?page=/",

@@ -14,7 +14,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._desk.alerts import SILENT_SECONDS, Alert, find_alerts
+from pgflow._desk.alert import Alert
+from pgflow._desk.alerts import SILENT_SECONDS, find_alerts
 from pgflow._desk.desk import Desk
 from pgflow_cli.look.output import (
     Column,

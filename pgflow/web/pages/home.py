@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.alerts import FLEET_SECONDS, LEVELS, find_alerts, total
+from pgflow._desk.alert import LEVELS, total
+from pgflow._desk.alerts import FLEET_SECONDS, find_alerts
 from pgflow._desk.desk import Desk
 from pgflow.inspect import database_now, list_queues
 from pgflow.web.page import Page

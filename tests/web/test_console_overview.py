@@ -1,0 +1,59 @@
+"""The overview: one line on the health of the system, and plots of a day that say in words what
+they draw.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+from clikit import make_stuck
+from sqlkit import one
+from test_console_pages import ANN, FLOWS, Order, ask_first, long, pay, seen_in
+from webkit import Browser, address, is_harmless
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+
+async def test_one_line_says_whether_the_system_is_healthy(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(long.options(key="l"), 1)
+    await aflow.until_idle()
+    seen_in(await Browser(aflow.app, ANN).get("/overview"), "Healthy. 1 worker, 0 runs queued")
+    await aflow.start(ask_first.options(key="a"), Order("boots", 2, True))
+    await aflow.until_idle()
+    seen_in(
+        await Browser(aflow.app, ANN).get("/overview"), "Healthy.", "Open for an answer: 1 gate."
+    )
+    await aflow.start(pay.options(key="p"), 7)
+    await aflow.until_idle()
+    page = await Browser(aflow.app, ANN).get("/overview")
+    seen_in(page, "Works, with something to look at: 1 failed. Triage")
+    make_stuck(conn, "s")
+    seen_in(await Browser(aflow.app, ANN).get("/overview"), "Needs repair: 1 stuck.")
+
+
+async def test_plots_have_axes_a_range_and_words_for_each_bar(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(long.options(key="l"), 1)
+    await aflow.until_idle()
+    took = "{" + "0," * 40 + "9,1}"
+    one(conn, "select pgflow.add_rates('[[1, 8, 2, 0]]', %s)", took)
+    conn.execute("update pgflow.rate set minute = minute - interval '3 hours'")
+    browser = Browser(aflow.app, ANN)
+    page = await browser.get("/overview")
+    assert is_harmless(page) == []
+    seen_in(page, "0 runs ended", "60 m ago 30 m ago now", "No run has ended.")
+    for chosen, beginning in (("6h", "6 h ago 3 h ago now"), ("24h", "24 h ago 12 h ago now")):
+        page = await browser.get("/overview", range=chosen)
+        seen_in(
+            page, "10 runs ended, 2 of them failed", "p50 1.2 s, p99 1.5 s", beginning, "10 5 0"
+        )
+        assert address("/overview", range="1h") in page.links
+        assert "UTC: 10 ended, 2 failed" in page.text
+    assert await browser.status("/overview", range="7d") == 400
