@@ -17,7 +17,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgflow.errors import InvalidArgument
 
 OWN_VIEWS = (
-    *("batches", "charges", "decisions", "effects", "gate_answers", "gates", "messages"),
+    *("batches", "charges", "decisions", "effects", "gate_answers", "gates", "legal_holds"),
+    *("messages",),
     *("obligations", "orders", "provenance", "repeated_steps", "runs", "seals", "steps"),
     *("tenant_grants", "timeline", "traces", "undelivered_messages", "updates"),
 )

@@ -70,6 +70,7 @@ from pgflow.inspect.health import (
     read_idleness,
     read_view_costs,
 )
+from pgflow.inspect.keeping import LegalHold, RetentionRule, list_legal_holds, list_retention_rules
 from pgflow.inspect.ledgers import (
     Audit,
     DecisionRow,
@@ -263,6 +264,7 @@ __all__ = [
     "LargePartition",
     "LedgerEvent",
     "LeftMessages",
+    "LegalHold",
     "Listing",
     "LockRow",
     "LossRow",
@@ -281,6 +283,7 @@ __all__ = [
     "RelayChangeRow",
     "RelayRow",
     "Reply",
+    "RetentionRule",
     "RunDetail",
     "RunFilter",
     "RunRow",
@@ -375,6 +378,7 @@ __all__ = [
     "list_holders",
     "list_lanes",
     "list_large_partitions",
+    "list_legal_holds",
     "list_locks",
     "list_losses",
     "list_messages",
@@ -388,6 +392,7 @@ __all__ = [
     "list_queues",
     "list_relay_changes",
     "list_relays",
+    "list_retention_rules",
     "list_runs",
     "list_schedule_changes",
     "list_schedules",
