@@ -61,7 +61,8 @@ def leaves() -> list[str]:
         " ".join(("pgflow", *path))
         for path in commands()
         if (" ".join(path) not in groups and path[:-1] != ("audit",))
-        or path in (("queues",), ("budgets",), ("locks",), ("audit",), ("schedules",), ("flow",))
+        or path[0] in ("queues", "budgets", "locks", "audit", "schedules", "flow", "retention")
+        and len(path) == 1
     ]
 
 

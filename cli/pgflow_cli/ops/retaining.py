@@ -148,9 +148,9 @@ def forget(
     form: Answer,
     db: Db,
 ) -> None:
-    """Removes all runs of a subject, permanently, with their keys, labels and children.
+    """Removes all runs of a subject, permanently.
 
-    Runs that are open, under a legal hold or owe something stay, and are counted.
+    Their keys, labels and children go with them. Runs that are open, under a legal hold or owe something stay, and are counted.
     pgflow.dropped_history records the reason and how many runs went. What was removed stays in the
     files until a vacuum, and in backups.
     """
