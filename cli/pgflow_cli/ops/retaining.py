@@ -150,9 +150,9 @@ def forget(
 ) -> None:
     """Removes all runs of a subject, permanently.
 
-    Their keys, labels and children go with them. Runs that are open, under a legal hold or owe something stay, and are counted.
-    pgflow.dropped_history records the reason and how many runs went. What was removed stays in the
-    files until a vacuum, and in backups.
+    Their keys, labels and children go with them. Runs that are open, under a legal hold or owe
+    something stay, and are counted. pgflow.dropped_history records the reason and how many runs
+    went. What was removed stays in the files until a vacuum, and in backups.
     """
     told = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant, dry_run=True)
     if not dry_run and told.removed:
