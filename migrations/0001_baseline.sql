@@ -540,9 +540,30 @@ create table pgflow.dropped_history (
   dropped_at timestamptz not null,
   ended_before timestamptz not null,
   runs int not null,
-  dropped_by text not null
+  dropped_by text not null,
+  why text
 );
 comment on table pgflow.dropped_history is 'What of the history has been removed, by whom: one row a batch';
+
+create table pgflow.retention_rule (
+  keep_seconds float8 not null check (keep_seconds >= 0 and keep_seconds < 'infinity'),
+  set_at timestamptz not null,
+  rule text primary key check (octet_length(rule) between 1 and 255),
+  workflow text,
+  status text check (status in ('completed', 'failed', 'cancelled')),
+  tenant text,
+  labels jsonb check (jsonb_typeof(labels) = 'object'),
+  set_by text not null
+);
+comment on table pgflow.retention_rule is 'For how long workers keep which runs; what no rule matches stays';
+
+create table pgflow.legal_hold (
+  chain_id bigint primary key,
+  held_at timestamptz not null,
+  why text not null,
+  held_by text not null
+);
+comment on table pgflow.legal_hold is 'Runs that nothing removes until the hold is released';
 
 create table pgflow.sparse_partition (
   name text primary key,

@@ -103,6 +103,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("ops.transfer", "Writes runs with their journals as JSON Lines."),
         "import": ("ops.transfer:import_runs", "Imports exported runs as read-only history."),
         "prune": ("ops.pruning", "Removes runs that ended long ago."),
+        "retention": ("ops.retaining", "Shows how long runs are kept, or changes that."),
+        "forget": ("ops.retaining", "Removes all runs of a subject, permanently."),
         "cleanup": ("ops.cleaning", "Removes what ended runs of files left in a folder."),
         "mcp": ("ops.mcp", "Serves MCP tools over standard input and output."),
         "bench": ("ops.bench", "Measures pgflow on a database, and says what limits it."),

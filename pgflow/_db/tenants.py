@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -17,7 +17,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgflow.errors import InvalidArgument
 
 OWN_VIEWS = (
-    *("batches", "charges", "decisions", "effects", "gate_answers", "gates", "messages"),
+    *("batches", "charges", "decisions", "effects", "gate_answers", "gates", "legal_holds"),
+    *("messages",),
     *("obligations", "orders", "provenance", "repeated_steps", "runs", "seals", "steps"),
     *("tenant_grants", "timeline", "traces", "undelivered_messages", "updates"),
 )
@@ -30,7 +31,7 @@ _SETTING = "pgflow.tenant"
 @lru_cache(maxsize=512)
 def of_own(sql: LiteralString) -> LiteralString:
     """Return a statement that reads the rows of the session's tenant instead of all."""
-    return cast("LiteralString", _VIEW.sub(r"pgflow.own_\1", sql))
+    return _VIEW.sub(r"pgflow.own_\1", sql)
 
 
 def text_on(

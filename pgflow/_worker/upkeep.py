@@ -13,6 +13,7 @@ import psycopg
 
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import outbox as outbox_calls
+from pgflow._db.calls import retention as retention_calls
 from pgflow._db.calls import seals as seal_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._worker.claims import Claims
@@ -64,6 +65,51 @@ class Sealer(Loop):
         return (
             SEALING_OFF_SECONDS if sealed.wait_seconds is None else max(sealed.wait_seconds, 0.05)
         )
+
+
+FAMILIES_A_BATCH = 100
+RETIRE_REST = 4.0
+LOOK_REST = 20.0
+"""The same after a batch in which all runs had to stay."""
+RETIRE_EVERY_SECONDS = 300.0
+
+
+class Retirer(Loop):
+    """Removes runs whose time is over by the rules of retention, a batch at a time. It rests after
+    each some times as long as that took, and some minutes after the last.
+    """
+
+    name = "the loop of retention"
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context.tasks)
+        self._control = context.control
+        self._after = 0
+
+    async def loop(self) -> None:
+        """Remove batch after batch."""
+        wait = STRAYS_EVERY_SECONDS
+        while True:
+            await asyncio.sleep(wait)
+            try:
+                wait = await self._retire()
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                wait = RETIRE_EVERY_SECONDS
+                log.warning("cannot remove old runs: %s", redacted(error))
+
+    async def _retire(self) -> float:
+        """Remove one batch, and return the seconds until the next."""
+        began = time.monotonic()
+        retired = await self._control.ask(
+            retention_calls.retire_runs(FAMILIES_A_BATCH, self._after)
+        )
+        if retired.runs:
+            log.info("%d runs removed by the rules of retention", retired.runs)
+        self._after = retired.last_root or 0
+        if self._after:
+            rest = RETIRE_REST if retired.runs else LOOK_REST
+            return rest * (time.monotonic() - began)
+        return RETIRE_EVERY_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the load
 
 
 STRAYS_EVERY_SECONDS = 5.0

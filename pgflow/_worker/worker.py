@@ -60,7 +60,7 @@ from pgflow._worker.scheduler import Fired, Scheduler
 from pgflow._worker.sql_work import EntityMail, SqlFlows
 from pgflow._worker.threads import Posts
 from pgflow._worker.transaction_bodies import TransactionBodies, Turns
-from pgflow._worker.upkeep import Sealer, Upkeep
+from pgflow._worker.upkeep import Retirer, Sealer, Upkeep
 from pgflow.errors import WorkerFailed
 
 log = logging.getLogger("pgflow")
@@ -179,6 +179,7 @@ class Worker:
             self._scheduler,
             Sealer(context),
             self._rates,
+            Retirer(context),
             *([Relays(context, self.notifications)] if self.definitions.relays else []),
             # A worker that drains once leaves them to `call pgflow.work`.
             *([SqlFlows(context)] if self.options.tally is None else []),

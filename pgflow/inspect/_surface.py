@@ -64,6 +64,7 @@ from pgflow.inspect.health import (
     read_idleness,
     read_view_costs,
 )
+from pgflow.inspect.keeping import LegalHold, RetentionRule, list_legal_holds, list_retention_rules
 from pgflow.inspect.ledgers import (
     Audit,
     DebtExample,
@@ -267,6 +268,7 @@ __all__ = [
     "LargePartition",
     "LedgerEvent",
     "LeftMessages",
+    "LegalHold",
     "Listing",
     "LockRow",
     "LossRow",
@@ -284,6 +286,7 @@ __all__ = [
     "RelayChangeRow",
     "RelayRow",
     "Reply",
+    "RetentionRule",
     "RunDetail",
     "RunExample",
     "RunFilter",
@@ -383,6 +386,7 @@ __all__ = [
     "list_holders",
     "list_lanes",
     "list_large_partitions",
+    "list_legal_holds",
     "list_locks",
     "list_longest",
     "list_losses",
@@ -397,6 +401,7 @@ __all__ = [
     "list_queues",
     "list_relay_changes",
     "list_relays",
+    "list_retention_rules",
     "list_runs",
     "list_schedule_changes",
     "list_schedules",

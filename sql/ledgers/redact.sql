@@ -114,6 +114,7 @@ begin
   end if;
   perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   chain := pgflow.chain_of_(tenant, key);
+  perform pgflow.refuse_held_(chain);
   select r.run_id into me from pgflow.run r
   where (r.run_id = chain or r.chain_id = chain and r.generation > 1)
     and (generation is null and r.run_id = pgflow.newest_run_(chain) or r.generation = generation);
@@ -285,6 +286,7 @@ begin
   end if;
   perform pg_advisory_xact_lock(pgflow.latch_('retention'));
   chain := pgflow.chain_of_(tenant, key);
+  perform pgflow.refuse_held_(chain);
   newest := pgflow.newest_run_(chain);
   perform from pgflow.outcome o where o.run_id = newest and o.status <> 'continued' for update;
   if not found then

@@ -106,52 +106,53 @@ $$;
 comment on function pgflow.families_(bigint[])
   is 'Runs with all that they continued as and all that they started, and so on';
 
-create or replace function pgflow.drop_history(ended_before timestamptz, max int default 1000, after bigint default 0)
-returns table (runs int, partitions int, last_root bigint)
-language plpgsql
-volatile
-security definer
+create or replace function pgflow.removable_(
+  roots bigint[], ended_before timestamptz[], t timestamptz, keys_count boolean default true
+)
+returns bigint[]
+language sql
+stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
-#variable_conflict use_column
-declare
-  roots bigint[];
-  gone bigint[];
-  own_pools text[];
-  removal bigint;
-  t timestamptz := pgflow.now_();
-begin
-  if ended_before is null or ended_before > t then
-    raise exception using errcode = 'PF003', message = 'ended_before must be a time that has passed';
-  end if;
-  -- One at a time: two that delete the same rows in different orders would deadlock.
-  perform pg_advisory_xact_lock(pgflow.latch_('retention'));
-  perform set_config('synchronous_commit', 'off', true);
-  roots := array(
-    select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
-    where o.run_id > after and o.finished_at < drop_history.ended_before and r.parent_run_id is null
-      and r.generation = 1
-    order by o.run_id limit max
-  );
-  last_root := roots[cardinality(roots)];
-  gone := array(
+  select array(
     select m.run_id
     from (
       select f.run_id, bool_or(
-        o.finished_at is null or o.finished_at >= drop_history.ended_before
-          or o.finished_at + k.retention_seconds * interval '1 second' > t
+        o.finished_at is null or o.finished_at >= g.before
+          or keys_count and o.finished_at + k.retention_seconds * interval '1 second' > t
         or exists (select from pgflow.owed w where w.run_id = f.run_id)
+        or exists (select from pgflow.legal_hold h where h.chain_id = r.chain_id)
       ) over (partition by f.root) as stays
       from pgflow.families_(roots) f
+      join unnest(roots, ended_before) as g (root, before) on g.root = f.root
       join pgflow.run r on r.run_id = f.run_id
       left join pgflow.outcome o on o.run_id = f.run_id
       left join pgflow.run_key k on k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id
     ) m
     where m.stays is not true
-  );
-  runs := cardinality(gone);
+  )
+$$;
+comment on function pgflow.removable_(bigint[], timestamptz[], timestamptz, boolean)
+  is 'Runs of the families of these roots that all ended before the time of the root, that owe nothing, that no legal '
+     'hold keeps, and whose keys need not be kept, if that counts';
+
+create or replace function pgflow.remove_runs_(gone bigint[], ended_before timestamptz, why text, t timestamptz)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  own_pools text[];
+  removal bigint;
+begin
+  if gone = '{}' then
+    return;
+  end if;
   delete from pgflow.run_key k using pgflow.run r
   where r.run_id = any(gone) and k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id;
   -- Numbers of starts that it has collected.
@@ -178,20 +179,64 @@ begin
   perform pgflow.forget_charges_(gone);
   delete from pgflow.run where run_id = any(gone);
   perform pgflow.drop_own_pools_(own_pools);
-  if runs > 0 then
-    perform pgflow.drop_seals_(gone, t);
-    insert into pgflow.dropped_history (dropped_at, ended_before, runs, dropped_by)
-    values (t, drop_history.ended_before, runs, session_user)
-    returning dropped_history_id into removal;
-    perform pgflow.note_evidence_('dropped_history', json_build_array(removal));
+  perform pgflow.drop_seals_(gone, t);
+  insert into pgflow.dropped_history (dropped_at, ended_before, runs, dropped_by, why)
+  values (t, ended_before, cardinality(gone), session_user, why)
+  returning dropped_history_id into removal;
+  perform pgflow.note_evidence_('dropped_history', json_build_array(removal));
+end
+$$;
+comment on function pgflow.remove_runs_(bigint[], timestamptz, text, timestamptz)
+  is 'Removes runs that have ended, with all that is known of them, and records how many; the caller holds the latch';
+
+create or replace function pgflow.remove_leftovers_(ended_before timestamptz)
+returns int
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  delete from pgflow.signal s where not exists (select from pgflow.run r where r.run_id = s.chain_id);
+  delete from pgflow.nudge n where not exists (select from pgflow.run r where r.run_id = n.chain_id);
+  perform pgflow.drop_old_code_(ended_before);
+  return pgflow.drop_empty_partitions_();
+end
+$$;
+comment on function pgflow.remove_leftovers_(timestamptz)
+  is 'Removes mail and code of no run, and partitions of the journal without runs; answers the number of these';
+
+create or replace function pgflow.drop_history(ended_before timestamptz, max int default 1000, after bigint default 0)
+returns table (runs int, partitions int, last_root bigint)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  roots bigint[];
+  gone bigint[];
+  t timestamptz := pgflow.now_();
+begin
+  if ended_before is null or ended_before > t then
+    raise exception using errcode = 'PF003', message = 'ended_before must be a time that has passed';
   end if;
-  partitions := 0;
-  if last_root is null then
-    delete from pgflow.signal s where not exists (select from pgflow.run r where r.run_id = s.chain_id);
-    delete from pgflow.nudge n where not exists (select from pgflow.run r where r.run_id = n.chain_id);
-    perform pgflow.drop_old_code_(drop_history.ended_before);
-    partitions := pgflow.drop_empty_partitions_();
-  end if;
+  -- One at a time: two that delete the same rows in different orders would deadlock.
+  perform pg_advisory_xact_lock(pgflow.latch_('retention'));
+  perform set_config('synchronous_commit', 'off', true);
+  roots := array(
+    select o.run_id from pgflow.outcome o join pgflow.run r on r.run_id = o.run_id
+    where o.run_id > after and o.finished_at < drop_history.ended_before and r.parent_run_id is null
+      and r.generation = 1
+    order by o.run_id limit max
+  );
+  last_root := roots[cardinality(roots)];
+  gone := pgflow.removable_(roots, array_fill(ended_before, array[cardinality(roots)]), t);
+  runs := cardinality(gone);
+  perform pgflow.remove_runs_(gone, ended_before, null, t);
+  partitions := case when last_root is null then pgflow.remove_leftovers_(ended_before) else 0 end;
   return next;
 end
 $$;
@@ -205,3 +250,5 @@ comment on column pgflow.dropped_history.dropped_at is 'Time of removal';
 comment on column pgflow.dropped_history.ended_before is 'The runs had ended before this time';
 comment on column pgflow.dropped_history.runs is 'Number of runs removed';
 comment on column pgflow.dropped_history.dropped_by is 'Name of the session that removed them';
+comment on column pgflow.dropped_history.why
+  is 'Name of the rule of retention that it went by, or the reason why a subject was forgotten; null = none was given';

@@ -57,11 +57,11 @@ def leaves() -> list[str]:
     own heading.
     """
     groups = {" ".join(path[:-1]) for path in commands()}
+    speaking = {"queues", "budgets", "locks", "audit", "schedules", "flow", "retention"}
     return [
         " ".join(("pgflow", *path))
         for path in commands()
-        if (" ".join(path) not in groups and path[:-1] != ("audit",))
-        or path in (("queues",), ("budgets",), ("locks",), ("audit",), ("schedules",), ("flow",))
+        if (" ".join(path) not in groups and path[:-1] != ("audit",)) or " ".join(path) in speaking
     ]
 
 

@@ -696,6 +696,9 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "a frame is no further than its journal": [
         [FRAME.format(run="%(ready)s", seq=5, marked=False)]
     ],
+    "a legal hold is of a run": [
+        ["insert into pgflow.legal_hold values (%(nobody)s, %(t)s, 'court', 'ann')"]
+    ],
     "a role of a tenant acts for no other": [
         [
             "insert into pgflow.tenant_grant values (%(t)s, 'pgflow_client', 'acme', 'x') returning 1",

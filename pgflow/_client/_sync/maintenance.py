@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Literal
 
 from pgflow._client._sync.rewind import Rewinds
 from pgflow._db.calls import locks, outbox, retention, sparse, worker
 from pgflow._db.calls.outbox import DroppedEvents
-from pgflow._db.calls.retention import DroppedHistory
+from pgflow._db.calls.retention import DroppedHistory, Forgotten
 from pgflow._model.durations import Duration, seconds
 
 EVENTS_AT_ONCE = 10_000
@@ -61,6 +62,107 @@ class Maintenance(Rewinds):
             if last_root is not None and progress is not None:
                 progress(runs)
         return DroppedHistory(runs, partitions, None)
+
+    def set_retention(
+        self,
+        rule: str,
+        keep: Duration,
+        *,
+        workflow: str | None = None,
+        status: Literal["completed", "failed", "cancelled"] | None = None,
+        labels: Mapping[str, str] | None = None,
+        tenant: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Set a rule of retention: workers remove runs that match all of its conditions, this long
+        after they have ended. The rule with the most conditions decides, and of several such the
+        one that keeps longer. Runs that no rule matches stay.
+
+        Args:
+            rule: Name of the rule; one that exists is replaced.
+            keep: Time from the end of a run, and of all that it started, for which it is kept.
+            workflow: Only runs of this workflow.
+            status: Only runs that ended like this.
+            labels: Only runs with these labels.
+            tenant: Only runs of this tenant.
+            by: Name of the person or service that asks.
+
+        Raises:
+            InvalidArgument: The rule has no name, or keeps for less than no time.
+        """
+        kept = seconds(keep, "keep of a rule of retention")
+        self._ask(retention.set_retention(rule, kept, workflow, status, labels, tenant, by))
+
+    def drop_retention(self, rule: str) -> bool:
+        """Take back a rule of retention.
+
+        Args:
+            rule: Name of the rule.
+
+        Returns:
+            False if there was none.
+        """
+        return self._ask(retention.drop_retention(rule))
+
+    def hold_history(self, key: str, *, why: str, by: str | None = None) -> None:
+        """Put a legal hold on a run: nothing removes it or its family, or redacts its values, until
+        :meth:`release_history`.
+
+        Args:
+            key: Key of the run.
+            why: The reason, kept in ``pgflow.legal_holds``.
+            by: Name of the person or service that asks.
+
+        Raises:
+            RunNotFound: No run has the key.
+        """
+        self._ask(retention.hold_history(key, why, by))
+
+    def release_history(self, key: str) -> bool:
+        """Release the legal hold of a run.
+
+        Args:
+            key: Key of the run.
+
+        Returns:
+            False if there was none.
+
+        Raises:
+            RunNotFound: No run has the key.
+        """
+        return self._ask(retention.release_history(key))
+
+    def forget_subject(
+        self,
+        subject: str,
+        *,
+        why: str,
+        label: str = "subject",
+        tenant: str | None = None,
+        dry_run: bool = False,
+    ) -> Forgotten:
+        """Remove all runs that have a label with the name of a subject, with their families, keys
+        and labels. Runs that are open, under a legal hold or owe something stay, and are counted.
+
+        Args:
+            subject: Value of the label.
+            why: The reason. It is kept, so name nobody in it.
+            label: The label by which your runs name their subject.
+            tenant: Only runs of this tenant.
+            dry_run: True to count only.
+
+        Returns:
+            Counts of what was removed, and of what was left.
+
+        Raises:
+            InvalidArgument: The subject, the label or the reason is empty.
+        """
+        removed = 0
+        while True:
+            told = self._ask(retention.forget_subject(subject, why, label, tenant, is_dry=dry_run))
+            removed += told.removed
+            if dry_run or told.removed == 0:
+                return told._replace(removed=removed)
 
     def shrink_journal(self, max_units: int = 10_000) -> list[str]:
         """Shrink partitions of the journal to the rows that are left in them, once a vacuum has

@@ -1,0 +1,166 @@
+"""``pgflow retention`` and ``pgflow forget``: which runs are kept for how long, or removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.help import make_group
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm_removal
+from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
+from pgflow_cli.look.parsing import parse_duration
+from pgflow_cli.ops.options import ago, names_of
+
+if TYPE_CHECKING:
+    from pgflow.inspect import RetentionRule
+
+retention = make_group(
+    "retention", "Shows how long runs are kept, or changes that.", invoke_without_command=True
+)
+Rule = Annotated[str, typer.Argument(help="Name of the rule.", show_default=False)]
+Key = Annotated[str, typer.Argument(help="Key of a run.", show_default=False)]
+
+
+@retention.callback()
+def list_rules(context: typer.Context, *, form: Rows, db: Db) -> None:
+    """Shows how long runs are kept, or changes that.
+
+    Of the rules that match a run, the one with the most conditions decides, and of several such the
+    one that keeps longer. Runs that no rule matches stay.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from pgflow import inspect
+
+    columns = [
+        Column("RULE", "rule"),
+        Column("KEEPS", lambda row: duration(row.keep_seconds)),
+        Column("RUNS", _conditions, takes_rest=True, most=120),
+        ago("SET", "set_at", db.now()),
+        Column("BY", "set_by"),
+    ]
+    rows, names = db.ask(inspect.list_retention_rules()), names_of(inspect.RetentionRule)
+    print_rows(form, columns, rows, names=names, empty="No rule: runs stay until you prune them.")
+
+
+def _conditions(row: RetentionRule) -> str:
+    parts = {"workflow": row.workflow, "status": row.status, "tenant": row.of_tenant}
+    said = [f"{name} {value}" for name, value in parts.items() if value is not None]
+    said += [f"{name}={value}" for name, value in (row.labels or {}).items()]
+    return ", ".join(said) or "all"
+
+
+@retention.command("set")
+def set_rule(
+    rule: Rule,
+    *,
+    keep: Annotated[str, typer.Option(metavar="DURATION", help="For how long, like 30d.")],
+    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only runs that are completed, failed or cancelled.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only runs with this label.")
+    ] = None,
+    of_tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None,
+    form: Answer,
+    db: Db,
+) -> None:
+    """Sets a rule, or replaces the one of this name. Workers remove runs by it."""
+    pairs = [one.partition("=") for one in label or ()]
+    if not all(separator for _, separator, _ in pairs):
+        raise Mistake("a label is given as NAME=VALUE")
+    labels = {name: value for name, _, value in pairs} or None
+    kept: Any = parse_duration(keep, "--keep")
+    wanted: Literal["completed", "failed", "cancelled"] | None = status  # type: ignore[assignment]
+    db.client.set_retention(
+        rule,
+        kept,
+        workflow=workflow,
+        status=wanted,
+        labels=labels,
+        tenant=of_tenant,
+        by=operator(),
+    )
+    answer = {"rule": rule, "keep_seconds": kept.total_seconds()}
+    print_one(form, answer, f"Rule {rule} keeps runs for {keep}.")
+
+
+@retention.command("drop")
+def drop_rule(rule: Rule, *, form: Answer, db: Db) -> None:
+    """Takes back a rule."""
+    if not db.client.drop_retention(rule):
+        raise Mistake(f"there is no rule {rule!r}: `pgflow retention` lists those that are")
+    print_one(form, {"rule": rule}, f"Rule {rule} is dropped.")
+
+
+@retention.command("hold")
+def hold(
+    key: Key,
+    *,
+    why: Annotated[str, typer.Option(help="The reason, kept with your name.", show_default=False)],
+    form: Answer,
+    db: Db,
+) -> None:
+    """Puts a legal hold on a run: nothing removes it or redacts its values."""
+    db.client.hold_history(key, why=why, by=operator())
+    print_one(form, {"key": key, "why": why}, f"Run {key} is under a legal hold.")
+
+
+@retention.command("release")
+def release(key: Key, *, form: Answer, db: Db) -> None:
+    """Releases the legal hold of a run."""
+    if not db.client.release_history(key):
+        raise Mistake(f"run {key!r} is under no legal hold: `pgflow retention holds` lists them")
+    print_one(form, {"key": key}, f"The legal hold of run {key} is released.")
+
+
+@retention.command("holds")
+def list_holds(*, form: Rows, db: Db) -> None:
+    """Lists runs under a legal hold."""
+    from pgflow import inspect
+
+    columns = [
+        Column("KEY", "key"),
+        Column("WHY", "why", takes_rest=True, most=120),
+        ago("SINCE", "held_at", db.now()),
+        Column("BY", "held_by"),
+    ]
+    rows, names = db.ask(inspect.list_legal_holds()), names_of(inspect.LegalHold)
+    print_rows(form, columns, rows, names=names, empty="No run is under a legal hold.")
+
+
+def forget(
+    subject: Annotated[
+        str, typer.Argument(help="The subject, as the label has it.", show_default=False)
+    ],
+    *,
+    why: Annotated[
+        str, typer.Option(help="The reason. It is kept, so name nobody.", show_default=False)
+    ],
+    label: Annotated[str, typer.Option(help="Label by which runs name their subject.")] = "subject",
+    of_tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    form: Answer,
+    db: Db,
+) -> None:
+    """Removes all runs of a subject, permanently.
+
+    Their keys, labels and children go with them. Runs that are open, under a legal hold or owe
+    something stay, and are counted. pgflow.dropped_history records the reason and how many runs
+    went. What was removed stays in the files until a vacuum, and in backups.
+    """
+    told = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant, dry_run=True)
+    if not dry_run and told.removed:
+        what = many(told.removed, "run")
+        if not yes:
+            confirm_removal(what, f"Remove {what} for good?")
+        told = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant)
+    left = {"open": told.open, "under a legal hold": told.held, "owing something": told.owing}
+    text = f"{many(told.removed, 'run')} {'would be ' if dry_run else ''}removed"
+    text += "".join(f"; left as {reason}: {number}" for reason, number in left.items() if number)
+    print_one(form, {**told._asdict(), "is_removed": not dry_run}, f"{text}.")
