@@ -183,6 +183,7 @@ async def test_items_come_back_as_they_were(dsn: str) -> None:
         ]
         items = [{"role": "user", "content": text, "deep": [{"n": 1.5}, None]} for text in texts]
         await session.add_items(items)
+        await session.close()
         assert await session.get_items() == items
         with pytest.raises(InvalidArgument, match="JSON"):
             await session.add_items([user("good"), {"role": "user", "content": object()}])

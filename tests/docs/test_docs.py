@@ -24,6 +24,7 @@ HAVE_TESTS_OF_THEIR_OWN = {
     DOCS / "how-to" / "claude-agent-sdk.md",
 }
 NEEDS = {
+    DOCS / "coming-from/langgraph.md": "langgraph",
     DOCS / "how-to/langgraph.md": "langgraph",
     DOCS / "how-to/openai-agents.md": "agents",
     DOCS / "how-to/adk.md": "google.adk",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
@@ -12,12 +13,16 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from pgflow.agent.langgraph.checkpoint import (
     CHECKPOINTS,
     COLLECTIONS,
+    PARTS,
     VALUES,
     WRITES,
     Path,
     folder_of,
+    is_parted,
     kept,
     matches,
+    part_folder,
+    parted,
     thread_of,
     tuple_of,
     value_paths,
@@ -43,7 +48,7 @@ class AsyncCheckpoints:
 
     async def put(self, puts: Sequence[Put]) -> None:
         """Writes documents, all at once."""
-        await self._documents.put(puts)
+        await self._documents.put(parted(puts))
 
     async def find(
         self, serde: SerializerProtocol, config: RunnableConfig
@@ -59,9 +64,22 @@ class AsyncCheckpoints:
 
     async def _read(self, serde: SerializerProtocol, document: Document) -> CheckpointTuple:
         paths = value_paths(document.path[:2], versions_of(serde, document))
-        values = await self._documents.get(VALUES, paths.values())
-        writes = self._documents.walk(WRITES, document.path)
-        return tuple_of(serde, document, values, [(w.path, w.value) async for w in writes])
+        found = await self._documents.get(VALUES, paths.values())
+        values = {path: await self._whole(VALUES, value) for path, value in found.items()}
+        writes = [
+            (write.path, await self._whole(WRITES, write))
+            async for write in self._documents.walk(WRITES, document.path)
+        ]
+        return tuple_of(serde, document, values, writes)
+
+    async def _whole(self, collection: str, document: Document) -> Any:
+        """Returns the value of a document, put together if it is in parts."""
+        if not is_parted(document.value):
+            return document.value
+        folder = part_folder(collection, document.path)
+        return json.loads(
+            "".join([part.value async for part in self._documents.walk(PARTS, folder)])
+        )
 
     async def list(
         self,
@@ -146,9 +164,14 @@ class AsyncCheckpoints:
         await self._documents.delete(CHECKPOINTS, [document.path for document in documents])
         for document in documents:
             await self._documents.delete_folder(WRITES, document.path)
+            await self._documents.delete_folder(PARTS, part_folder(WRITES, document.path))
         for folder in {document.path[:2] for document in documents}:
             used: set[Path] = set()
             async for document in self._documents.walk(CHECKPOINTS, folder):
                 used.update(value_paths(folder, versions_of(serde, document)).values())
             values = [value.path async for value in self._documents.walk(VALUES, folder)]
             await self._documents.delete(VALUES, [path for path in values if path not in used])
+            parts = self._documents.walk(PARTS, (*folder, VALUES))
+            used_folders = {part_folder(VALUES, path) for path in used}
+            gone = [part.path async for part in parts if part.path[:-1] not in used_folders]
+            await self._documents.delete(PARTS, gone)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,12 +14,16 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from pgflow.agent.langgraph.checkpoint import (
     CHECKPOINTS,
     COLLECTIONS,
+    PARTS,
     VALUES,
     WRITES,
     Path,
     folder_of,
+    is_parted,
     kept,
     matches,
+    part_folder,
+    parted,
     thread_of,
     tuple_of,
     value_paths,
@@ -44,7 +49,7 @@ class Checkpoints:
 
     def put(self, puts: Sequence[Put]) -> None:
         """Writes documents, all at once."""
-        self._documents.put(puts)
+        self._documents.put(parted(puts))
 
     def find(self, serde: SerializerProtocol, config: RunnableConfig) -> CheckpointTuple | None:
         """Returns the checkpoint that a config names, or the newest one of its namespace."""
@@ -58,9 +63,20 @@ class Checkpoints:
 
     def _read(self, serde: SerializerProtocol, document: Document) -> CheckpointTuple:
         paths = value_paths(document.path[:2], versions_of(serde, document))
-        values = self._documents.get(VALUES, paths.values())
-        writes = self._documents.walk(WRITES, document.path)
-        return tuple_of(serde, document, values, [(w.path, w.value) for w in writes])
+        found = self._documents.get(VALUES, paths.values())
+        values = {path: self._whole(VALUES, value) for path, value in found.items()}
+        writes = [
+            (write.path, self._whole(WRITES, write))
+            for write in self._documents.walk(WRITES, document.path)
+        ]
+        return tuple_of(serde, document, values, writes)
+
+    def _whole(self, collection: str, document: Document) -> Any:
+        """Returns the value of a document, put together if it is in parts."""
+        if not is_parted(document.value):
+            return document.value
+        folder = part_folder(collection, document.path)
+        return json.loads("".join([part.value for part in self._documents.walk(PARTS, folder)]))
 
     def list(
         self,
@@ -145,9 +161,14 @@ class Checkpoints:
         self._documents.delete(CHECKPOINTS, [document.path for document in documents])
         for document in documents:
             self._documents.delete_folder(WRITES, document.path)
+            self._documents.delete_folder(PARTS, part_folder(WRITES, document.path))
         for folder in {document.path[:2] for document in documents}:
             used: set[Path] = set()
             for document in self._documents.walk(CHECKPOINTS, folder):
                 used.update(value_paths(folder, versions_of(serde, document)).values())
             values = [value.path for value in self._documents.walk(VALUES, folder)]
             self._documents.delete(VALUES, [path for path in values if path not in used])
+            parts = self._documents.walk(PARTS, (*folder, VALUES))
+            used_folders = {part_folder(VALUES, path) for path in used}
+            gone = [part.path for part in parts if part.path[:-1] not in used_folders]
+            self._documents.delete(PARTS, gone)

@@ -3,10 +3,13 @@
 A checkpoint is one document, each value of a channel one for each version of it, and each pending
 write one. So a value that does not change is stored once, however many checkpoints have it. The
 paths begin with thread and namespace: what belongs to a thread is a folder in each collection.
+
+A document holds 1 MiB. What is longer, such as a message with an image, is cut into parts.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -29,10 +32,13 @@ from pgflow.documents import Document, Put
 CHECKPOINTS = "langgraph.checkpoint"
 VALUES = "langgraph.value"
 WRITES = "langgraph.write"
-COLLECTIONS = (VALUES, WRITES, CHECKPOINTS)
+PARTS = "langgraph.part"
+COLLECTIONS = (PARTS, VALUES, WRITES, CHECKPOINTS)
 """All of them; the one that makes the others visible is last."""
 
 Path = tuple[str, ...]
+PART_CHARACTERS = 256 * 1024
+"""Length of a part. As a string in JSON it may be twice as long."""
 NAMESPACE = "ns:"
 """Beginning of the name of a namespace in a path: the one of a graph itself is empty."""
 
@@ -115,17 +121,43 @@ def write_puts(
     return puts
 
 
+def part_folder(collection: str, path: Path) -> Path:
+    """Return the folder of the parts of a document."""
+    return (*path[:2], collection, *path[2:])
+
+
+def parted(puts: Iterable[Put]) -> list[Put]:
+    """Return documents with those that are too long cut into parts."""
+    found = []
+    for put in puts:
+        text = json.dumps(put.value)
+        if len(text) <= 2 * PART_CHARACTERS:
+            found.append(put)
+            continue
+        folder = part_folder(put.collection, put.path)
+        for n, start in enumerate(range(0, len(text), PART_CHARACTERS)):
+            part = text[start : start + PART_CHARACTERS]
+            found.append(Put(PARTS, (*folder, f"{n:06}"), part, once=put.once))
+        found.append(Put(put.collection, put.path, {"$parts": True}, once=put.once))
+    return found
+
+
+def is_parted(value: Any) -> bool:
+    """Return True if a document has its value in parts."""
+    return value == {"$parts": True}
+
+
 def tuple_of(
     serde: SerializerProtocol,
     document: Document,
-    values: dict[Path, Document],
+    values: dict[Path, Any],
     writes: Iterable[tuple[Path, Any]],
 ) -> CheckpointTuple:
     """Return a checkpoint of what is stored."""
     folder, parent = document.path[:2], document.value["parent"]
     checkpoint = from_json(serde, document.value["checkpoint"])
     checkpoint["channel_values"] = {
-        channel: from_json(serde, values[path].value)
+        channel: from_json(serde, values[path])
         for channel, path in value_paths(folder, checkpoint["channel_versions"]).items()
         if path in values
     }

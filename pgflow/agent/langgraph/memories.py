@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from langgraph.store.base import Item, ListNamespacesOp, MatchCondition, PutOp, SearchItem, SearchOp
+from langgraph.store.base import (
+    IndexConfig,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchItem,
+    SearchOp,
+    get_text_at_path,
+    tokenize_path,
+)
 
 from pgflow.documents import Document, Put
 
 ITEMS = "langgraph.item"
+VECTORS = "langgraph.vector"
+"""Vectors of items, under the same paths."""
 Path = tuple[str, ...]
+Vector = Sequence[float]
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "$eq": operator.eq,
@@ -36,6 +51,60 @@ def split(ops: Iterable[PutOp]) -> tuple[list[Put], list[Path]]:
     return puts, [path for path, op in last.items() if op.value is None]
 
 
+@dataclass(frozen=True)
+class Index:
+    """A search by meaning.
+
+    Attributes:
+        config: Configuration, with the fields of items to embed.
+        embed_texts: Function that embeds texts of items, in the colour of its store.
+        embed_query: Function that embeds the text of a search.
+    """
+
+    config: IndexConfig
+    embed_texts: Callable[[list[str]], Any]
+    embed_query: Callable[[str], Any]
+
+    def texts_of(self, op: PutOp) -> list[str]:
+        """Return the texts of an item that are embedded."""
+        if op.value is None or op.index is False:
+            return []
+        fields = self.config.get("fields") or ["$"] if op.index is None else op.index
+        return [
+            text
+            for field in fields
+            for text in get_text_at_path(op.value, field if field == "$" else tokenize_path(field))
+        ]
+
+
+def vector_puts(puts: Iterable[Put], texts: Mapping[Path, list[str]], found: Any) -> list[Put]:
+    """Return the documents with the vectors of items, given these in the order of their texts."""
+    left = iter(found)
+    vectors = {path: [next(left) for _ in several] for path, several in texts.items()}
+    return [Put(VECTORS, put.path, vectors[put.path], put.ttl) for put in puts if put.path in texts]
+
+
+def by_meaning(
+    documents: Iterable[Document], vectors: Mapping[Path, Document], wanted: Vector
+) -> list[SearchItem]:
+    """Return items with their scores, the most similar first; those without vectors are last."""
+    found = [
+        search_item_of(
+            document,
+            max((_cosine(wanted, one) for one in vectors[document.path].value), default=None)
+            if document.path in vectors
+            else None,
+        )
+        for document in documents
+    ]
+    return sorted(found, key=lambda item: math.inf if item.score is None else -item.score)
+
+
+def _cosine(one: Vector, other: Vector) -> float:
+    length = math.hypot(*one) * math.hypot(*other)
+    return sum(map(operator.mul, one, other)) / length if length else 0.0
+
+
 def item_of(document: Document) -> Item:
     """Return an item of what is stored."""
     *namespace, key = document.path
@@ -48,11 +117,11 @@ def item_of(document: Document) -> Item:
     )
 
 
-def search_item_of(document: Document) -> SearchItem:
+def search_item_of(document: Document, score: float | None = None) -> SearchItem:
     """Return an item that was found."""
     *namespace, key = document.path
     return SearchItem(
-        tuple(namespace), key, document.value, document.created_at, document.updated_at
+        tuple(namespace), key, document.value, document.created_at, document.updated_at, score
     )
 
 

@@ -25,6 +25,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from pgflow import App, AsyncApp
 from pgflow.agent.langgraph._async_checkpoints import AsyncCheckpoints
 from pgflow.agent.langgraph._sync_checkpoints import Checkpoints
+from pgflow.agent.langgraph.bridge import OnTheirLoop
 from pgflow.agent.langgraph.checkpoint import checkpoint_puts, next_version, write_puts
 from pgflow.documents import AsyncDocuments, Documents
 
@@ -155,8 +156,9 @@ class PgflowSaver(BaseCheckpointSaver[str]):
     aprune = in_thread(prune)
 
 
-class AwaitedSaver(BaseCheckpointSaver[str]):
-    """Keeps the checkpoints of graphs that are called by ``ainvoke`` and ``astream``.
+class AwaitedSaver(OnTheirLoop, BaseCheckpointSaver[str]):
+    """Keeps the checkpoints of graphs that are called by ``ainvoke`` and ``astream``. In other
+    threads than that of its event loop, sync methods work too: for ``def`` nodes.
 
     Args:
         app: The app whose database has them, and whose codec seals them.
@@ -170,6 +172,7 @@ class AwaitedSaver(BaseCheckpointSaver[str]):
     def __init__(self, app: AsyncApp, *, serde: SerializerProtocol | None = None) -> None:
         super().__init__(serde=serde)
         self._checkpoints = AsyncCheckpoints(AsyncDocuments(app))
+        self._stay()
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
         """Returns the next version of a channel."""
@@ -177,6 +180,7 @@ class AwaitedSaver(BaseCheckpointSaver[str]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Returns the checkpoint of a config, or the newest one of its thread."""
+        self._stay()
         return await self._checkpoints.find(self.serde, config)
 
     async def alist(
@@ -199,6 +203,7 @@ class AwaitedSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Stores a checkpoint with the values that are new in it, all at once."""
+        self._stay()
         puts = checkpoint_puts(self.serde, config, checkpoint, metadata, new_versions)
         await self._checkpoints.put(puts)
         return _named(config, checkpoint["id"])
@@ -228,3 +233,60 @@ class AwaitedSaver(BaseCheckpointSaver[str]):
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Deletes all checkpoints of threads but the newest; see :meth:`PgflowSaver.prune`."""
         await self._checkpoints.prune(self.serde, thread_ids, strategy)
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As :meth:`aget_tuple`, in a thread."""
+        return self._hand_over(self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """As :meth:`alist`, in a thread."""
+        found = self.alist(config, filter=filter, before=before, limit=limit)
+        while (one := self._hand_over(_next(found))) is not None:
+            yield one
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As :meth:`aput`, in a thread."""
+        return self._hand_over(self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """As :meth:`aput_writes`, in a thread."""
+        self._hand_over(self.aput_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """As :meth:`adelete_thread`, in a thread."""
+        self._hand_over(self.adelete_thread(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As :meth:`adelete_for_runs`, in a thread."""
+        self._hand_over(self.adelete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As :meth:`acopy_thread`, in a thread."""
+        self._hand_over(self.acopy_thread(source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As :meth:`aprune`, in a thread."""
+        self._hand_over(self.aprune(thread_ids, strategy=strategy))
+
+
+async def _next(found: AsyncIterator[CheckpointTuple]) -> CheckpointTuple | None:
+    return await anext(found, None)

@@ -129,6 +129,9 @@ class PgflowSession(SessionABC):
 
         await self._do(clear)
 
+    async def close(self) -> None:
+        """Do nothing: the session has no connection of its own, and the app is yours to close."""
+
 
 def _read_settings(given: dict[str, Any]) -> SessionSettings:
     known = {field.name for field in dataclasses.fields(SessionSettings)}
