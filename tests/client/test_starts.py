@@ -129,7 +129,8 @@ def test_of_sync_starts_in_turn_all_but_the_first_are_told_together_before_the_a
         with App(pgflow_dsn, include=[first, later, last]) as app:
             for work in (first, *[later] * 20, last):
                 app.start(work)
-        lanes = dict(listening.execute("select workflow, lane_id from pgflow.lane").fetchall())
+        rows = listening.execute("select workflow, lane_id from pgflow.lane").fetchall()
+        lanes: dict[str, int] = dict(rows)
         heard = [parse_work(told.payload)[0] for told in listening.notifies(timeout=0)]
     assert heard[0] == {lanes[first.name]}
     assert set.union(*heard[1:]) == {lanes[later.name], lanes[last.name]}
