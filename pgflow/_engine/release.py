@@ -279,18 +279,18 @@ class Release:
             or len(timers) < len(self._agenda.open)
         ):
             return False
-        now_us, first_here = self._clock.estimate_us(), self._buffer.seq - len(self._buffer.rows)
+        first_here = self._buffer.seq - len(self._buffer.rows)
         first: TimerCall | None = None
-        first_due_us = now_us
+        first_due_us = 0
         for call in timers.values():
             if call.state != "pending":
                 return False
             if self._claim.last_seq < call.started_seq <= first_here:
                 return False
             due_us = call.due_us or 0
-            if due_us <= now_us and (first is None or due_us < first_due_us):
+            if first is None or due_us < first_due_us:
                 first, first_due_us = call, due_us
-        if first is None:
+        if first is None or first_due_us > self._clock.estimate_us():
             return False
         row = self._buffer.record(first.number, Kind.TIMER_FIRED, None, None)
         first.state = "decided"

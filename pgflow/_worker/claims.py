@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from pgflow._db.calls.claim import ClaimRequest, Position
-from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush
 from pgflow._model.claims import Claim
 from pgflow._worker.context import WorkerContext
@@ -95,8 +94,7 @@ class Claims:
         self._replaced = 0  # runs whose end is on its way, together with claims for their places
         self._has_backlog = False
         self._is_outgrown = False
-        runs.when_left(self._run_left)
-        runs.when_waiting(self._want_more)
+        runs.when_room(self._want_more)
 
     @property
     def is_waiting(self) -> bool:
@@ -238,11 +236,6 @@ class Claims:
             self._wanted.set()
         elif is_short:
             self._rates.claim_was_short()
-
-    def _run_left(self, execution: Execution) -> None:
-        if self._runs.suspects.alarms:
-            self._runs.suspects.progressed(execution)  # a suspect makes room by leaving, too
-        self._want_more()
 
     def _want_more(self) -> None:
         """Request a claim if another run may start: the last claim was filled, or a limit holds

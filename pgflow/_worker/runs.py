@@ -99,7 +99,7 @@ class Runs:
         self.engine_failures: dict[int, tuple[int, str]] = {}
         self._when_leaving: list[Callable[[Execution], None]] = []
         self._when_left: list[Callable[[Execution], None]] = []
-        self._when_waiting: list[Callable[[], None]] = []
+        self._when_room: list[Callable[[], None]] = []
         self._when_released: list[Callable[[list[int]], None]] = []
 
     def when_leaving(self, callback: Callable[[Execution], None]) -> None:
@@ -110,9 +110,11 @@ class Runs:
         """Call this with each run that has left."""
         self._when_left.append(callback)
 
-    def when_waiting(self, callback: Callable[[], None]) -> None:
-        """Call this each time that a run begins to wait for its children."""
-        self._when_waiting.append(callback)
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call this each time that a run gives up its place: it has left, or waits for its
+        children.
+        """
+        self._when_room.append(callback)
 
     def when_released(self, callback: Callable[[list[int]], None]) -> None:
         """Call this with the lanes of runs that were handed back."""
@@ -133,7 +135,7 @@ class Runs:
     def waits(self, execution: Execution) -> None:
         """Give the place of a run to others while it waits for its children."""
         self.waiting.add(execution)
-        for callback in self._when_waiting:
+        for callback in self._when_room:
             callback()
 
     def goes_on(self, execution: Execution) -> None:
@@ -226,6 +228,10 @@ class Runs:
         execution.close()
         for callback in self._when_left:
             callback(execution)
+        if self.suspects.alarms:
+            self.suspects.progressed(execution)  # a suspect makes room by leaving, too
+        for tell in self._when_room:
+            tell()
         self.changed.set()
 
     def remove_all(self) -> None:

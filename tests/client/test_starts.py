@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import uuid
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -12,8 +14,12 @@ from records import SOON
 
 from pgflow import App, AsyncApp, workflow
 from pgflow._client.starts import new_keys
+from pgflow._engine import is_compiled
 from pgflow._worker.listener import WORK_CHANNEL, parse_work
 from pgflow.app import _async, _sync
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])
@@ -46,6 +52,29 @@ async def later() -> None: ...
 
 @workflow
 async def last() -> None: ...
+
+
+@pytest.mark.full
+@pytest.mark.skipif(is_compiled(), reason="machine code calls no Python functions")
+def test_a_start_takes_few_python_calls(pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(App, "_nudge_soon", lambda _: None)
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _arg: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    with App(pgflow_dsn, include=[first]) as app:
+        for _ in range(10):  # until its statement is prepared
+            app.start(first)
+        sys.setprofile(note)
+        try:
+            for _ in range(10):
+                app.start(first)
+        finally:
+            sys.setprofile(None)
+    print(f"\n{len(called) / 10} calls a start")
+    assert len(called) / 10 <= 210
 
 
 @pytest.mark.full
@@ -100,7 +129,8 @@ def test_of_sync_starts_in_turn_all_but_the_first_are_told_together_before_the_a
         with App(pgflow_dsn, include=[first, later, last]) as app:
             for work in (first, *[later] * 20, last):
                 app.start(work)
-        lanes = dict(listening.execute("select workflow, lane_id from pgflow.lane").fetchall())
+        rows = listening.execute("select workflow, lane_id from pgflow.lane").fetchall()
+        lanes: dict[str, int] = dict(rows)
         heard = [parse_work(told.payload)[0] for told in listening.notifies(timeout=0)]
     assert heard[0] == {lanes[first.name]}
     assert set.union(*heard[1:]) == {lanes[later.name], lanes[last.name]}
