@@ -602,12 +602,14 @@ def campaign(
     working += [Process(dsn) for _ in range(workers)]
     for session in working:
         session.start()
-    result.kills = harm(dsn, working, draw, kills, UNITS, IDLE)
-    for session in working:
-        session.over.set()
-    for session in working:
-        session.join()
-        result.wrong += session.errors
+    try:
+        result.kills = harm(dsn, working, draw, kills, UNITS, IDLE)
+    finally:
+        for session in working:
+            session.over.set()
+        for session in working:
+            session.join()
+            result.wrong += session.errors
     reap = "select pgflow.reap_worker(worker_id, beat) from pgflow.worker"  # of those just killed
     ask(dsn, reap)
     with patiently(dsn) as conn:

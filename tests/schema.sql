@@ -8279,16 +8279,16 @@ function pgflow.without_runs_(batch jsonb, bad jsonb) returns jsonb, owner pgflo
   set search_path=pg_catalog, pg_temp
   md5 7553d6da7001fb0632d2ac6edbd265e4
 
-function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
-  -- Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
+function pgflow.work(IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05, IN steps integer DEFAULT NULL::integer) returns nothing, owner pgflow_owner
+  -- Works on runs of workflows in SQL for so many seconds, until none can go on, or for so many steps; a step, or steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction
   plpgsql volatile
-  md5 939dffe5e5a5288d6b53d9f0f40628d4
+  md5 fa450a8f6df902104a04c5c0e30d6d1b
   grant execute to pgflow_worker
 
-function pgflow.work_until(INOUT step jsonb, IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05) returns nothing, owner pgflow_owner
+function pgflow.work_until(INOUT step jsonb, IN seconds double precision DEFAULT 10, IN until_idle boolean DEFAULT false, IN steps_per_commit integer DEFAULT 1, IN claim integer DEFAULT 1, IN queues text[] DEFAULT '{default}'::text[], IN idle_seconds double precision DEFAULT 0.05, IN steps integer DEFAULT NULL::integer) returns nothing, owner pgflow_owner
   -- Does what work() does, for a driver that can set statement_timeout: with {} it ends before each step that has a timeout, and answers what run_timed() takes; null = all is done. CALL it again with what that answers
   plpgsql volatile
-  md5 b8b239b6c6286ec0b828de4552d75a2a
+  md5 754afca22b460596fbc095979edcfca3
   grant execute to pgflow_worker
 
 type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB

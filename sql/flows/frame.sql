@@ -20,9 +20,9 @@ create or replace function pgflow.is_transient_(error jsonb)
 returns boolean
 language sql
 immutable
-return error->>'type' is distinct from 'StepTimeout' and (
+return error->>'type' is distinct from 'StepTimeout' and coalesce(
   error->>'sqlstate' in ('40001', '40P01', '55P03', '57014', '25006')
-  or left(error->>'sqlstate', 2) in ('08', '53', '57', '58'));
+  or left(error->>'sqlstate', 2) in ('08', '53', '57', '58'), false); -- that of a child may have none
 comment on function pgflow.is_transient_(jsonb)
   is 'True if an error says nothing about the statement: it is tried again, and not counted';
 

@@ -995,7 +995,7 @@ comment on function pgflow.reap_sessions(boolean)
 
 create or replace procedure pgflow.work_until(
   inout step jsonb, seconds float8 default 10, until_idle boolean default false, steps_per_commit int default 1,
-  claim int default 1, queues text[] default '{default}', idle_seconds float8 default 0.05
+  claim int default 1, queues text[] default '{default}', idle_seconds float8 default 0.05, steps int default null
 )
 language plpgsql
 as $$
@@ -1027,6 +1027,7 @@ begin
   elsif step is not null then
     claim := 1;
   end if;
+  claim := case when steps is null then claim else 1 end;
   if worker is null then
     perform pgflow.reap_sessions(true);
     commit;
@@ -1034,7 +1035,7 @@ begin
     perform pgflow.share_session(worker);
     commit;
   end if;
-  while stop is null and pg_catalog.clock_timestamp() < stop_at loop
+  while stop is null and coalesce(steps > 0, true) and pg_catalog.clock_timestamp() < stop_at loop
     if pg_catalog.clock_timestamp() >= fire_at then
       fire_at := pg_catalog.clock_timestamp() + pgflow.fire_schedules(worker) * interval '1 second';
       commit;
@@ -1058,8 +1059,8 @@ begin
     for run in select e from pg_catalog.jsonb_array_elements(claimed) e loop
       loop
         begin
-          answer := pgflow.advance(worker, (run->>0)::bigint, (run->>1)::bigint, (run->>2)::bigint, steps_per_commit,
-            timed);
+          answer := pgflow.advance(worker, (run->>0)::bigint, (run->>1)::bigint, (run->>2)::bigint,
+            least(steps_per_commit, steps), timed);
         exception when sqlstate 'PF004' then
           answer := '{"place": "lost", "wake": []}';
         end;
@@ -1072,12 +1073,13 @@ begin
           commit;
         end if;
         stop := answer->>'stop';
+        steps := steps - coalesce((answer->>'steps')::int, 0);
         exit when answer->>'place' <> 'leased';
         if answer->>'timeout' is not null then -- only a statement of its own can have a statement_timeout
           step := pg_catalog.jsonb_build_object('worker', worker, 'timeout', answer->'timeout', 'runs', claimed);
           return;
         end if;
-        if stop is not null or pg_catalog.clock_timestamp() >= stop_at then
+        if stop is not null or steps <= 0 or pg_catalog.clock_timestamp() >= stop_at then
           perform pgflow.release_runs(array[(run->>0)::bigint], array[(run->>1)::bigint]);
           commit;
           exit;
@@ -1108,7 +1110,7 @@ begin
   end if;
 end
 $$;
-comment on procedure pgflow.work_until(jsonb, float8, boolean, int, int, text[], float8)
+comment on procedure pgflow.work_until(jsonb, float8, boolean, int, int, text[], float8, int)
   is 'Does what work() does, for a driver that can set statement_timeout: with {} it ends before each step that has a '
      'timeout, and answers what run_timed() takes; null = all is done. CALL it again with what that answers';
 --! grant work_until to pgflow_worker
@@ -1140,19 +1142,19 @@ comment on function pgflow.run_timed(jsonb)
 
 create or replace procedure pgflow.work(
   seconds float8 default 10, until_idle boolean default false, steps_per_commit int default 1, claim int default 1,
-  queues text[] default '{default}', idle_seconds float8 default 0.05
+  queues text[] default '{default}', idle_seconds float8 default 0.05, steps int default null
 )
 language plpgsql
 as $$
 declare
   step jsonb;
 begin
-  call pgflow.work_until(step, seconds, until_idle, steps_per_commit, claim, queues, idle_seconds);
+  call pgflow.work_until(step, seconds, until_idle, steps_per_commit, claim, queues, idle_seconds, steps);
 end
 $$;
-comment on procedure pgflow.work(float8, boolean, int, int, text[], float8)
-  is 'Works on runs of workflows in SQL for so many seconds, or until none can go on; a step, or steps_per_commit of '
-     'them, is one transaction. CALL it alone, outside of a transaction';
+comment on procedure pgflow.work(float8, boolean, int, int, text[], float8, int)
+  is 'Works on runs of workflows in SQL for so many seconds, until none can go on, or for so many steps; a step, or '
+     'steps_per_commit of them, is one transaction. CALL it alone, outside of a transaction';
 --! grant work to pgflow_worker
 
 create or replace function pgflow.has_ready(lanes int[])

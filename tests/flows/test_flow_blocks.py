@@ -267,3 +267,13 @@ WRONG = {
 @pytest.mark.parametrize("body", WRONG)
 def test_blocks_that_are_not_sound_are_refused(conn: Conn, body: str) -> None:
     assert refusal(conn, body) == WRONG[body]
+
+
+def test_a_handler_raises_again_what_is_no_error_of_sql(conn: Conn) -> None:
+    make(conn, "child()", "begin wait for word; end")
+    make(conn, "w()", "begin begin run child(); exception when others then raise; end; end")
+    begin(conn)
+    work(conn)
+    conn.execute("select pgflow.cancel_run(key) from pgflow.runs where workflow = 'child'")
+    work(conn)
+    assert ended(conn) == ("failed", None, "child child was cancelled")

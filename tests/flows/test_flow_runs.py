@@ -10,7 +10,8 @@ import flowkit
 import psycopg
 import pytest
 from flowkit import begin, ended, journal, make, marks, work
-from sqlkit import T0, one, rows, set_clock
+from poolers import bouncer
+from sqlkit import T0, connect, one, rows, set_clock
 
 Conn = psycopg.Connection[Any]
 
@@ -398,6 +399,42 @@ def test_a_call_ends_in_time_and_gives_its_run_back(conn: Conn) -> None:
     conn.execute("select pgflow.cancel_run('k')")
     wake(conn)
     work(conn)
+
+
+def test_a_call_may_be_of_one_step(conn: Conn) -> None:
+    make(conn, "w()", "begin a: insert into mark (what) values ('a'); b: perform 1; end")
+    for key in ("k", "l"):
+        begin(conn, key=key)
+    found = []
+    for _ in range(4):
+        work(conn, steps=1, claim=2, steps_per_commit=5)
+        found.append([one(conn, "select count(*) from mark"), status(conn), status(conn, "l")])
+    assert found == [
+        [1, "queued", "queued"],
+        [1, "completed", "queued"],
+        [2, "completed", "queued"],
+        [2, "completed", "completed"],
+    ]
+
+
+@pytest.mark.full
+def test_calls_go_through_a_pooler_in_transaction_mode(dsn: str, conn: Conn) -> None:
+    make(conn, "w(n int)", "begin a: insert into mark (what) values (n); b: perform 1; end")
+    for n in range(6):
+        begin(conn, key=str(n), n=n)
+    with (
+        bouncer(dsn, "transaction") as address,
+        connect(address) as first,
+        connect(address) as second,
+    ):
+        first.prepare_threshold = second.prepare_threshold = None
+        while marks(conn) != [str(n) for n in range(6)]:
+            for session in (first, second):
+                work(session, steps=1)
+        work(first)
+        assert one(first, "select count(*) from pg_locks where locktype = 'advisory'") == 0
+    assert one(conn, "select count(*) from pgflow.runs where status = 'completed'") == 6
+    assert one(conn, "select count(*) from pgflow.worker") == 0
 
 
 def test_work_says_that_it_must_be_alone(conn: Conn) -> None:
