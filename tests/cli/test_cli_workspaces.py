@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -60,6 +61,12 @@ def test_a_stage_that_the_run_has_passed_is_refused(dsn: str) -> None:
     assert said.code == 4, said
     late = pgflow(dsn, "request", "weekly", "04-extended-notes")
     assert (late.code, "has passed stage" in late.err) == (2, True), late
+    unknown = pgflow(dsn, "signal", "weekly", "delivery_targt", FOLDER)
+    assert (unknown.code, "has no signal 'delivery_targt'" in unknown.err) == (2, True), unknown
+    asked = json.loads(pgflow(dsn, "query", "weekly").out)
+    assert asked["stage"] == ["05-assemble-and-deliver"]
+    assert asked["stages"]["04-extended-notes"] == "skipped"
+    assert asked["state"]["delivery_target"] is None
 
 
 @pytest.mark.parametrize(

@@ -152,9 +152,16 @@ def test_a_schema_may_be_a_json_schema():
         ("interrupt_before: 'yes'", "interrupt_before must be true or false, not 'yes'"),
         (
             "timeout: soon",
-            "timeout must be a duration: seconds, or a text like 90s, 15m, 2h or 7d, not 'soon'",
+            "timeout must be a duration: seconds, or a text like 90s, 15m, 2h, 7d or seven days, not 'soon'",
         ),
         ("timeout: 0", "timeout must be a duration"),
+        ("wait: soon", "wait must be a time like 90s, seven days, tomorrow morning"),
+        ("wait: monday 9:00 Mars/Base", "wait must be a time like"),
+        ("on_deadline: panic", "on_deadline must be fail or skip, not 'panic'"),
+        (
+            "side_effects: [{ system: a, idempotency_key: 'x-{request.colour}' }]",
+            "'request' has no field 'colour' (it has kind, pages)",
+        ),
         ("retry: -1", "retry must be a whole number from 0 to 100, not -1"),
         ("retry: { delay: 1s }", "retry must say max_attempts"),
         (

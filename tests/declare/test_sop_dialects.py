@@ -644,3 +644,16 @@ def test_a_reader_finds_the_siblings_itself(tmp_path):
     )
     (use,) = read_file(tmp_path / "looking.sop.md").graph.nodes[0].reads
     assert (use.location, use.position.line) == ("code-assist.script.md", 18)
+
+
+@pytest.mark.parametrize(
+    ("listed", "header"), [("- **task** (required): x", "Name"), ("", "Choice")], ids=["list", "no"]
+)
+def test_a_table_that_declares_no_parameters_is_prose(listed: str, header: str) -> None:
+    table = f"| {header} | Meaning |\n|---|---|\n| auto | alone |"
+    verdict = read(
+        f"# T\n\n## Overview\nx\n\n## Parameters\n\n{listed}\n\n{table}\n\n## Steps\n\n### 1. Do\nx\n"
+    )
+    assert verdict.graph is not None
+    assert [one.name for one in verdict.graph.inputs] == (["task"] if listed else [])
+    assert not any("auto" in problem.message for problem in verdict.problems)

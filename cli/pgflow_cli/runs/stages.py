@@ -79,13 +79,15 @@ def check_message(graph: Graph, cwd: str, name: str, value: Any) -> None:
 
 
 def check_mail(detail: inspect.RunDetail, name: str, value: Any) -> None:
-    """Refuse a message to a run of a workspace that it would refuse; others are not looked at.
+    """Refuse a message to a run of a workspace that it would refuse, or that it has no signal for.
 
     Raises:
         Mistake: It does not fit.
     """
+    from pgflow.declare.durable.stages.mail import REQUEST
+
     graph, given = _graph_of(detail), detail.input or {}
-    if graph is not None and name in signals_of(graph):
+    if graph is not None and not name.startswith(REQUEST):
         check_message(graph, given["settings"]["cwd"], name, value)
 
 

@@ -219,6 +219,10 @@ def _until_words(until: Until) -> str:
 def _bound_marks(node: Node) -> Iterator[str]:
     if node.retry:
         yield _retry_words(node.retry)
+    if node.pause is not None and node.pause.until is not None:
+        yield _line(f"after {node.pause.until}")
+    if node.pause is not None and node.pause.deadline_ms is not None:
+        yield f"messages ≤ {_duration(node.pause.deadline_ms)}"
     if node.timeout_ms is not None:
         yield f"timeout {_duration(node.timeout_ms)}"
     if node.budget and node.budget.max_usd is not None:

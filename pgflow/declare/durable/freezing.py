@@ -28,7 +28,6 @@ from pgflow.declare.graph import (
     every_node,
 )
 from pgflow.declare.graph.problems import Verdict
-from pgflow.declare.sop import read_file as read_sop
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes
 from pgflow.errors import InvalidWorkflow, SetupError
 
@@ -161,6 +160,8 @@ def freeze_sop(file: str) -> Frozen:
     Raises:
         InvalidWorkflow: It is not there, or cannot be used.
     """
+    from pgflow.declare.sop import read_file as read_sop
+
     return _freeze_verdict(read_sop(file))
 
 

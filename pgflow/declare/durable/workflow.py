@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import JsonValue
 
 import pgflow
-from pgflow.declare.durable.families import PLAYERS
+from pgflow.declare.durable.families import player_of
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.logfile import tail
 from pgflow.declare.durable.long import KIND, is_there
@@ -41,7 +41,7 @@ async def declared(
     is_apart = wants_one(frozen.graph, settings)
     if is_apart:
         settings = await entered(settings)
-    make = PLAYERS[frozen.graph.family]
+    make = player_of(frozen.graph.family)
     player = make(declared, frozen, settings, message, inputs or {})
     log = player.log
     log.tell("workflow_start", workflow_name=frozen.graph.name, content=tail(message))

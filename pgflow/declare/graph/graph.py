@@ -117,7 +117,8 @@ class Retry(Part):
 
 class Effect(Part):
     """An act on another system. ``idempotency_key`` is a path into the state
-    (``delivery_target.folder_path``).
+    (``delivery_target.folder_path``), a text in quotes, or a text with paths in braces
+    (``weekly-{run.key}``).
     """
 
     system: str
@@ -145,6 +146,17 @@ class Gate(Part):
     decides: str = ""
     after_step: str | None = None
     position: Position | None = None
+
+
+class Pause(Part):
+    """Times of a node before its work: it waits for ``until`` (as in ``seven days`` or ``tomorrow
+    morning``), and then at most ``deadline_ms`` for its messages. Without them it fails, or is
+    skipped.
+    """
+
+    until: str | None = None
+    deadline_ms: float | None = None
+    skips: bool = False
 
 
 class Check(Part):
@@ -391,6 +403,7 @@ class Node(Part):
     timeout_ms: float | None = None
     skips_when_late: bool = False
     keeps_checkout: bool = False
+    pause: Pause | None = None
     idle_timeout_ms: float | None = None
     always_run: bool = False
     output_schema: JsonValue = None

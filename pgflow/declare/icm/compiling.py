@@ -22,7 +22,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgflow.declare.graph import Artifact, Compensation, Gate, Graph, Node, Position, Prompt, Use
+from pgflow.declare.graph import (
+    Artifact,
+    Compensation,
+    Gate,
+    Graph,
+    Node,
+    Pause,
+    Position,
+    Prompt,
+    Use,
+)
 from pgflow.declare.graph.problems import Verdict
 from pgflow.declare.icm.contracts import Contract, Entry
 from pgflow.declare.icm.findings import Findings
@@ -43,7 +53,7 @@ from pgflow.declare.icm.markdown import parse
 from pgflow.declare.icm.rules import check_layout, check_style
 from pgflow.declare.icm.sources import Places, StageSource, derive_state, place, read_stage
 from pgflow.declare.icm.stagefields import STAGE_KEYS, StageFields, combine, read_stage_fields
-from pgflow.declare.icm.state import entry_of
+from pgflow.declare.icm.state import entry_of, key_paths
 from pgflow.declare.icm.workflow import Declared, Workflow, read_workflow
 
 _FRONTMATTER_KEYS = STAGE_KEYS | {"stage_id"}
@@ -279,8 +289,10 @@ def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
         workspace: Contents of its files.
         findings: Collector of the findings.
     """
-    on_request = frozenset(stage.id for stage in workspace.stages if stage.fields.on_request)
-    wiring = wire(workspace.workflow.stages, on_request, workspace.state, findings)
+    may_miss = frozenset(
+        stage.id for stage in workspace.stages if stage.fields.on_request or stage.fields.skips
+    )
+    wiring = wire(workspace.workflow.stages, may_miss, workspace.state, findings)
     compiling = _Compiling(workspace, findings, Places.of(workspace.folder, workspace.state))
     nodes = tuple(compiling.node(stage, wiring[stage.id]) for stage in workspace.stages)
     _check_order(workspace, nodes, findings)
@@ -299,6 +311,12 @@ def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
         interactive=any(node.gates for node in nodes),
         files=tuple(file for file in files if file is not None),
     )
+
+
+def _pause(fields: StageFields) -> Pause | None:
+    if fields.wait is None and fields.deadline_ms is None:
+        return None
+    return Pause(until=fields.wait, deadline_ms=fields.deadline_ms, skips=bool(fields.skips))
 
 
 def _check_order(workspace: Workspace, nodes: tuple[Node, ...], findings: Findings) -> None:
@@ -344,6 +362,7 @@ class _Compiling:
             when=wiring.when,
             retry=fields.retry,
             timeout_ms=fields.timeout_ms,
+            pause=_pause(fields),
             reads=(*reads, *self._globals()),
             writes=writes,
             effects=fields.effects or (),
@@ -433,7 +452,9 @@ class _Compiling:
                 )
             )
         used = [use.artifact for use in reads] + [
-            entry_of(effect.idempotency_key or "") for effect in fields.effects or ()
+            entry_of(path)
+            for effect in fields.effects or ()
+            for path in key_paths(effect.idempotency_key or "")
         ]
         entries = [
             self.workspace.state[name]

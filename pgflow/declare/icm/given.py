@@ -6,9 +6,9 @@ readers of workflow.yaml and of frontmatter only state what they expect.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from pydantic import JsonValue
@@ -16,10 +16,8 @@ from pydantic import JsonValue
 from pgflow.declare.graph import Position
 from pgflow.declare.icm.findings import Findings
 from pgflow.declare.text.spelling import similar
+from pgflow.declare.text.times import TIME, due, duration_ms
 from pgflow.declare.text.yamlfile import Marked
-
-_DURATION = re.compile(r"(?P<amount>\d{1,12}(?:\.\d{1,9})?)\s*(?P<unit>ms|s|m|h|d)")
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,8 @@ class Given:
         return None
 
     def duration_ms(self) -> float | None:
-        """It as a duration: a number of seconds, or a text like ``90s``,
-        ``15m``, ``2h``, ``7d``, ``500ms``.
+        """It as a duration: a number of seconds, or a text like ``90s``, ``15m``, ``7d`` or
+        ``seven days``.
         """
         if (
             isinstance(self.value, int | float)
@@ -76,11 +74,19 @@ class Given:
             and 0 < self.value < 10**9
         ):
             return float(self.value) * 1_000
-        found = _DURATION.fullmatch(self.value.strip()) if isinstance(self.value, str) else None
-        if found is None or not float(found["amount"]):
-            self.wrong("a duration: seconds, or a text like 90s, 15m, 2h or 7d")
-            return None
-        return float(found["amount"]) * _UNITS_MS[found["unit"]]
+        length = duration_ms(self.value) if isinstance(self.value, str) else None
+        if length is None:
+            self.wrong("a duration: seconds, or a text like 90s, 15m, 2h, 7d or seven days")
+        return length
+
+    def time(self) -> str | None:
+        """It as a time: seconds, or a text like ``seven days`` or ``tomorrow morning``."""
+        if isinstance(self.value, int | float) and not isinstance(self.value, bool):
+            return f"{self.value:g}s" if self.duration_ms() is not None else None
+        if isinstance(self.value, str) and due(self.value, _SOME_DAY) is not None:
+            return self.value
+        self.wrong(TIME)
+        return None
 
     def items(self) -> list[Given]:
         """Return the items of a list; of one value alone, that value."""
@@ -121,6 +127,7 @@ class Given:
         )
 
 
+_SOME_DAY: Final = datetime(2000, 1, 3, tzinfo=UTC)
 _WHOLE: Final = frozenset({"workflow.yaml", "frontmatter"})
 
 

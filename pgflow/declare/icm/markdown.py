@@ -13,19 +13,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from typing import TYPE_CHECKING, Literal
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-
-_PARSER = MarkdownIt("commonmark").enable("table")
-_PARSER.core.ruler.enableOnly(
-    ["normalize", "block"]
-)  # the texts of blocks are read as they are written
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 _PIPE = re.compile(r"(?<!\\)\|")
 _RULER = re.compile(r"\|?(\s*:?-+:?\s*\|)*\s*:?-+:?\s*\|?")
 _CONDITIONAL = re.compile(r"\{\{[?/][^{}]*\}\}")
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """Return the parser: the texts of blocks are read as they are written."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    return parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,7 @@ def parse(text: str, first_line: int = 1) -> Document:
         Its blocks; fenced and indented code, quotations and HTML are left out.
     """
     lines = text.split("\n")
-    tokens = _PARSER.parse(text)
+    tokens = _parser().parse(text)
     return Document(tuple(_blocks(tokens, lines, first_line)))
 
 

@@ -7,12 +7,16 @@ and in the frontmatter of its CONTEXT.md::
     interrupt_before: true                      # a person lets it go on
     side_effects:
       - system: email
-        idempotency_key: approval.message_id    # a path into the state, checked against its schema
+        idempotency_key: approval.message_id    # a path into the state, checked against its schema;
+                                                # a literal, or a template: minutes-{run.key}
         compensation: send_correction           # one of the stage's or the workflow's
                                                 # compensations, or an instruction
     compensations: { send_correction: "Send a correction to the same people." }
     retry: 3                                # or { max_attempts: 3, delay: 5s, on_error: transient }
-    timeout: 15m                                # seconds, or with ms, s, m, h, d
+    timeout: 15m                                # seconds, or with ms, s, m, h, d, w
+    wait: seven days                            # or tomorrow morning, monday 9:30 Europe/Berlin
+    deadline: 3d                                # longest time that its messages may take
+    on_deadline: skip                           # or fail, the default
 
 If both declare a field, the frontmatter wins, since it is with its stage. A difference gives a
 warning.
@@ -28,7 +32,15 @@ from typing import Final, Literal, TypeVar
 from pgflow.declare.graph import Compensation, Effect, Position, Retry
 from pgflow.declare.icm.findings import Findings
 from pgflow.declare.icm.given import Given, each
-from pgflow.declare.icm.state import State, check_path, unknown_entry
+from pgflow.declare.icm.state import (
+    RUN_PATHS,
+    State,
+    check_path,
+    is_meant_as_path,
+    is_quoted,
+    key_paths,
+    unknown_entry,
+)
 
 STAGE_KEYS: Final = frozenset(
     {
@@ -40,6 +52,9 @@ STAGE_KEYS: Final = frozenset(
         "compensations",
         "retry",
         "timeout",
+        "wait",
+        "deadline",
+        "on_deadline",
         "description",
     }
 )
@@ -62,6 +77,9 @@ class StageFields:
     compensations: tuple[Compensation, ...] | None = None
     retry: Retry | None = None
     timeout_ms: float | None = None
+    wait: str | None = None
+    deadline_ms: float | None = None
+    skips: bool | None = None
     description: str | None = None
     places: dict[str, Position] = dataclasses.field(default_factory=dict, compare=False)
 
@@ -91,6 +109,9 @@ def read_stage_fields(
         compensations=compensations,
         retry=read("retry", _retry),
         timeout_ms=read("timeout", Given.duration_ms),
+        wait=read("wait", Given.time),
+        deadline_ms=read("deadline", Given.duration_ms),
+        skips=read("on_deadline", _on_deadline),
         description=read("description", Given.text),
         places={key: given.at for key, given in fields.items()},
     )
@@ -119,7 +140,13 @@ def combine(
     return StageFields(**chosen, places={**workflow.places, **frontmatter.places})
 
 
-_WORDS: Final = {"on_request": "gate", "effects": "side_effects", "timeout_ms": "timeout"}
+_WORDS: Final = {
+    "on_request": "gate",
+    "effects": "side_effects",
+    "timeout_ms": "timeout",
+    "deadline_ms": "deadline",
+    "skips": "on_deadline",
+}
 
 
 def _content(value: object) -> object:
@@ -157,6 +184,12 @@ def _on_request(given: Given) -> bool:
     return False
 
 
+def _on_deadline(given: Given) -> bool:
+    if given.value not in {"fail", "skip"}:
+        given.wrong("fail or skip")
+    return given.value == "skip"
+
+
 def _effects(given: Given, state: State, compensations: set[str]) -> tuple[Effect, ...]:
     read = [_effect(item, state, compensations) for item in given.items()]
     return tuple(effect for effect in read if effect is not None)
@@ -174,10 +207,8 @@ def _effect(given: Given, state: State, compensations: set[str]) -> Effect | Non
         )
         return None
     system = fields["system"].text() or ""
-    key = fields["idempotency_key"].text() if "idempotency_key" in fields else None
-    if key is not None:
-        check_path(key, state, fields["idempotency_key"])
-    elif "idempotency_key" not in fields:
+    key = _key(fields["idempotency_key"], state) if "idempotency_key" in fields else None
+    if "idempotency_key" not in fields:
         given.findings.warn(
             f"the side effect on {system!r} has no idempotency_key: a retry may do it twice",
             given.at,
@@ -200,6 +231,19 @@ def _effect(given: Given, state: State, compensations: set[str]) -> Effect | Non
         description=description or "",
         position=given.at,
     )
+
+
+def _key(given: Given, state: State) -> str | None:
+    """Return an idempotency key: a path into the state, a literal in quotes, or a template."""
+    text = given.text()
+    if text is None or is_quoted(text):
+        return text
+    if "{" not in text and not is_meant_as_path(text, state):
+        return f"'{text}'"
+    for path in key_paths(text):
+        if path not in RUN_PATHS or "run" in state:
+            check_path(path, state, given)
+    return text
 
 
 def read_compensations(given: Given) -> tuple[Compensation, ...]:

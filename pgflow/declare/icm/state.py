@@ -10,7 +10,7 @@ entry and goes down its schema.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from pgflow.declare.graph import Artifact
 from pgflow.declare.icm.folders import Folder, leads_out, resolve
 from pgflow.declare.icm.given import Given
+from pgflow.declare.text.outputs import value_text
 from pgflow.declare.text.spelling import similar
 
 State = Mapping[str, Artifact]
@@ -28,6 +29,10 @@ ENTRY_KEYS: Final = frozenset({"type", "location", "written_by", "optional", "sc
 _TYPES: Final = ("string", "number", "integer", "boolean", "object", "array", "null")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _STEP = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_-]*)|\[(\d+)\]")
+_PATH = re.compile(rf"{_NAME.pattern}(?:{_STEP.pattern})*")
+_IN_BRACES = re.compile(r"\{\s*([^{}\s]+)\s*\}")
+RUN_PATHS: Final = ("run.key", "run.id")
+"""Paths to the key of the run, in keys."""
 _KEYWORDS = frozenset(
     {"type", "properties", "$ref", "$schema", "anyOf", "oneOf", "allOf", "enum", "const"}
 )
@@ -125,6 +130,51 @@ def _field(given: Given) -> JsonValue:
         return {"type": given.value}
     given.wrong(f"a type ({', '.join(_TYPES)})")
     return {}
+
+
+# Idempotency keys ---------------------------------------------------------------------------------
+
+
+def is_quoted(key: str) -> bool:
+    """Return True for a key that is a text in quotes."""
+    return len(key) > 1 and key[0] == key[-1] == "'"
+
+
+def is_meant_as_path(key: str, state: State) -> bool:
+    """Return True for a key that names an entry, or nearly does; False for a literal."""
+    name = entry_of(key)
+    if name in state or key in RUN_PATHS or key.startswith((".", "[")):
+        return True
+    is_path = bool(name) and _PATH.fullmatch(key) is not None
+    return is_path and (name != key or bool(similar(name, sorted(state))))
+
+
+def key_paths(key: str) -> tuple[str, ...]:
+    """Return the paths into the state that a key has.
+
+    Args:
+        key: A path, a literal in quotes, or a template.
+    """
+    if is_quoted(key):
+        return ()
+    return tuple(_IN_BRACES.findall(key)) if "{" in key else (key,)
+
+
+def key_value(key: str, value_at: Callable[[str], JsonValue]) -> JsonValue:
+    """Return the value of a key; None if a path in it leads to nothing.
+
+    Args:
+        key: A path, a literal in quotes, or a template.
+        value_at: Function that returns the value of a path.
+    """
+    if is_quoted(key):
+        return key[1:-1]
+    if "{" not in key:
+        return value_at(key)
+    values = {path: value_at(path) for path in key_paths(key)}
+    if any(value is None for value in values.values()):
+        return None
+    return _IN_BRACES.sub(lambda found: value_text(values[found[1]]), key)
 
 
 # Paths into the state -----------------------------------------------------------------------------

@@ -15,24 +15,31 @@ import re
 from bisect import bisect, bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice, pairwise
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 MARKER: Final = re.compile(r"( *)([-*+]|\d{1,9}[.)])(?: +|$)")
 """Beginning of a list item: its indent, and its bullet or number."""
 
-_PARSER: Final = (
-    MarkdownIt("commonmark").enable("table").disable(["inline", "lheading", "reference"])
-)
 _LABEL: Final = re.compile(r"( {0,3})(\*\*|__)(?P<name>[^*_\s].*?)\2(?P<after>.*)")
 _PLAIN_LABEL: Final = re.compile(r"( {0,3})(?P<name>Constraints):\s*", re.IGNORECASE)
 _CLOSING_FENCE: Final = re.compile(r"[ >]*(`{3,}|~{3,})\s*")
 _KEY: Final = re.compile(r"[A-Za-z_][\w-]*\s*:|#")
 _GLUED_HEADING: Final = re.compile(r"#{2,6}[^\s#]")
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """Return the parser, which only runs of other files do without."""
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").enable("table").disable(["inline", "lheading", "reference"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,7 @@ def read_page(text: str) -> Page:
     """Return the structure of a Markdown text whose lines end in line feeds."""
     lines = tuple(text.split("\n"))
     skipped = _front_matter(lines)
-    tokens = _PARSER.parse("\n".join(("",) * skipped + lines[skipped:]))
+    tokens = _parser().parse("\n".join(("",) * skipped + lines[skipped:]))
     hidden = frozenset(_hidden(tokens))
     headings = tuple(_headings(tokens, lines))
     items = tuple(_items(tokens, lines))

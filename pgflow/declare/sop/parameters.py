@@ -3,8 +3,8 @@ variants of it.
 
 The original finds parameters with one regular expression, which misses back-ticked defaults,
 closing brackets in defaults and further words after ``required``. Here the bracket is parsed: words
-about whether the parameter is needed, perhaps a default, perhaps a note. Tables of parameters are
-read too.
+about whether the parameter is needed, perhaps a default, perhaps a note. A table is prose, unless
+it has a column for the parameter's name and no list declares any.
 
 A default is a value where it looks like one: quoted text, ``true``, ``3``, ``none``. Other words
 (``current directory``, ``same directory as plan_path``) are for the agent to understand, and reach
@@ -74,14 +74,15 @@ def read_parameters(
         The parameters in their order.
     """
     spoken_for = {number for block in others for number in range(block.start, block.end)}
-    for item in between(page.items, start, end):
-        if (
-            item.line not in spoken_for
-            and (parameter := _from_item(page, item, _group(page, start, item.line), problems))
-            is not None
-        ):
-            yield parameter
-    for row in between(page.rows, start, end):
+    listed = [
+        parameter
+        for item in between(page.items, start, end)
+        if item.line not in spoken_for
+        and (parameter := _from_item(page, item, _group(page, start, item.line), problems))
+        is not None
+    ]
+    yield from listed
+    for row in between(page.rows, start, end) if not listed else ():
         if (parameter := _from_row(row, problems)) is not None:
             yield parameter
 
@@ -120,7 +121,10 @@ def _from_item(page: Page, item: Item, group: str, problems: list[Problem]) -> P
 
 def _from_row(row: Row, problems: list[Problem]) -> Parameter | None:
     columns = list(row.cells)
-    name = bare(_cell(row, "param", "name", "argument", "input") or row.cells[columns[0]])
+    named = _cell(row, "param", "name", "argument", "input")
+    if named is None:
+        return None
+    name = bare(named)
     if not _ONE_WORD.fullmatch(name):
         problems.append(_doubt(row, f"Not a parameter: {name!r}"))
         return None

@@ -25,7 +25,7 @@ from pgflow.declare.durable.stages.delivery import (
     take_back,
 )
 from pgflow.declare.durable.stages.looks import Kept
-from pgflow.declare.durable.stages.plans import acts, value_at
+from pgflow.declare.durable.stages.plans import acts, value_of
 from pgflow.declare.durable.stages.telling import Telling
 from pgflow.declare.graph import Effect
 from pgflow.declare.play.interpreter import State
@@ -67,7 +67,7 @@ class Acting:
         """
         values = self.context.mail.values(self.state)
         named = {one.idempotency_key or "" for one in self.acts}
-        keys = {path: value_at(path, values) for path in sorted(named) if path}
+        keys = {key: value_of(key, values) for key in sorted(named) if key}
         key = self.telling.key("")
         task, prepare = self.telling.turn_task("", prompts.to_act(self.acts, keys))
 
@@ -108,7 +108,7 @@ class Acting:
             NodeFailed: They cannot be delivered there.
         """
         path = effect.idempotency_key or ""
-        folder = value_at(path, self.context.mail.values(self.state))
+        folder = value_of(path, self.context.mail.values(self.state))
         if not isinstance(folder, str):
             raise NodeFailed(f"stage '{self.id}': {path} names no folder to deliver to")
         tree, folders = self.context.tree, self.context.folders

@@ -17,7 +17,7 @@ from pgflow.declare.durable.results import WorkflowFailed
 from pgflow.declare.durable.schemas import misfits
 from pgflow.declare.durable.stages.files import Tree
 from pgflow.declare.durable.stages.looks import checked_target
-from pgflow.declare.durable.stages.plans import targets_of, value_at
+from pgflow.declare.durable.stages.plans import targets_of, value_of
 from pgflow.declare.graph import Artifact, Graph
 from pgflow.declare.play.interpreter import State
 from pgflow.declare.play.progress import STREAM
@@ -42,6 +42,7 @@ class Mail:
         self.graph = graph
         self.tree = tree
         self.settings = settings
+        self.key = pgflow.run_info().key
         self.signals = frozenset(one.name for one in graph.artifacts if one.kind == "signal")
         self.heard: dict[str, JsonValue] = {}
         self._turns: dict[str, asyncio.Lock] = {}
@@ -97,7 +98,7 @@ class Mail:
 
     def values(self, state: State) -> dict[str, JsonValue]:
         """Values of the state's entries: messages, and the outputs of stages that are JSON."""
-        values = dict(self.heard)
+        values: dict[str, JsonValue] = {"run": {"key": self.key, "id": self.key}, **self.heard}
         for entry in self.graph.artifacts:
             output = state.scope.outputs.get(entry.written_by or "")
             if output is not None and output.text[:1] in ("{", "["):
@@ -123,7 +124,7 @@ def why_refused(graph: Graph, tree: Tree, name: str, value: JsonValue) -> str:
     if entry.json_schema is not None and (wrong := misfits(value, entry.json_schema)):
         return f"it does not fit the schema of {name}: {wrong}"
     for path in targets_of(graph, name):
-        if why := checked_target(tree, value_at(path, {name: value})):
+        if why := checked_target(tree, value_of(path, {name: value})):
             return f"{path}: {why}"
     return ""
 

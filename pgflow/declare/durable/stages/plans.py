@@ -18,7 +18,7 @@ from pgflow.declare.graph import Artifact, Effect, Graph, Node, Use
 from pgflow.declare.graph.graph import Part
 from pgflow.declare.icm.cells import is_path
 from pgflow.declare.icm.folders import Folder, leads_out, resolve
-from pgflow.declare.icm.state import entry_of
+from pgflow.declare.icm.state import entry_of, key_paths, key_value
 from pgflow.errors import InvalidWorkflow
 
 FILESYSTEM = "filesystem"
@@ -184,11 +184,12 @@ def value_at(expression: str, values: dict[str, JsonValue]) -> JsonValue:
     return value
 
 
+def value_of(key: str, values: dict[str, JsonValue]) -> JsonValue:
+    """Return the value of an idempotency key; None if a path in it leads to nothing."""
+    return key_value(key, lambda path: value_at(path, values))
+
+
 def targets_of(graph: Graph, signal: str) -> tuple[str, ...]:
-    """Paths into a signal's message that name a folder for a delivery."""
-    return tuple(
-        effect.idempotency_key
-        for node in graph.nodes
-        for effect in deliveries(node)
-        if effect.idempotency_key is not None and entry_of(effect.idempotency_key) == signal
-    )
+    """Return the keys that name a folder for a delivery by a signal's message alone."""
+    keys = [effect.idempotency_key or "" for node in graph.nodes for effect in deliveries(node)]
+    return tuple(key for key in keys if {entry_of(path) for path in key_paths(key)} == {signal})

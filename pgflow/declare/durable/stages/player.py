@@ -36,6 +36,7 @@ class StagePlayer(Player):
         super().__init__(declared, frozen, settings, message, inputs)
         tree = Tree(settings.cwd)
         self.given = inputs
+        self.at_work: list[str] = []
         self.mail = Mail(frozen.graph, tree, settings)
         self.context = Context(
             frozen.workspace or Workspace(), settings, tree, self.folders, self.works, self.mail
@@ -56,7 +57,34 @@ class StagePlayer(Player):
 
     async def work(self, task: Task, state: State) -> Change:
         """Play a stage."""
-        return await StagePlay(self.context, task, state).play()
+        self.at_work.append(task.node.id)
+        self._publish(state)
+        change = await StagePlay(self.context, task, state).play()
+        self.at_work.remove(task.node.id)
+        self._publish(apply(state, change))
+        return change
+
+    def _publish(self, state: State) -> None:
+        """Publish the stages at work and the state, for queries."""
+        outputs, heard = state.scope.outputs, self.mail.heard
+        written = {name for name, output in outputs.items() if output.state == "completed"}
+        entries = {
+            entry.name: heard.get(entry.name)
+            if entry.kind == "signal"
+            else entry.location
+            if entry.written_by is None or entry.written_by in written
+            else None
+            for entry in self.frozen.graph.artifacts
+        }
+        pgflow.set_state(
+            stage=self.at_work,
+            stages={
+                name: output.state
+                for name, output in outputs.items()
+                if name not in self.mail.signals
+            },
+            state=entries,
+        )
 
     async def opened(self, places: list[Place], state: State) -> State:
         """Wait for the messages that decide which stages of a layer run."""

@@ -8,7 +8,9 @@ Every look at the files is a step, so a replay sees what the run has seen.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic import JsonValue
@@ -24,9 +26,11 @@ from pgflow.declare.durable.stages.files import Outside
 from pgflow.declare.durable.stages.looks import Kept, Look, StageFiles
 from pgflow.declare.durable.stages.plans import Stage, deliveries
 from pgflow.declare.durable.stages.telling import Telling
+from pgflow.declare.graph import Pause
 from pgflow.declare.play.failures import retry_delay_ms
 from pgflow.declare.play.interpreter import Change, Settled, State, Task
 from pgflow.declare.text.outputs import Output, completed
+from pgflow.declare.text.times import TIME, due
 from pgflow.errors import StepFailed
 
 T = TypeVar("T", Look, Kept)
@@ -34,6 +38,10 @@ T = TypeVar("T", Look, Kept)
 
 class _SaidNo(Exception):
     """A person does not let the stage go on: the run ends."""
+
+
+class _TooLate(Exception):
+    """A message has not come by the deadline."""
 
 
 class StagePlay:
@@ -55,6 +63,7 @@ class StagePlay:
         self.files = StageFiles(
             context.tree, context.folders, self.id, self.stage, context.settings
         )
+        self.pause = task.node.pause or Pause()
         self.kept = Kept()
         self.telling = Telling(task, self.stage, context.tree)
         self.acting = Acting(context, self.telling, state)
@@ -77,8 +86,14 @@ class StagePlay:
         look = await self._look()
         if look.is_current:
             return Settled(place, completed(look.text), "unchanged")
-        if await self._asked_before(look):
-            look = await self._look()
+        has_waited = await self._waited()
+        try:
+            if await self._asked_before(look) or has_waited:
+                look = await self._look()
+        except _TooLate as error:
+            if self.pause.skips:
+                return Settled(place, Output("skipped"), str(error))
+            raise NodeFailed(str(error)) from None
         said = await self._worked(look)
         said = await self._reviewed(await self._checked(said))
         kept = await self._finished(said, look)
@@ -114,7 +129,7 @@ class StagePlay:
         """
         names = [gate.name for gate in self._gates("signal")]
         has_come = [name for name in names if name in self.context.mail.heard]
-        heard = {name: await self.context.mail.hear(name) for name in names}
+        heard = await self._heard(names)
         self.telling.hear(prompts.heard(heard))
         if self._gates("interrupt") and len(has_come) == len(names):
             read = "\n".join(f"{path}: {digest}" for path, digest in look.inputs.items())
@@ -125,6 +140,35 @@ class StagePlay:
                 self.telling.hear(f"A person says: {answer.text}")
             return True
         return bool(names)
+
+    async def _waited(self) -> bool:
+        """Wait for the stage's time; True if there is one."""
+        if self.pause.until is None:
+            return False
+        now = pgflow.now()
+        at = due(self.pause.until, now)
+        if at is None:
+            raise NodeFailed(f"stage '{self.id}': wait must be {TIME}, not {self.pause.until!r}")
+        await pgflow.sleep(max(timedelta(), at - now))
+        return True
+
+    async def _heard(self, names: list[str]) -> dict[str, JsonValue]:
+        """Wait for messages until the deadline.
+
+        Raises:
+            _TooLate: One has not come by then.
+        """
+        limit, mail = self.pause.deadline_ms, self.context.mail
+        missing = ""
+        try:
+            async with asyncio.timeout(None if limit is None else limit / 1000):
+                for missing in names:
+                    await mail.hear(missing)
+        except TimeoutError:
+            within = timedelta(milliseconds=limit or 0)
+            said = f"stage '{self.id}': no message {missing!r} came within {within}"
+            raise _TooLate(said) from None
+        return {name: mail.heard[name] for name in names}
 
     # Work ----------------------------------------------------------------------------------------
 
