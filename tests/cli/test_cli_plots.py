@@ -9,7 +9,7 @@ import pytest
 from clikit import pgflow
 
 from pgflow import Signal, step, workflow
-from pgflow._console.plots import bars, plot_rates
+from pgflow._desk.plots import bars, plot_rates
 from pgflow.inspect import Minute, Rates
 
 if TYPE_CHECKING:

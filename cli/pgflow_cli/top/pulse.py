@@ -7,8 +7,8 @@ from typing import Any
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._console.backend import Backend
-from pgflow._console.plots import bars
+from pgflow._desk.desk import Desk
+from pgflow._desk.plots import bars
 from pgflow_cli.look.output import STYLES, duration
 
 STATES = ("queued", "running", "waiting", "paused", "stuck")
@@ -18,11 +18,11 @@ MINUTES = 60
 LEAST_BARS = 10
 
 
-async def read_pulse(backend: Backend) -> dict[str, Any]:
+async def read_pulse(desk: Desk) -> dict[str, Any]:
     """Return totals of open runs, runs a minute of late, and latencies of the last hour."""
     queues, rates = (
-        await backend.ask(inspect.list_queues()),
-        await backend.ask(inspect.read_rates(MINUTES)),
+        await desk.ask(inspect.list_queues()),
+        await desk.ask(inspect.read_rates(MINUTES)),
     )
     late = [minute for minute in rates.minutes if 1 <= minute.ago <= LATE_MINUTES]
     ended = {minute.ago: minute.ended for minute in rates.minutes}

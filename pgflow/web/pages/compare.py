@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from pgflow._console.backend import Backend
-from pgflow._console.words import quoted
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import UnitRow, find_detail, list_units
 from pgflow.web.page import Page, query
@@ -24,14 +24,14 @@ Told = tuple[UnitRow, Any] | None
 """A unit with its payload in clear; None behind the last."""
 
 
-async def show_comparison(backend: Backend, request: Request) -> Page:
+async def show_comparison(desk: Desk, request: Request) -> Page:
     """Show a run beside the one whose journal it begins with."""
-    run = await backend.ask(find_detail(query(request, "key"), tenant=backend.tenant))
+    run = await desk.ask(find_detail(query(request, "key"), tenant=desk.tenant))
     if run.origin_run_id is None or run.origin_key is None or run.origin_seq is None:
         raise InvalidArgument(f"run {run.key} begins with no journal of another run")
-    origin = await backend.ask(find_detail(run.origin_key, tenant=backend.tenant))
+    origin = await desk.ask(find_detail(run.origin_key, tenant=desk.tenant))
     is_same = run.origin_key == run.key
-    found = await _first_difference(backend, run.origin_run_id, run.run_id, run.origin_seq)
+    found = await _first_difference(desk, run.origin_run_id, run.run_id, run.origin_seq)
     return Page(
         "compare",
         f"Compare: {run.key}",
@@ -42,13 +42,13 @@ async def show_comparison(backend: Backend, request: Request) -> Page:
             "difference": found,
             "inputs": []
             if is_same
-            else _differences(backend.clear(origin.input), backend.clear(run.input)),
+            else _differences(desk.clear(origin.input), desk.clear(run.input)),
             "results": []
             if is_same
             else [
                 ("Status", origin.status, run.status),
-                ("Output", backend.clear(origin.output), backend.clear(run.output)),
-                ("Error", backend.clear(origin.error), backend.clear(run.error)),
+                ("Output", desk.clear(origin.output), desk.clear(run.output)),
+                ("Error", desk.clear(origin.error), desk.clear(run.error)),
             ],
             "most": MOST_UNITS,
         },
@@ -68,12 +68,12 @@ def _differences(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
 
 
 async def _first_difference(
-    backend: Backend, origin: int, fork: int, cut: int
+    desk: Desk, origin: int, fork: int, cut: int
 ) -> tuple[int, Told, Told] | None:
     """Return the number of units after the cut that are alike, and of each journal the first one
     that is not; None if all that were compared are alike.
     """
-    theirs, ours = _units(backend, origin, cut), _units(backend, fork, cut)
+    theirs, ours = _units(desk, origin, cut), _units(desk, fork, cut)
     for alike in range(MOST_UNITS):
         one, other = await anext(theirs, None), await anext(ours, None)
         if one is None and other is None:
@@ -83,14 +83,14 @@ async def _first_difference(
     return None
 
 
-async def _units(backend: Backend, run_id: int, after: int) -> AsyncIterator[tuple[UnitRow, Any]]:
+async def _units(desk: Desk, run_id: int, after: int) -> AsyncIterator[tuple[UnitRow, Any]]:
     """Yield units with their payloads in clear, without those that have no result."""
     while True:
-        page = (await backend.ask(list_units(run_id, after=after, limit=WINDOW_UNITS))).items
+        page = (await desk.ask(list_units(run_id, after=after, limit=WINDOW_UNITS))).items
         for unit in page:
             after = unit.seq
             if unit.event not in UNTOLD:
-                yield unit, None if unit.payload is None else backend.clear(unit.payload)
+                yield unit, None if unit.payload is None else desk.clear(unit.payload)
         if len(page) < WINDOW_UNITS:
             return
 

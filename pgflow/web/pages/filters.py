@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._console.backend import Backend
+from pgflow._desk.desk import Desk
 from pgflow.documents import Put
 from pgflow.errors import InvalidArgument
 from pgflow.web.page import Page, need, read_form, see
@@ -25,17 +25,17 @@ from pgflow.web.pages.runs import (
 MOST_CHARS = 60
 
 
-async def ask_filter(backend: Backend, request: Request) -> Page:
+async def ask_filter(desk: Desk, request: Request) -> Page:
     """Show how a search is saved, and those that are."""
     principal, asked = need(request, "operate"), asked_of(request)
-    filter_of(backend, asked)
+    filter_of(desk, asked)
     return Page(
         "filters",
         "Saved searches",
         {
             "asked": asked,
             "is_searched": any(asked.values()),
-            "filters": await list_filters(backend, principal),
+            "filters": await list_filters(desk, principal),
             "most": MOST_CHARS,
         },
         command_of(asked),
@@ -43,7 +43,7 @@ async def ask_filter(backend: Backend, request: Request) -> Page:
     )
 
 
-async def save_filter(backend: Backend, request: Request) -> Response:
+async def save_filter(desk: Desk, request: Request) -> Response:
     """Save a search, or forget one."""
     principal, asked = need(request, "operate"), asked_of(request)
     form = await read_form(request)
@@ -51,14 +51,14 @@ async def save_filter(backend: Backend, request: Request) -> Response:
     if not 0 < len(name) <= MOST_CHARS:
         raise InvalidArgument(f"name the search, in at most {MOST_CHARS} characters")
     if form.get("verb") == "forget":
-        await backend.forget(COLLECTION, (principal.name, name))
+        await desk.forget(COLLECTION, (principal.name, name))
         return see(request, "/filters")
-    filter_of(backend, asked)
+    filter_of(desk, asked)
     if not any(asked.values()):
         raise InvalidArgument("search first: every run there is needs no name")
-    kept = await list_filters(backend, principal)
+    kept = await list_filters(desk, principal)
     if len(kept) >= MOST_FILTERS and name not in kept:
         raise InvalidArgument(f"forget another first: {MOST_FILTERS} searches are kept at most")
     said = {field: value for field, value in asked.items() if value}
-    await backend.keep(Put(COLLECTION, (principal.name, name), said))
+    await desk.keep(Put(COLLECTION, (principal.name, name), said))
     return see(request, "/runs", **said)

@@ -7,9 +7,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from pgflow._console.backend import Backend
-from pgflow._console.orders import ORDERS
-from pgflow._console.words import quoted
+from pgflow._desk.desk import Desk
+from pgflow._desk.orders import ORDERS
+from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import (
     STATUSES,
@@ -42,7 +42,7 @@ COLLECTION = "pgflow.console.filters"
 MOST_FILTERS = 30
 
 
-async def show_runs(backend: Backend, request: Request) -> Page:
+async def show_runs(desk: Desk, request: Request) -> Page:
     """Show the runs that a search finds, the newest first."""
     asked, principal = asked_of(request), principal_of(request)
     may_order = principal.may("operate")
@@ -50,8 +50,8 @@ async def show_runs(backend: Backend, request: Request) -> Page:
     older = WIDE_ERRORS if asked["error"] else WIDE_RUNS
     within = older if is_wide else RECENT_RUNS
     after = request.query_params.get("after")
-    found = await backend.ask(
-        search_runs(filter_of(backend, asked), after=after, limit=PAGE_ROWS, within=within)
+    found = await desk.ask(
+        search_runs(filter_of(desk, asked), after=after, limit=PAGE_ROWS, within=within)
     )
     has_older = found.next is not None and len(found) < PAGE_ROWS
     return Page(
@@ -62,12 +62,12 @@ async def show_runs(backend: Backend, request: Request) -> Page:
             "next": found.next,
             "asked": asked,
             "statuses": STATUSES,
-            "queues": await backend.ask(list_queue_names()),
+            "queues": await desk.ask(list_queue_names()),
             "since": tuple(SINCE),
             "orders": [ORDERS[verb] for verb in ("retry", "resume", "pause", "cancel")]
             if may_order
             else [],
-            "filters": await list_filters(backend, principal) if may_order else {},
+            "filters": await list_filters(desk, principal) if may_order else {},
             "searched": {name: value for name, value in asked.items() if value},
             "is_searched": any(asked.values()),
             "is_later": "after" in request.query_params,
@@ -75,19 +75,17 @@ async def show_runs(backend: Backend, request: Request) -> Page:
             "is_wide": is_wide,
             "most": within,
             "more": older,
-            "now": await backend.ask(database_now()),
+            "now": await desk.ask(database_now()),
         },
         command_of(asked),
     )
 
 
-async def list_filters(backend: Backend, principal: Principal) -> dict[str, dict[str, str]]:
+async def list_filters(desk: Desk, principal: Principal) -> dict[str, dict[str, str]]:
     """Return the saved searches, by their names."""
-    found = await backend.ask(
-        list_documents(COLLECTION, folder=(principal.name,), limit=MOST_FILTERS)
-    )
+    found = await desk.ask(list_documents(COLLECTION, folder=(principal.name,), limit=MOST_FILTERS))
     return {
-        row.path[-1]: value for row in found if isinstance(value := backend.clear(row.value), dict)
+        row.path[-1]: value for row in found if isinstance(value := desk.clear(row.value), dict)
     }
 
 
@@ -98,13 +96,13 @@ def asked_of(request: Request) -> dict[str, str]:
     return {name: given.get(name, "").strip() for name in names}
 
 
-def filter_of(backend: Backend, asked: dict[str, str]) -> RunFilter:
+def filter_of(desk: Desk, asked: dict[str, str]) -> RunFilter:
     """Return the filter that a search means.
 
     Raises:
         InvalidArgument: It means nothing.
     """
-    said: dict[str, Any] = {"tenant": backend.tenant}
+    said: dict[str, Any] = {"tenant": desk.tenant}
     for name in ("status", "workflow", "queue"):
         if asked[name]:
             said[name] = [asked[name]]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from pgflow._console.backend import Backend
-from pgflow._console.words import duration, many
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import duration, many
 from pgflow.inspect import (
     QueueRow,
     RunFilter,
@@ -78,33 +78,31 @@ class Alert:
     until: datetime | None = None
 
 
-async def find_alerts(backend: Backend, queues: list[QueueRow], now: datetime) -> list[Alert]:
+async def find_alerts(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Alert]:
     """Return what needs a person now, the most urgent first.
 
     Args:
-        backend: The backend to ask at.
+        desk: The desk to ask at.
         queues: All queues.
         now: Time on the database's clock.
     """
-    found = [alert async for part in _parts(backend, queues, now) for alert in part]
+    found = [alert async for part in _parts(desk, queues, now) for alert in part]
     return sorted(found, key=lambda alert: LEVELS.index(alert.level))
 
 
-async def _parts(
-    backend: Backend, queues: list[QueueRow], now: datetime
-) -> AsyncIterator[list[Alert]]:
-    yield await _breached(backend)
-    yield await _unknown(backend)
-    yield await _stuck(backend)
-    yield await _workers(backend)
-    yield await _losses(backend)
-    yield await _gates(backend)
-    yield await _unserved(backend, queues, now)
-    yield await _schedules(backend)
-    yield await _relays(backend)
-    yield await _budgets(backend)
-    yield await _messages(backend)
-    yield await _failed(backend, now)
+async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIterator[list[Alert]]:
+    yield await _breached(desk)
+    yield await _unknown(desk)
+    yield await _stuck(desk)
+    yield await _workers(desk)
+    yield await _losses(desk)
+    yield await _gates(desk)
+    yield await _unserved(desk, queues, now)
+    yield await _schedules(desk)
+    yield await _relays(desk)
+    yield await _budgets(desk)
+    yield await _messages(desk)
+    yield await _failed(desk, now)
 
 
 def _cut(alerts: list[Alert], page: str, **query: str) -> list[Alert]:
@@ -131,10 +129,10 @@ def _cut(alerts: list[Alert], page: str, **query: str) -> list[Alert]:
     return [*alerts[:MOST_ROWS], more]
 
 
-async def _breached(backend: Backend) -> list[Alert]:
-    found = await backend.ask(
+async def _breached(desk: Desk) -> list[Alert]:
+    found = await desk.ask(
         list_obligations(
-            state="breached", kind="obligation", tenant=backend.tenant, limit=MOST_ROWS + 1
+            state="breached", kind="obligation", tenant=desk.tenant, limit=MOST_ROWS + 1
         )
     )
     alerts = [
@@ -155,14 +153,14 @@ async def _breached(backend: Backend) -> list[Alert]:
     return _cut(alerts, "obligations")
 
 
-async def _unknown(backend: Backend) -> list[Alert]:
+async def _unknown(desk: Desk) -> list[Alert]:
     alerts = []
     for state, what in (
         ("unknown", "Its outcome is unknown: it may or may not have been done."),
         ("uncompensated", "It was done, and pgflow will not take it back."),
     ):
-        found = await backend.ask(
-            list_obligations(state=state, kind="effect", tenant=backend.tenant, limit=MOST_ROWS + 1)
+        found = await desk.ask(
+            list_obligations(state=state, kind="effect", tenant=desk.tenant, limit=MOST_ROWS + 1)
         )
         of_state = [
             Alert(
@@ -181,8 +179,8 @@ async def _unknown(backend: Backend) -> list[Alert]:
     return alerts
 
 
-async def _stuck(backend: Backend) -> list[Alert]:
-    counts = await backend.ask(count_stuck())
+async def _stuck(desk: Desk) -> list[Alert]:
+    counts = await desk.ask(count_stuck())
     if sum(count.runs for count in counts) > MOST_ROWS:
         groups = [
             Alert(
@@ -200,7 +198,7 @@ async def _stuck(backend: Backend) -> list[Alert]:
         return _cut(groups, "runs", status="stuck")
     if not counts:
         return []
-    where = RunFilter(status=["stuck"], tenant=backend.tenant)
+    where = RunFilter(status=["stuck"], tenant=desk.tenant)
     return [
         Alert(
             "stuck",
@@ -212,11 +210,11 @@ async def _stuck(backend: Backend) -> list[Alert]:
             "run",
             {"key": run.key},
         )
-        for run in await backend.ask(list_runs(where, limit=MOST_ROWS))
+        for run in await desk.ask(list_runs(where, limit=MOST_ROWS))
     ]
 
 
-async def _workers(backend: Backend) -> list[Alert]:
+async def _workers(desk: Desk) -> list[Alert]:
     alerts = [
         Alert(
             "worker",
@@ -228,7 +226,7 @@ async def _workers(backend: Backend) -> list[Alert]:
             "Look at the workers",
             "workers",
         )
-        for worker in await backend.ask(check_workers())
+        for worker in await desk.ask(check_workers())
         if worker.silent_seconds > SILENT_SECONDS
     ]
     alerts += [
@@ -241,12 +239,12 @@ async def _workers(backend: Backend) -> list[Alert]:
             "Look at the workers",
             "workers",
         )
-        for stray in await backend.ask(list_stray_leases())
+        for stray in await desk.ask(list_stray_leases())
     ]
     return alerts
 
 
-async def _losses(backend: Backend) -> list[Alert]:
+async def _losses(desk: Desk) -> list[Alert]:
     return [
         Alert(
             "loss",
@@ -257,11 +255,11 @@ async def _losses(backend: Backend) -> list[Alert]:
             "See the runs",
             "runs",
         )
-        for loss in await backend.ask(list_losses())
+        for loss in await desk.ask(list_losses())
     ]
 
 
-async def _gates(backend: Backend) -> list[Alert]:
+async def _gates(desk: Desk) -> list[Alert]:
     alerts = [
         Alert(
             "gate",
@@ -274,12 +272,12 @@ async def _gates(backend: Backend) -> list[Alert]:
             {"gate": gate.gate},
             gate.expires_at,
         )
-        for gate in await backend.ask(list_gates(tenant=backend.tenant, limit=MOST_ROWS + 1))
+        for gate in await desk.ask(list_gates(tenant=desk.tenant, limit=MOST_ROWS + 1))
     ]
     return _cut(alerts, "gates")
 
 
-async def _unserved(backend: Backend, queues: list[QueueRow], now: datetime) -> list[Alert]:
+async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Alert]:
     alerts = [
         Alert(
             "queue",
@@ -290,7 +288,7 @@ async def _unserved(backend: Backend, queues: list[QueueRow], now: datetime) -> 
             "Start a worker that has it",
             "queues",
         )
-        for lane in await backend.ask(list_unserved_lanes(LATE_SECONDS, limit=MOST_ROWS + 1))
+        for lane in await desk.ask(list_unserved_lanes(LATE_SECONDS, limit=MOST_ROWS + 1))
     ]
     return _cut(alerts, "queues") + _cut(_late(queues, now), "queues")
 
@@ -342,12 +340,12 @@ def _late(queues: list[QueueRow], now: datetime) -> list[Alert]:
     return alerts
 
 
-async def _schedules(backend: Backend) -> list[Alert]:
+async def _schedules(desk: Desk) -> list[Alert]:
     """Return the schedules that start nothing and should. What the good ones are called is not
     asked: there may be a thousand.
     """
     alerts = []
-    for count in await backend.ask(count_schedules()):
+    for count in await desk.ask(count_schedules()):
         if count.state in ("broken", "undeclared"):
             of_state = [
                 Alert(
@@ -360,7 +358,7 @@ async def _schedules(backend: Backend) -> list[Alert]:
                     "schedule",
                     {"name": one.name},
                 )
-                for one in await backend.ask(list_schedules(state=count.state, limit=MOST_ROWS + 1))
+                for one in await desk.ask(list_schedules(state=count.state, limit=MOST_ROWS + 1))
             ]
             alerts += _cut(of_state, "schedules")
         elif count.state == "active" and count.late_seconds > LATE_SECONDS:
@@ -379,9 +377,9 @@ async def _schedules(backend: Backend) -> list[Alert]:
     return alerts
 
 
-async def _relays(backend: Backend) -> list[Alert]:
+async def _relays(desk: Desk) -> list[Alert]:
     alerts = []
-    for relay in await backend.ask(list_relays()):
+    for relay in await desk.ask(list_relays()):
         if relay.dead:
             what = (
                 f"{many(relay.dead, 'event')} could not be delivered, and will not be tried again."
@@ -409,7 +407,7 @@ async def _relays(backend: Backend) -> list[Alert]:
     return _cut(alerts, "outbox")
 
 
-async def _budgets(backend: Backend) -> list[Alert]:
+async def _budgets(desk: Desk) -> list[Alert]:
     alerts = [
         Alert(
             "budget",
@@ -423,13 +421,13 @@ async def _budgets(backend: Backend) -> list[Alert]:
             "budget",
             {"pool": row.pool},
         )
-        for row in await backend.ask(list_budgets(limit=100))
+        for row in await desk.ask(list_budgets(limit=100))
         if row.revoked_at or (row.remaining is not None and row.remaining <= 0)
     ]
     return _cut(alerts, "budgets")
 
 
-async def _messages(backend: Backend) -> list[Alert]:
+async def _messages(desk: Desk) -> list[Alert]:
     words = {
         "refused": "the code of the run could not take them.",
         "ended": "the run had ended.",
@@ -445,15 +443,15 @@ async def _messages(backend: Backend) -> list[Alert]:
             "run",
             {"key": left.example},
         )
-        for left in await backend.ask(count_left_messages())
+        for left in await desk.ask(count_left_messages())
     ]
 
 
-async def _failed(backend: Backend, now: datetime) -> list[Alert]:
+async def _failed(desk: Desk, now: datetime) -> list[Alert]:
     """Return the newest runs that failed within a day. Their order is that of their starts, by
     which the index finds them.
     """
-    where = RunFilter(status=["failed"], tenant=backend.tenant)
+    where = RunFilter(status=["failed"], tenant=desk.tenant)
     alerts = [
         Alert(
             "failed",
@@ -465,7 +463,7 @@ async def _failed(backend: Backend, now: datetime) -> list[Alert]:
             "run",
             {"key": run.key},
         )
-        for run in await backend.ask(list_runs(where, limit=MOST_ROWS + 1))
+        for run in await desk.ask(list_runs(where, limit=MOST_ROWS + 1))
         if run.finished_at is not None and now - run.finished_at < FAILED_WITHIN
     ]
     return _cut(alerts, "runs", status="failed")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgflow._console.words import duration, many
+from pgflow._desk.words import duration, many
 from pgflow.inspect import Rates
 
 BARS = " ▁▂▃▄▅▆▇█"
