@@ -29,7 +29,16 @@ def test_the_size_of_a_room_counts_code_and_no_prose(tmp_path):
         "cli/pgflow_cli/a.py": 1,
         "sql/runs": 1,
     }
-    assert list(size.counts(tmp_path).values()) == [1, 0, 2, 1, 1, 2, 1]
+    assert list(size.counts(tmp_path).values()) == [1, 0, 0, 2, 1, 1, 2, 1]
+
+
+def test_a_long_function_counts_with_and_without_its_docstring(tmp_path):
+    docs = '    """Docs.\n' + "    More.\n" * 60 + '    """\n'
+    body = "    x = 1\n" * 61
+    write(tmp_path / "pgflow/a.py", f"def f():\n{docs}\n\ndef g():\n{body}")
+    write(tmp_path / "pgflow/_surface.py", "__all__ = []\n")
+    functions, too_long, without_docstrings, *_ = size.counts(tmp_path).values()
+    assert (functions, too_long, without_docstrings) == (2, 2, 1)
 
 
 def test_a_trip_of_a_run_is_walked(dsn, capsys):

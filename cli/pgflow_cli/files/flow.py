@@ -22,10 +22,9 @@ Version = Annotated[int | None, opt("Number of a version; else the current one."
 
 
 @flow.callback()
-def list_flows(context: typer.Context, *, form: Answer, db: Db) -> None:
+def list_flows(*, form: Answer, db: Db) -> None:
     """Lists workflows in SQL, or shows one."""
-    if context.invoked_subcommand is None:
-        _print(db, None, form)
+    _print(db, None, form)
 
 
 @flow.command("show")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Any
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg, opt
@@ -35,10 +33,9 @@ _NAMES = (
 
 
 @budgets.callback()
-def list_pools(context: typer.Context, form: Rows, database: Db, *, limit: Limit = 50) -> None:
+def list_pools(form: Rows, database: Db, *, limit: Limit = 50) -> None:
     """Shows what pools allow, or sets, revokes and grants."""
-    if context.invoked_subcommand is None:
-        _print(database, form, None, limit)
+    _print(database, form, None, limit)
 
 
 @budgets.command("set")

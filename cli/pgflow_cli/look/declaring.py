@@ -45,6 +45,7 @@ class Made:
     make: Callable[..., Any]
 
 
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _LAST = ("as_json", "as_csv", "dsn")
 """Options that come last in the help."""
 
@@ -90,12 +91,18 @@ def _completed(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(annotation=Annotated[kind, info])
 
 
-def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command as typer takes it: with options in place of parameters that are made."""
+def expanded(command: Callable[..., Any], *, of_group: bool = False) -> Callable[..., Any]:
+    """Return a command as typer takes it: with options in place of parameters that are made. That
+    of a group works only if none of its commands is named.
+    """
     whole = _Call(command)
     options = sorted(whole.options, key=lambda option: option.name in _LAST)
+    if of_group:
+        options.insert(0, inspect.Parameter("group", _KEYWORD, annotation=typer.Context))
 
     def call(**given: Any) -> Any:
+        if of_group and given["group"].invoked_subcommand is not None:
+            return None
         with ExitStack() as opened:
             return whole.call(given, opened)
 
@@ -103,7 +110,7 @@ def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
     call.__module__ = command.__module__
     call.__annotations__ = {each.name: each.annotation for each in options}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options]
+        [each.replace(kind=_KEYWORD) for each in options]
     )
     return call
 
@@ -121,9 +128,7 @@ def made_of(options: Mapping[str, tuple[Any, Any]], make: Callable[..., Any]) ->
 
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-            )
+            inspect.Parameter(name, _KEYWORD, default=default, annotation=kind)
             for name, (kind, default) in options.items()
         ]
     )

@@ -78,11 +78,11 @@ class Commands(typer.Typer):
         return decorate
 
     def callback(self, *given: Any, **options: Any) -> Callable[[Any], Any]:
-        """Return a decorator that sets what the group does without a command."""
+        """Return a decorator that sets what the group does if none of its commands is named."""
         add = super().callback(*given, **options)
 
         def decorate(command: Any) -> Any:
-            add(expanded(command))
+            add(expanded(command, of_group=True))
             return command
 
         return decorate

@@ -206,7 +206,7 @@ def print_rows(
     columns: Sequence[Column],
     rows: Sequence[Row],
     *,
-    names: Sequence[str] = (),
+    names: Sequence[str] | type = (),
     empty: str = "nothing found",
 ) -> None:
     """Print rows.
@@ -215,9 +215,11 @@ def print_rows(
         form: Table, JSON or CSV.
         columns: Columns of the table.
         rows: Rows to print.
-        names: Values of a row in JSON and CSV; all that it has if not given.
+        names: Values of a row in JSON and CSV, or the class that has them; all that it has if not
+            given.
         empty: Sentence for a person if there are no rows.
     """
+    names = names_of(names) if isinstance(names, type) else names
     if form is Form.TABLE and rows:
         out = console()
         out.print(make_table(columns, rows, out.width))
@@ -230,6 +232,11 @@ def print_rows(
             print_json_rows(objects)
         else:
             print_csv(list(objects[0]) if objects else list(names), objects)
+
+
+def names_of(kind: Any) -> tuple[str, ...]:
+    """Return the attributes of the rows of a class, in their order."""
+    return tuple(kind.__dataclass_fields__)
 
 
 def print_json_rows(rows: Sequence[Mapping[str, Any]]) -> None:

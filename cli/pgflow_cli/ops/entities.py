@@ -10,7 +10,7 @@ from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Form, print_rows, short_json
-from pgflow_cli.ops.options import ago, names_of
+from pgflow_cli.ops.options import ago
 
 
 def entities(
@@ -42,7 +42,7 @@ def _print_kind(db: Database, form: Form, name: str) -> None:
         ago("UPDATED", "updated_at", db.now()),
         _json_column("STATE", "state", takes_rest=True, most=120),
     ]
-    rows, names = db.ask(inspect.list_entities(name, limit=None)).items, names_of(inspect.EntityRow)
+    rows, names = db.ask(inspect.list_entities(name, limit=None)).items, inspect.EntityRow
     empty = f"There are no entities of kind {name!r} yet."
     print_rows(form, columns, rows, names=names, empty=empty)
 
@@ -63,7 +63,7 @@ def _print_updates(db: Database, form: Form, name: str, key: str) -> None:
     ]
     rows, names = (
         db.ask(inspect.list_entity_updates(name, key, limit=None)).items,
-        names_of(inspect.EntityUpdateRow),
+        inspect.EntityUpdateRow,
     )
     print_rows(form, columns, rows, names=names, empty="Nothing was done to it.")
 

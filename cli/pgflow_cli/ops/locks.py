@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
@@ -14,7 +12,7 @@ from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
 from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
-from pgflow_cli.ops.options import ago, names_of
+from pgflow_cli.ops.options import ago
 
 locks = make_group(
     "locks", "Shows locks and their holders, or releases one.", invoke_without_command=True
@@ -22,14 +20,12 @@ locks = make_group(
 
 
 @locks.callback()
-def list_locks(context: typer.Context, *, form: Rows, db: Db) -> None:
+def list_locks(*, form: Rows, db: Db) -> None:
     """Shows locks and their holders, or releases one.
 
     FENCE grows each time a lock is won. ENDS says when the lock counts no more; empty where its run
     holds it for as long as it likes.
     """
-    if context.invoked_subcommand is not None:
-        return
     now = db.now()
     columns = [
         Column("LOCK", "key"),
@@ -40,8 +36,8 @@ def list_locks(context: typer.Context, *, form: Rows, db: Db) -> None:
         Column("ENDS", lambda row: _ends(row, now)),
         Column("WAITERS", "waiters", right=True),
     ]
-    rows, names = db.ask(inspect.list_locks(limit=None)).items, names_of(inspect.LockRow)
-    print_rows(form, columns, rows, names=names, empty="Nothing is locked.")
+    rows = db.ask(inspect.list_locks(limit=None)).items
+    print_rows(form, columns, rows, names=inspect.LockRow, empty="Nothing is locked.")
 
 
 def _ends(row: inspect.LockRow, now: datetime) -> str:

@@ -97,11 +97,6 @@ def counted(name: str, title: str = "") -> Column:
     return Column(title or name.upper(), cell, right=True)
 
 
-def names_of(kind: Any) -> tuple[str, ...]:
-    """Return the attributes of the rows of a class, in their order."""
-    return tuple(kind.__dataclass_fields__)
-
-
 OutputFile = Annotated[
     Path | None, opt("Write to this file instead of standard output.", "--output", "-o")
 ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
@@ -15,7 +13,7 @@ from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
 from pgflow_cli.look.output import Column, Form, dump, duration, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_json
-from pgflow_cli.ops.options import ChangeWhy, ago, names_of
+from pgflow_cli.ops.options import ChangeWhy, ago
 
 outbox = make_group(
     "outbox", "Shows relays and their lag, or replays or repairs one.", invoke_without_command=True
@@ -28,14 +26,12 @@ SAMPLE = 10_000
 
 
 @outbox.callback()
-def list_relays(context: typer.Context, *, form: Rows, db: Db) -> None:
+def list_relays(*, form: Rows, db: Db) -> None:
     """Shows relays and their lag, or replays or repairs one.
 
     LAG counts the events that a relay has yet to take, up to 10000, and OLDEST is the age of the
     first. RETRYING wait for another try, and DEAD until `pgflow outbox redeliver`.
     """
-    if context.invoked_subcommand is not None:
-        return
     columns = [
         Column("RELAY", "name"),
         Column("STATE", "state"),
@@ -48,8 +44,8 @@ def list_relays(context: typer.Context, *, form: Rows, db: Db) -> None:
         Column("DEAD", "dead", right=True),
         Column("ERROR", "error", takes_rest=True, most=120),
     ]
-    rows, names = db.ask(inspect.list_relays()), names_of(inspect.RelayRow)
-    print_rows(form, columns, rows, names=names, empty="There are no relays yet.")
+    rows = db.ask(inspect.list_relays())
+    print_rows(form, columns, rows, names=inspect.RelayRow, empty="There are no relays yet.")
 
 
 @outbox.command("show")
@@ -76,7 +72,7 @@ def show_relay(
         Column("PAYLOAD", lambda row: dump(row.payload), takes_rest=True, most=120),
     ]
     rows = db.ask(inspect.list_deliveries(relay, limit=limit)).items
-    names = names_of(inspect.DeliveryRow)
+    names = inspect.DeliveryRow
     print_rows(form, columns, rows, names=names, empty="It has delivered all that it took.")
 
 

@@ -19,7 +19,7 @@ from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows, confirm
 from pgflow_cli.look.output import Column, Form, Limit, age, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
-from pgflow_cli.ops.options import ChangeWhy, ago, counted, names_of
+from pgflow_cli.ops.options import ChangeWhy, ago, counted
 
 queues = make_group(
     "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
@@ -30,15 +30,12 @@ Name = Annotated[str, arg("Name of the queue.")]
 
 @queues.callback()
 def list_queues(
-    context: typer.Context,
     *,
     plot: Annotated[bool, opt("Also draw what began and ended in the last hour.")] = False,
     form: Rows,
     db: Db,
 ) -> None:
     """Shows queues, or pauses, resumes or configures one."""
-    if context.invoked_subcommand is not None:
-        return
     if plot and form is not Form.TABLE:
         raise Mistake("--plot draws for people: leave out --json and --csv")
     _print(db, None, form)
@@ -277,7 +274,7 @@ def _print(db: Database, queue: str | None, form: Form) -> None:
         Column("RULES", _other_rules, from_width=100),
         Column("STATE", lambda row: _state(row, now)),
     ]
-    names = names_of(inspect.QueueRow)
+    names = inspect.QueueRow
     print_rows(
         form,
         columns,

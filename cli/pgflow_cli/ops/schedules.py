@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-import typer
-
 from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, arg, opt
@@ -16,10 +14,10 @@ from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, OwnLabels, Rows
 from pgflow_cli.look.output import (
     Column,
-    Form,
     as_object,
     duration,
     many,
+    names_of,
     note,
     print_one,
     print_rows,
@@ -27,28 +25,11 @@ from pgflow_cli.look.output import (
     when,
 )
 from pgflow_cli.look.parsing import parse_input, parse_pairs, parse_span
-from pgflow_cli.ops.options import ChangeWhy, names_of
+from pgflow_cli.ops.options import ChangeWhy
 
 schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the schedule.")]
-
-
-@schedules.callback()
-def show_all(context: typer.Context, *, form: Rows, db: Db) -> None:
-    """Shows schedules, or changes one.
-
-    NEXT is when the next slot is due. SKIPPED counts slots at which a run before was open, MISSED
-    those that were late and not caught up.
-    """
-    if context.invoked_subcommand is None:
-        _list(db, form)
-
-
-@schedules.command("list")
-def list_schedules(*, form: Rows, db: Db) -> None:
-    """Lists schedules by their names."""
-    _list(db, form)
 
 
 _COLUMNS = [
@@ -65,7 +46,13 @@ _COLUMNS = [
 ]
 
 
-def _list(db: Database, form: Form) -> None:
+@schedules.callback()
+def list_schedules(*, form: Rows, db: Db) -> None:
+    """Shows schedules, or changes one.
+
+    NEXT is when the next slot is due. SKIPPED counts slots at which a run before was open, MISSED
+    those that were late and not caught up.
+    """
     rows = db.ask(inspect.list_schedules(limit=None)).items
     names = (*names_of(inspect.ScheduleRow), "slots")
     print_rows(form, _COLUMNS, rows, names=names, empty="There are no schedules.")

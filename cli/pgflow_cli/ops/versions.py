@@ -10,7 +10,7 @@ from pgflow import inspect
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, age, print_rows
 from pgflow_cli.look.selection import WorkflowNames
-from pgflow_cli.ops.options import counted, names_of
+from pgflow_cli.ops.options import counted
 
 
 def versions(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
@@ -29,8 +29,10 @@ def versions(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
         Column("SERVED", lambda row: _served(row, now)),
         Column("MAY GO", _verdict),
     ]
-    rows, names = db.ask(inspect.list_versions(workflow or ())), names_of(inspect.VersionRow)
-    print_rows(form, columns, rows, names=names, empty="No worker has reported its code yet.")
+    rows = db.ask(inspect.list_versions(workflow or ()))
+    print_rows(
+        form, columns, rows, names=inspect.VersionRow, empty="No worker has reported its code yet."
+    )
 
 
 def _served(row: inspect.VersionRow, now: datetime) -> str:
@@ -60,7 +62,7 @@ def patches(workflow: WorkflowNames = None, *, form: Rows, db: Db) -> None:
         counted("workers"),
         Column("NEXT", _next),
     ]
-    rows, names = db.ask(inspect.list_patches(workflow or ())), names_of(inspect.PatchRow)
+    rows, names = db.ask(inspect.list_patches(workflow or ())), inspect.PatchRow
     empty = "Neither a worker nor an open run knows a patch."
     print_rows(form, columns, rows, names=names, empty=empty)
 
