@@ -18,10 +18,10 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
 from pgflow import __version__
-from pgflow._desk import words
-from pgflow._desk.desk import Desk, Unreachable, hurried, watched
-from pgflow._desk.graphs import GraphDrawer
-from pgflow._desk.traces import checked_logs
+from pgflow._console import words
+from pgflow._console.backend import Backend, Unreachable, hurried, watched
+from pgflow._console.graphs import GraphDrawer
+from pgflow._console.traces import checked_logs
 from pgflow.app import App, AsyncApp
 from pgflow.errors import (
     GateClosed,
@@ -206,21 +206,21 @@ def asgi(
         )
     if hosts is None and isinstance(auth, Local):
         hosts = LOCAL_HOSTS
-    desk = Desk(app)
-    desk.logs, desk.graphs = checked_logs(logs), graphs or {}
-    desk.auditor_dsn = auditor_dsn
-    console = _Console(desk, auth)
+    backend = Backend(app)
+    backend.logs, backend.graphs = checked_logs(logs), graphs or {}
+    backend.auditor_dsn = auditor_dsn
+    console = _Console(backend, auth)
     return Guard(console.pages(), auth, hosts, secret, console.live.close, proxies)
 
 
 class _Console:
     """The pages of one app."""
 
-    def __init__(self, desk: Desk, auth: Auth) -> None:
-        self._desk = desk
+    def __init__(self, backend: Backend, auth: Auth) -> None:
+        self._backend = backend
         self._auth = auth
         self._templates = _environment()
-        self.live = Live(News(self._desk), self._make_part)
+        self.live = Live(News(self._backend), self._make_part)
 
     def pages(self) -> Starlette:
         """Return the application without its guard."""
@@ -258,7 +258,7 @@ class _Console:
         """Return the page of a request, or a page with the reason why it cannot be made."""
         try:
             with hurried():
-                return await handler(self._desk, request)
+                return await handler(self._backend, request)
         except (PgflowError, psycopg.Error, *Unreachable) as error:
             return self._explain(error)
 
@@ -319,8 +319,8 @@ class _Console:
         return self._templates.get_template(f"{page.template}.html").render(values)
 
 
-async def _behind(handlers: sheet.Handlers, desk: Desk, request: Request) -> Page:
-    return await sheet.show_behind(desk, request, handlers)
+async def _behind(handlers: sheet.Handlers, backend: Backend, request: Request) -> Page:
+    return await sheet.show_behind(backend, request, handlers)
 
 
 def _trouble(status: int, title: str, text: str) -> Page:

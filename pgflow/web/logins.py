@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from pgflow._desk.desk import Desk
+from pgflow._console.backend import Backend
 from pgflow.web.guard import cookie
 from pgflow.web.oidc import LOGIN_SECONDS, LoginRefused, Oidc
 from pgflow.web.page import Page, link, read_form
@@ -25,7 +25,7 @@ from pgflow.web.principals import (
 )
 
 TICKET_COOKIE = "pgflow_login"
-Handler = Callable[[Desk, Request], Awaitable[Page | Response]]
+Handler = Callable[[Backend, Request], Awaitable[Page | Response]]
 
 
 def login_routes(auth: Auth) -> list[tuple[str, str, Handler]]:
@@ -51,9 +51,9 @@ def login_routes(auth: Auth) -> list[tuple[str, str, Handler]]:
     return []
 
 
-async def leave(desk: Desk, request: Request) -> Response:
+async def leave(backend: Backend, request: Request) -> Response:
     """Log the user out."""
-    del desk
+    del backend
     await read_form(request)
     return _leave_for(request, "/login", cookie(request, SESSION_COOKIE, "", seconds=0))
 
@@ -64,9 +64,9 @@ class _ByLink:
     def __init__(self, auth: Local) -> None:
         self._auth = auth
 
-    async def show(self, desk: Desk, request: Request) -> Page | Response:
+    async def show(self, backend: Backend, request: Request) -> Page | Response:
         """Let in a browser that has the link; say to others where it is."""
-        del desk
+        del backend
         token = request.query_params.get("token", "")
         session = self._auth.session(token) if self._auth.is_here(request) else None
         if session is None:
@@ -83,14 +83,14 @@ class _ByToken:
     def __init__(self, auth: Tokens) -> None:
         self._auth = auth
 
-    async def show(self, desk: Desk, request: Request) -> Page:
+    async def show(self, backend: Backend, request: Request) -> Page:
         """Show a field for a token."""
-        del desk
+        del backend
         return _page(request)
 
-    async def enter(self, desk: Desk, request: Request) -> Page | Response:
+    async def enter(self, backend: Backend, request: Request) -> Page | Response:
         """Take a token."""
-        del desk
+        del backend
         form = await read_form(request)
         address = request.client.host if request.client is not None else ""
         device = request.cookies.get(DEVICE_COOKIE, "")
@@ -114,14 +114,14 @@ class _ByProvider:
     def __init__(self, auth: Oidc) -> None:
         self._auth = auth
 
-    async def show(self, desk: Desk, request: Request) -> Page:
+    async def show(self, backend: Backend, request: Request) -> Page:
         """Show the way to the provider."""
-        del desk
+        del backend
         return _page(request, provider=self._auth.host)
 
-    async def go(self, desk: Desk, request: Request) -> Page | Response:
+    async def go(self, backend: Backend, request: Request) -> Page | Response:
         """Lead to the provider."""
-        del desk
+        del backend
         try:
             begun = await self._auth.begin(_back(request))
         except LoginRefused as refused:
@@ -134,9 +134,9 @@ class _ByProvider:
         answer.headers.append("set-cookie", ticket)
         return answer
 
-    async def back(self, desk: Desk, request: Request) -> Page | Response:
+    async def back(self, backend: Backend, request: Request) -> Page | Response:
         """Take the identity with which the provider sends the user back."""
-        del desk
+        del backend
         try:
             ticket = request.cookies.get(TICKET_COOKIE, "")
             session, path = await self._auth.end(ticket, request.query_params)

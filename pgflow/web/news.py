@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable
 
 import psycopg
 
+from pgflow._console.backend import Backend, Unreachable
 from pgflow._db.connect import ConnectOptions
-from pgflow._desk.desk import Desk, Unreachable
 from pgflow._worker.listener import DONE_CHANNEL, WORK_CHANNEL, Listener, ListenerCallbacks
 from pgflow.errors import PgflowError
 from pgflow.inspect import read_pulse
@@ -32,9 +32,9 @@ class News:
         count: Grows with everything that is new.
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.count = 0
-        self._desk = desk
+        self._backend = backend
         self._told = asyncio.Event()
         self._waiting = 0
         self._stop: Callable[[], None] | None = None
@@ -86,7 +86,7 @@ class News:
                 await listener.stop()
 
     def _listener(self) -> Listener | None:
-        dsn = self._desk.listens_at
+        dsn = self._backend.listens_at
         if dsn is None:
             return None
         return Listener(
@@ -98,7 +98,7 @@ class News:
     async def _poll(self) -> None:
         """Read the pulse. A database that is gone is news too."""
         try:
-            pulse = await self._desk.ask(read_pulse())
+            pulse = await self._backend.ask(read_pulse())
         except (PgflowError, psycopg.Error, *Unreachable):
             pulse = -1
         before, self._pulse = self._pulse, pulse

@@ -12,7 +12,7 @@ from clikit import pgflow
 from sqlkit import one
 
 from pgflow import Signal, step, workflow
-from pgflow._desk.plots import bars, plot_rates
+from pgflow._console.plots import bars, plot_rates
 from pgflow.inspect import Bin, Rates
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ ASK_INSPECT = (
     PGFLOW / "django",
     PGFLOW / "prometheus.py",
     PGFLOW / "testing.py",
-    PGFLOW / "_desk",
+    PGFLOW / "_console",
     PGFLOW / "web",
     PGFLOW / "mcp",
 )

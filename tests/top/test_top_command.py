@@ -16,7 +16,7 @@ from pgflow_cli.top.pulse import draw_pulse, read_pulse
 from pgflow_cli.top.views import VIEWS
 
 from pgflow import AsyncApp
-from pgflow._desk.desk import Desk
+from pgflow._console.backend import Backend
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -67,7 +67,7 @@ def test_the_pulse_counts_what_began_and_ended(dsn: str) -> None:
                 for number in range(2):
                     run = await app.start(cli_jobs.greet.options(key=f"k-{number}"), "Ada")
                     await run.result()
-            return await read_pulse(Desk(app))
+            return await read_pulse(Backend(app))
 
     pulse = asyncio.run(main())
     assert sum(pulse["ended_by_minute"]) == 2

@@ -17,7 +17,7 @@ from pgflow_cli.top.orders import Person, orders_of_gate
 from pgflow_cli.top.page import Page
 from pgflow_cli.top.screen import Board, Find, Top
 from pgflow_cli.top.stories import StoryReader
-from pgflow_cli.top.troubles import ImpatientDesk
+from pgflow_cli.top.troubles import ImpatientBackend
 from pgflow_cli.top.views import VIEWS
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -28,7 +28,7 @@ from textual.widgets import DataTable, Input, TextArea
 
 import pgflow
 from pgflow import Retries, Signal, step, workflow
-from pgflow._desk.desk import Desk
+from pgflow._console.backend import Backend
 from pgflow.app import AsyncApp
 from pgflow.decisions import Choice, decision
 from pgflow.effects import Accepted, StillUnknown, effect
@@ -93,7 +93,7 @@ async def tries() -> str:
 async def screen(
     app: AsyncApp, person: Person | None = ANN, size: tuple[int, int] = (80, 24)
 ) -> AsyncIterator[tuple[Top, Pilot[None]]]:
-    top = Top(ImpatientDesk(app, 2), person, "here", tick_seconds=0.3)
+    top = Top(ImpatientBackend(app, 2), person, "here", tick_seconds=0.3)
     async with top.run_test(size=size) as pilot:
         yield top, pilot
 
@@ -214,14 +214,14 @@ async def test_an_answer_counts_for_what_was_shown_and_for_nothing_else(
     aflow.include(ask_first)
     await aflow.start(ask_first.options(key="ask-1"), {"qty": 20})
     await aflow.until_idle()
-    reader = StoryReader(Desk(aflow.app), ANN, datetime.now(UTC), 80)
+    reader = StoryReader(Backend(aflow.app), ANN, datetime.now(UTC), 80)
     place = (await reader.read(("run", "ask-1"))).links[0][1]
     shown = next(order for order in (await reader.read(place)).orders if order.key == "a")
     with pytest.raises(PayloadChanged):
-        gate = replace(await Desk(aflow.app).ask(find_gate(place[1])), payload_hash="0" * 64)
+        gate = replace(await Backend(aflow.app).ask(find_gate(place[1])), payload_hash="0" * 64)
         stale = orders_of_gate(gate, gate.request, is_clear=True, person=ANN)[0]
-        await stale.give(Desk(aflow.app), {"why": ""})
-    await shown.give(Desk(aflow.app), {"why": "fine"})
+        await stale.give(Backend(aflow.app), {"why": ""})
+    await shown.give(Backend(aflow.app), {"why": "fine"})
     with pytest.raises(GateClosed):
         await reader.read(place)
 
@@ -234,7 +234,7 @@ async def test_the_statement_that_is_shown_does_the_same(
     asked = await aflow.start(ask_first.options(key="it's"), {"qty": 20})
     waits = await aflow.start(await_payment.options(key="a\\b"), "o")
     await aflow.until_idle()
-    reader = StoryReader(Desk(aflow.app), ANN, datetime.now(UTC), 80)
+    reader = StoryReader(Backend(aflow.app), ANN, datetime.now(UTC), 80)
     gate = (await reader.read(("run", "it's"))).links[0][1]
     shown = {order.key: order for order in (await reader.read(gate)).orders}
     conn.execute(shown["e"].sql({"edit": '{"qty": 2}', "why": "it's too many"}))
@@ -261,7 +261,7 @@ async def test_an_effect_of_unknown_outcome_is_settled_by_its_key(aflow: AsyncHa
         type_into(top, "value", '"booked"')
         await pilot.press("ctrl+s")
         await sees(top, pilot, "fill in first: How do you know")
-        type_into(top, "why", "their desk says so")
+        type_into(top, "why", "their backend says so")
         await pilot.press("ctrl+s")
         await sees(top, pilot, "Your verdict on the effect is recorded.")
     await aflow.until_idle()

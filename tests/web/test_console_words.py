@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pgflow._desk import words
-from pgflow._desk.waterfall import draw
+from pgflow._console import words
+from pgflow._console.waterfall import draw
 from pgflow.inspect import Entry, Failure
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -45,7 +45,7 @@ def list_queues(
 
 def _draw(db: Database) -> None:
     """Draw the last hour, a column a minute, in the order of time."""
-    from pgflow._desk.plots import bars, plot_rates
+    from pgflow._console.plots import bars, plot_rates
 
     for one in plot_rates(db.ask(inspect.read_rates())):
         typer.echo(f"\n{one.title}: {one.words}")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pgflow_cli.look.consoles import Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import Made, opt
-from pgflow_cli.look.desk import Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import note

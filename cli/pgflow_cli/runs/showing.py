@@ -99,8 +99,8 @@ def _picture(database: Database, key: str) -> str:
     Raises:
         Mistake: No run has the key, or it has recorded nothing yet.
     """
-    from pgflow._desk.picture import draw_picture
-    from pgflow._desk.waterfall import draw
+    from pgflow._console.picture import draw_picture
+    from pgflow._console.waterfall import draw
 
     run = find_detail(database, key)
     after = max(0, database.ask(inspect.last_seq(run.run_id)) - PICTURE_UNITS)

@@ -15,7 +15,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static, TextArea
 
-from pgflow._desk.desk import Desk
+from pgflow._console.backend import Backend
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.orders import Field, Order, check
 from pgflow_cli.top.troubles import EXPECTED, ORDER_SECONDS, explain_order
@@ -42,10 +42,10 @@ class Ask(ModalScreen[str]):
         Binding("escape", "leave"),
     ]
 
-    def __init__(self, order: Order, desk: Desk, who: str) -> None:
+    def __init__(self, order: Order, backend: Backend, who: str) -> None:
         super().__init__()
         self._order = order
-        self._desk = desk
+        self._backend = backend
         self._who = who
         self._is_under_way = False
 
@@ -130,7 +130,7 @@ class Ask(ModalScreen[str]):
         try:
             check(self._order, typed)
             async with asyncio.timeout(ORDER_SECONDS):
-                await self._order.give(self._desk, typed)
+                await self._order.give(self._backend, typed)
         except EXPECTED as error:
             refused.update(Text(explain_order(error)))
             refused.scroll_visible()

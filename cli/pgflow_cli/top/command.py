@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from pgflow import inspect
+from pgflow_cli.look.consoles import Roles, Target, check_roles, open_target
 from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.declaring import opt
-from pgflow_cli.look.desk import Roles, Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump
@@ -48,11 +48,11 @@ def top(
 
 
 async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
-    from pgflow._desk.desk import Desk
+    from pgflow._console.backend import Backend
     from pgflow_cli.top.views import draw, take_picture
 
     async with open_target(target, dsn, listen=False) as app:
-        picture = await take_picture(Desk(app))
+        picture = await take_picture(Backend(app))
     if form is Form.JSON:
         typer.echo(dump(picture.as_json(), indent=2 if sys.stdout.isatty() else None))
         return
@@ -66,15 +66,15 @@ async def _show(
 ) -> None:
     from pgflow_cli.top.orders import Person
     from pgflow_cli.top.screen import Top
-    from pgflow_cli.top.troubles import ImpatientDesk
+    from pgflow_cli.top.troubles import ImpatientBackend
 
     person = None if read_only else Person(operator(), roles)
     async with open_target(target, dsn, listen=False) as app:
-        desk = ImpatientDesk(app)
-        await desk.ask(
+        backend = ImpatientBackend(app)
+        await backend.ask(
             inspect.database_now()
         )  # an unreachable database is reported without a screen
-        await Top(desk, person, _name(dsn)).run_async()
+        await Top(backend, person, _name(dsn)).run_async()
 
 
 def _name(dsn: str | None) -> str:

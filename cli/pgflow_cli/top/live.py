@@ -1,4 +1,4 @@
-"""Parts that all screens have: an application with a desk, and repeated reads.
+"""Parts that all screens have: an application with a backend, and repeated reads.
 
 It asks one small question every two seconds, and only for what is seen. If the database does not
 answer, the screen shows that above the old rows, and reads everything again once it answers.
@@ -20,7 +20,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from pgflow import inspect
-from pgflow._desk.desk import Desk
+from pgflow._console.backend import Backend
 from pgflow_cli.look.output import printable
 from pgflow_cli.top.orders import Person
 from pgflow_cli.top.troubles import EXPECTED, explain, is_silent
@@ -32,14 +32,14 @@ CLOCK_SECONDS = 60.0
 class Clock:
     """The database's clock, read now and then and followed by our own."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._base: datetime | None = None
         self._read_at = 0.0
 
     async def read(self) -> datetime:
         """Ask for the time."""
-        self._base, self._read_at = await self._desk.ask(inspect.database_now()), monotonic()
+        self._base, self._read_at = await self._backend.ask(inspect.database_now()), monotonic()
         return self._base
 
     async def now(self) -> datetime:
@@ -54,7 +54,7 @@ class Station(App[None]):
     """The application.
 
     Attributes:
-        desk: Desk that answers questions and takes orders.
+        backend: Backend that answers questions and takes orders.
         person: Person who gives orders; None if read-only.
         database: Name of the database.
         clock: Its clock.
@@ -73,16 +73,16 @@ class Station(App[None]):
 
     def __init__(
         self,
-        desk: Desk,
+        backend: Backend,
         person: Person | None,
         database: str = "",
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         super().__init__()
-        self.desk = desk
+        self.backend = backend
         self.person = person
         self.database = database
-        self.clock = Clock(desk)
+        self.clock = Clock(backend)
         self.tick_seconds = tick_seconds
 
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from pgflow import Signal, inspect
-from pgflow._desk import orders as run_orders
-from pgflow._desk.debts import SAYS, VERDICTS
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import literal, quoted
+from pgflow._console import orders as run_orders
+from pgflow._console.backend import Backend
+from pgflow._console.debts import SAYS, VERDICTS
+from pgflow._console.words import literal, quoted
 from pgflow.authority import Answer, Approve, Escalate, Reject, TakeOver
 from pgflow.errors import InvalidArgument, WrongState
 from pgflow_cli.look.output import dump
@@ -81,7 +81,7 @@ class Order:
     fields: tuple[Field, ...]
     command: Callable[[Typed], str]
     sql: Callable[[Typed], str]
-    give: Callable[[Desk, Typed], Awaitable[Any]]
+    give: Callable[[Backend, Typed], Awaitable[Any]]
     past: str
 
 
@@ -169,17 +169,19 @@ def _run_order(order: run_orders.Order, run: inspect.RunRow, person: Person) -> 
 
 
 async def _tell_run(
-    order: run_orders.Order, key: str, person: Person, desk: Desk, typed: Typed
+    order: run_orders.Order, key: str, person: Person, backend: Backend, typed: Typed
 ) -> None:
-    run = await desk.ask(inspect.find_run(key, tenant=desk.tenant))
+    run = await backend.ask(inspect.find_run(key, tenant=backend.tenant))
     if run.status not in order.fits:
         raise WrongState(run_orders.refusal_of(order, key, run.status))
     if order.verb == "signal":
         payload = read_json(typed["payload"], "the payload")
-        await desk.call("send", key, Signal(typed["name"].strip(), object), payload, by=person.name)
+        await backend.call(
+            "send", key, Signal(typed["name"].strip(), object), payload, by=person.name
+        )
         return
     why = typed["why"].strip()
-    await desk.call(order.verb, key, by=person.name, **({"why": why} if why else {}))
+    await backend.call(order.verb, key, by=person.name, **({"why": why} if why else {}))
 
 
 # ---------------------------------------------------------------- gates
@@ -229,8 +231,8 @@ def _answer_order(
     says: str,
     fields: tuple[Field, ...],
 ) -> Order:
-    async def give(desk: Desk, typed: Typed) -> None:
-        await desk.call(
+    async def give(backend: Backend, typed: Typed) -> None:
+        await backend.call(
             "answer",
             gate.gate,
             answer_of(verb, typed),
@@ -287,10 +289,10 @@ def _delegate_order(gate: inspect.GateRow, person: Person) -> Order:
     mine = (person.name, *person.roles)
     place = next((name for name in gate.approvers if name in mine), person.name)
 
-    async def give(desk: Desk, typed: Typed) -> None:
+    async def give(backend: Backend, typed: Typed) -> None:
         why = typed["why"].strip()
         kept = why if place == person.name else f"{person.name}: {why or 'delegated'}"
-        await desk.call("delegate_gate", gate.gate, typed["to"].strip(), by=place, why=kept)
+        await backend.call("delegate_gate", gate.gate, typed["to"].strip(), by=place, why=kept)
 
     return Order(
         "g",
@@ -315,16 +317,16 @@ def orders_of_debt(debt: inspect.ObligationRow, person: Person) -> list[Order]:
         ]
     key, by = debt.effect or "", person.name
 
-    async def discharge(desk: Desk, typed: Typed) -> None:
-        await desk.call(
+    async def discharge(backend: Backend, typed: Typed) -> None:
+        await backend.call(
             "discharge", key, read_json(typed["value"] or "null", "the evidence"), by=by
         )
 
-    async def transfer(desk: Desk, typed: Typed) -> None:
-        await desk.call("transfer", key, typed["to"].strip(), why=typed["why"].strip(), by=by)
+    async def transfer(backend: Backend, typed: Typed) -> None:
+        await backend.call("transfer", key, typed["to"].strip(), why=typed["why"].strip(), by=by)
 
-    async def waive(desk: Desk, typed: Typed) -> None:
-        await desk.call("waive", key, by=by, why=typed["why"].strip())
+    async def waive(backend: Backend, typed: Typed) -> None:
+        await backend.call("waive", key, by=by, why=typed["why"].strip())
 
     return [
         Order(
@@ -376,10 +378,10 @@ def _settle_order(debt: inspect.ObligationRow, verdict: str, person: Person) -> 
         given, why = typed.get("value"), typed["why"]
         return call("settle_effect", key, verdict, value=given, why=why, sent_by=person.name)
 
-    async def give(desk: Desk, typed: Typed) -> None:
+    async def give(backend: Backend, typed: Typed) -> None:
         result = read_json(typed["value"], "the result") if has_value else None
         why = typed["why"].strip()
-        await desk.call("settle_effect", key, verdict, result, why=why, by=person.name)
+        await backend.call("settle_effect", key, verdict, result, why=why, by=person.name)
 
     return Order(
         VERDICT_KEYS[verdict],

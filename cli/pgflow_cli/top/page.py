@@ -57,7 +57,7 @@ class Page(Live):
             await self.top.clock.read()
             return
         now = await self.top.clock.now()
-        reader = StoryReader(self.top.desk, self.top.person, now, max(40, self.size.width - 3))
+        reader = StoryReader(self.top.backend, self.top.person, now, max(40, self.size.width - 3))
         self._story = story = await reader.read(self._at)
         self.query_one("#story", Static).update(Group(*story.parts))
         self._draw_lines(story)
@@ -79,7 +79,7 @@ class Page(Live):
         for order in story.orders:
             if order.key == event.character and person is not None:
                 event.stop()
-                self.app.push_screen(Ask(order, self.top.desk, person.name), self._ordered)
+                self.app.push_screen(Ask(order, self.top.backend, person.name), self._ordered)
                 return
         number = int(event.character) if event.character in "123456789" else 0
         if 0 < number <= len(story.links):

@@ -7,8 +7,8 @@ from typing import Any
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._desk.desk import Desk
-from pgflow._desk.plots import bars
+from pgflow._console.backend import Backend
+from pgflow._console.plots import bars
 from pgflow_cli.look.output import STYLES, duration
 
 STATES = ("queued", "running", "waiting", "paused", "stuck")
@@ -18,10 +18,10 @@ MINUTES = 60
 LEAST_BARS = 10
 
 
-async def read_pulse(desk: Desk) -> dict[str, Any]:
+async def read_pulse(backend: Backend) -> dict[str, Any]:
     """Return totals of open runs, runs a minute of late, and latencies of the last hour."""
-    queues = await desk.ask(inspect.list_queues())
-    rates = await desk.ask(inspect.read_rates(MINUTES))
+    queues = await backend.ask(inspect.list_queues())
+    rates = await backend.ask(inspect.read_rates(MINUTES))
     late = rates.bins[-1 - LATE_MINUTES : -1]
     return {
         **{state: sum(getattr(queue, state) for queue in queues) for state in STATES},

@@ -73,12 +73,12 @@ class Board(Live):
         """Read the view; of one that asks much, every few ticks only the time."""
         view, status = self.view, self._status
         if self.ticks % PULSE_TICKS == 0:
-            pulse = await read_pulse(self.top.desk)
+            pulse = await read_pulse(self.top.backend)
             self.query_one("#pulse", Static).update(draw_pulse(pulse, self.size.width))
         if not self.is_asked and self.ticks % view.every:
             await self.top.clock.read()
             return
-        rows, now = [*await view.read(self.top.desk, status)], await self.top.clock.now()
+        rows, now = [*await view.read(self.top.backend, status)], await self.top.clock.now()
         if (view, status) == (self.view, self._status):
             self._draw(rows, now)
 

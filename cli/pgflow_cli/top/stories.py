@@ -14,10 +14,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._desk.debts import EFFECT_STATES, OBLIGATION_STATES
-from pgflow._desk.desk import Desk
-from pgflow._desk.gates import ENDS, asks
-from pgflow._desk.words import MOST_CHARS, advice, age, whole, why
+from pgflow._console.backend import Backend
+from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES
+from pgflow._console.gates import ENDS, asks
+from pgflow._console.words import MOST_CHARS, advice, age, whole, why
 from pgflow.errors import GateClosed, RunNotFound
 from pgflow_cli.look.output import (
     Column,
@@ -63,16 +63,16 @@ class Story:
 
 @dataclass(frozen=True)
 class StoryReader:
-    """Reads stories from a desk.
+    """Reads stories from a backend.
 
     Attributes:
-        desk: The desk.
+        backend: The backend.
         person: Person who reads and may give orders; None if read-only.
         now: Time on the database's clock.
         width: Cells of a line.
     """
 
-    desk: Desk
+    backend: Backend
     person: Person | None
     now: datetime
     width: int
@@ -91,7 +91,7 @@ class StoryReader:
     # ------------------------------------------------------------ runs
 
     async def _run(self, key: str) -> Story:
-        run = await self.desk.ask(inspect.find_detail(key, tenant=self.desk.tenant))
+        run = await self.backend.ask(inspect.find_detail(key, tenant=self.backend.tenant))
         story = Story(f"run {run.key}", self._head(run))
         if self.person is not None:
             story.orders += orders_of_run(run, self.person)
@@ -119,18 +119,18 @@ class StoryReader:
         found += [("Output", run.output)] if run.status == "completed" else []
         parts: list[RenderableType] = []
         for name, value in found:
-            parts += [_heading(name), _value(self.desk.clear(value))]
+            parts += [_heading(name), _value(self.backend.clear(value))]
         if run.error:
-            error = self.desk.clear(run.error)
+            error = self.backend.clear(run.error)
             parts += [_heading("Error"), _red(inspect.describe_error(error))]
         return parts
 
     async def _journal(self, run: inspect.RunDetail) -> list[RenderableType]:
         """Return the newest part of the journal as lines on one axis of time."""
-        last = await self.desk.ask(inspect.last_seq(run.run_id))
+        last = await self.backend.ask(inspect.last_seq(run.run_id))
         after = max(0, last - WINDOW_UNITS)
         units = (
-            await self.desk.ask(inspect.list_units(run.run_id, after=after, limit=WINDOW_UNITS))
+            await self.backend.ask(inspect.list_units(run.run_id, after=after, limit=WINDOW_UNITS))
         ).items
         if not units:
             return []
@@ -147,7 +147,7 @@ class StoryReader:
         ]
         earlier = f" (the newest {WINDOW_UNITS} of {last:,} units)" if after else ""
         errors = [
-            _red(f"{entry.name}: {inspect.describe_error(self.desk.clear(failure.error))}")
+            _red(f"{entry.name}: {inspect.describe_error(self.backend.clear(failure.error))}")
             for entry in entries
             for failure in entry.failures[-3:]
         ]
@@ -158,55 +158,57 @@ class StoryReader:
         ]
 
     async def _tell_ledgers(self, run: inspect.RunDetail, story: Story) -> None:
-        for gate in await self.desk.ask(inspect.list_gates(run.key, tenant=self.desk.tenant)):
+        for gate in await self.backend.ask(inspect.list_gates(run.key, tenant=self.backend.tenant)):
             story.links.append((f"gate {gate.name}", ("gate", gate.gate)))
         debts = [
-            debt for debt in await self.desk.ask(inspect.list_debts(run.run_id)) if debt.effect
+            debt for debt in await self.backend.ask(inspect.list_debts(run.run_id)) if debt.effect
         ]
         story.links += [
             (f"{debt.kind} {debt.name}, {debt.state or 'open'}", ("debt", debt.effect))
             for debt in debts
             if debt.kind != "gate" and debt.effect
         ]
-        decisions = (await self.desk.ask(inspect.list_decisions(run.run_id, limit=MOST_ROWS))).items
+        decisions = (
+            await self.backend.ask(inspect.list_decisions(run.run_id, limit=MOST_ROWS))
+        ).items
         if decisions:
             story.parts.append(_heading("Decisions"))
             story.parts += [self._decision(one) for one in decisions]
-        effects = (await self.desk.ask(inspect.list_effects(run.run_id, limit=MOST_ROWS))).items
+        effects = (await self.backend.ask(inspect.list_effects(run.run_id, limit=MOST_ROWS))).items
         if effects:
             story.parts.append(_heading("Effects"))
             story.parts.append(_effects(effects, self.width))
-        spent = await self.desk.ask(inspect.sum_charges("run", run_id=run.run_id))
+        spent = await self.backend.ask(inspect.sum_charges("run", run_id=run.run_id))
         if spent:
             line = ", ".join(f"{amount(row.amount)} {row.unit}" for row in spent)
             story.parts += [_heading("Spent"), plain(line)]
 
     def _decision(self, one: inspect.DecisionRow) -> Text:
-        parts = [f"{one.name}: {_line(self.desk.clear(one.value))}"]
+        parts = [f"{one.name}: {_line(self.backend.clear(one.value))}"]
         parts += [f"because {one.why}"] if one.why else []
-        parts += [f"evidence {_line(self.desk.clear(one.evidence))}"] if one.evidence else []
+        parts += [f"evidence {_line(self.backend.clear(one.evidence))}"] if one.evidence else []
         if one.alternatives:
-            parts.append(f"instead of {_line(self.desk.clear(one.alternatives))}")
+            parts.append(f"instead of {_line(self.backend.clear(one.alternatives))}")
         return plain("; ".join(parts))
 
     async def _tell_kin(self, run: inspect.RunDetail, story: Story) -> None:
         if run.parent_run_id is not None:
-            parent = await self.desk.ask(inspect.find_key(run.parent_run_id))
+            parent = await self.backend.ask(inspect.find_key(run.parent_run_id))
             if parent is not None:
                 story.links.append((f"parent {parent}", ("run", parent)))
-        for child in await self.desk.ask(inspect.list_children(run.run_id, limit=MOST_ROWS)):
+        for child in await self.backend.ask(inspect.list_children(run.run_id, limit=MOST_ROWS)):
             story.links.append((f"child {child.key}, {child.status}", ("run", child.key)))
 
     # ------------------------------------------------------------ gates and debts
 
     async def _gate(self, key: str) -> Story:
-        gate = await self.desk.ask(inspect.find_gate(key, tenant=self.desk.tenant))
+        gate = await self.backend.ask(inspect.find_gate(key, tenant=self.backend.tenant))
         if gate is None:
             raise GateClosed(
                 "this gate is closed: it was answered, it expired, or its run no longer wants "
                 "an answer"
             )
-        shown = self.desk.clear(gate.request)
+        shown = self.backend.clear(gate.request)
         asked = f"{gate.workflow} {gate.key} asks {', '.join(gate.approvers) or 'anybody'}"
         parts: list[RenderableType] = [plain(f"{asked}, {age(gate.asked_at, self.now)}.")]
         if gate.quorum > 1:
@@ -217,14 +219,14 @@ class StoryReader:
         parts += [_heading("The exact request" + (", as edited" if gate.edited else ""))]
         parts += [_value(shown)]
         if gate.why or gate.evidence:
-            parts += [_heading("Why"), plain(gate.why), _value(self.desk.clear(gate.evidence))]
+            parts += [_heading("Why"), plain(gate.why), _value(self.backend.clear(gate.evidence))]
         parts += [
             plain(f"{answer.get('by')}: {answer.get('verdict')} {answer.get('reason') or ''}")
             for answer in gate.answers
         ]
         story = Story(f"gate {gate.name}", parts, links=[(f"run {gate.key}", ("run", gate.key))])
         if self.person is not None:
-            is_clear = self.desk.reads_everything(gate.request)
+            is_clear = self.backend.reads_everything(gate.request)
             story.orders += orders_of_gate(gate, shown, is_clear=is_clear, person=self.person)
             if not asks(gate, (self.person.name, *self.person.roles)):
                 text = f"It does not ask {self.person.name}: --as names your roles."
@@ -232,7 +234,7 @@ class StoryReader:
         return story
 
     async def _debt(self, key: str) -> Story:
-        debt = await self.desk.ask(inspect.find_obligation(key, tenant=self.desk.tenant))
+        debt = await self.backend.ask(inspect.find_obligation(key, tenant=self.backend.tenant))
         if debt is None or debt.kind == "gate":
             raise RunNotFound(f"nothing is owed under the key {key!r}: it is closed by now")
         says = {**EFFECT_STATES, **OBLIGATION_STATES}.get(debt.state or "", "")
@@ -248,25 +250,25 @@ class StoryReader:
         if debt.due_at is not None:
             parts.append(plain(f"Due {age(debt.due_at, self.now)}."))
         if debt.kind == "effect":
-            found = await self.desk.ask(
+            found = await self.backend.ask(
                 inspect.list_effects(debt.run_id, after=debt.call - 1, limit=1)
             )
             for effect in found:
                 if effect.call == debt.call:
-                    parts += [_heading("Arguments"), _value(self.desk.clear(effect.request))]
+                    parts += [_heading("Arguments"), _value(self.backend.clear(effect.request))]
         if debt.detail is not None:
-            parts += [_heading("Detail"), _value(self.desk.clear(debt.detail))]
+            parts += [_heading("Detail"), _value(self.backend.clear(debt.detail))]
         orders = [] if self.person is None else orders_of_debt(debt, self.person)
         title = f"{debt.kind} {debt.name}"
         return Story(title, parts, orders, [(f"run {debt.key}", ("run", debt.key))])
 
     async def _worker(self, number: str) -> Story:
-        workers = await self.desk.ask(inspect.list_workers())
+        workers = await self.backend.ask(inspect.list_workers())
         worker = next((one for one in workers if str(one.worker_id) == number), None)
         if worker is None:
             raise RunNotFound(f"worker {number} is gone")
-        held = await self.desk.ask(
-            inspect.list_held_runs(worker.worker_id, tenant=self.desk.tenant, limit=MOST_ROWS)
+        held = await self.backend.ask(
+            inspect.list_held_runs(worker.worker_id, tenant=self.backend.tenant, limit=MOST_ROWS)
         )
         parts: list[RenderableType] = [
             plain(

@@ -8,7 +8,7 @@ from typing import TypeVar
 import psycopg
 
 from pgflow import inspect
-from pgflow._desk.desk import Desk, Unreachable
+from pgflow._console.backend import Backend, Unreachable
 from pgflow.app import App, AsyncApp
 from pgflow.errors import PgflowError
 from pgflow_cli.look.failures import hide_secrets
@@ -27,8 +27,8 @@ EXPECTED = (*SILENT, PgflowError, psycopg.Error)
 """Errors that a person can do something about, or wait for the end of."""
 
 
-class ImpatientDesk(Desk):
-    """A desk that gives up soon when the database does not answer, so that the user hears of it."""
+class ImpatientBackend(Backend):
+    """A backend that gives up soon when the database does not answer, so that the user hears of it."""
 
     def __init__(self, app: App | AsyncApp, seconds: float = ASKING_SECONDS) -> None:
         super().__init__(app)

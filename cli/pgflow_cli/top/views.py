@@ -14,9 +14,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pgflow import inspect
-from pgflow._desk.alert import Alert
-from pgflow._desk.alerts import SILENT_SECONDS, find_alerts
-from pgflow._desk.desk import Desk
+from pgflow._console.alert import Alert
+from pgflow._console.alerts import SILENT_SECONDS, find_alerts
+from pgflow._console.backend import Backend
 from pgflow_cli.look.output import (
     Column,
     age,
@@ -56,7 +56,7 @@ class View:
     Attributes:
         name: Its name in JSON.
         title: Its heading.
-        read: Function that reads its rows at a desk; the last argument is a status of runs, or
+        read: Function that reads its rows at a backend; the last argument is a status of runs, or
             empty.
         columns: Function from the time at which rows were read, on the database's clock, to the
             columns.
@@ -68,7 +68,7 @@ class View:
 
     name: str
     title: str
-    read: Callable[[Desk, str], Awaitable[Iterable[Any]]]
+    read: Callable[[Backend, str], Awaitable[Iterable[Any]]]
     columns: Callable[[datetime], Sequence[Column]]
     empty: str
     place: Callable[[Any], Place | None] = lambda _: None
@@ -79,18 +79,18 @@ class View:
 # ---------------------------------------------------------------- what is read
 
 
-async def _needs(desk: Desk, _: str) -> Rows:
+async def _needs(backend: Backend, _: str) -> Rows:
     return await find_alerts(
-        desk, await desk.ask(inspect.list_queues()), await desk.ask(inspect.database_now())
+        backend, await backend.ask(inspect.list_queues()), await backend.ask(inspect.database_now())
     )
 
 
-def _with_status(desk: Desk, status: str) -> inspect.RunFilter:
-    return inspect.RunFilter(status=[status] if status else [], tenant=desk.tenant)
+def _with_status(backend: Backend, status: str) -> inspect.RunFilter:
+    return inspect.RunFilter(status=[status] if status else [], tenant=backend.tenant)
 
 
-async def _debts(desk: Desk, _: str) -> Rows:
-    found = await desk.ask(inspect.list_obligations(tenant=desk.tenant, limit=MOST_ROWS))
+async def _debts(backend: Backend, _: str) -> Rows:
+    found = await backend.ask(inspect.list_obligations(tenant=backend.tenant, limit=MOST_ROWS))
     return [debt for debt in found if debt.kind != "gate"]
 
 
@@ -174,7 +174,7 @@ VIEWS = (
     View(
         "queues",
         "Queues",
-        lambda desk, _: desk.ask(inspect.list_queues()),
+        lambda backend, _: backend.ask(inspect.list_queues()),
         lambda now: (
             Column("QUEUE", "queue", takes_rest=True),
             *map(counted, ("queued", "running", "waiting", "paused", "stuck")),
@@ -187,8 +187,8 @@ VIEWS = (
     View(
         "runs",
         "Runs",
-        lambda desk, status: desk.ask(
-            inspect.list_runs(_with_status(desk, status), limit=MOST_ROWS)
+        lambda backend, status: backend.ask(
+            inspect.list_runs(_with_status(backend, status), limit=MOST_ROWS)
         ),
         lambda now: (
             Column("KEY", "key", most=36),
@@ -204,7 +204,7 @@ VIEWS = (
     View(
         "workers",
         "Workers",
-        lambda desk, _: desk.ask(inspect.list_workers()),
+        lambda backend, _: backend.ask(inspect.list_workers()),
         lambda now: (
             Column("WORKER", lambda row: f"{row.host}:{row.pid}", most=36),
             Column("QUEUES", lambda row: ", ".join(row.queues), takes_rest=True),
@@ -219,7 +219,7 @@ VIEWS = (
     View(
         "gates",
         "Gates",
-        lambda desk, _: desk.ask(inspect.list_gates(tenant=desk.tenant, limit=MOST_ROWS)),
+        lambda backend, _: backend.ask(inspect.list_gates(tenant=backend.tenant, limit=MOST_ROWS)),
         lambda now: (
             Column("GATE", "name", most=28),
             Column("RUN", "key", most=36),
@@ -250,7 +250,7 @@ VIEWS = (
     View(
         "budgets",
         "Spend",
-        lambda desk, _: desk.ask(inspect.list_budgets(limit=MOST_ROWS)),
+        lambda backend, _: backend.ask(inspect.list_budgets(limit=MOST_ROWS)),
         lambda _: (
             Column("POOL", "pool", takes_rest=True),
             Column("UNIT", "unit"),
@@ -284,10 +284,10 @@ class Picture:
         return {"at": self.at, "pulse": self.pulse, **views}
 
 
-async def take_picture(desk: Desk) -> Picture:
+async def take_picture(backend: Backend) -> Picture:
     """Return the pulse and the rows of all views."""
-    now, pulse = await desk.ask(inspect.database_now()), await read_pulse(desk)
-    return Picture(now, pulse, {view.name: [*await view.read(desk, "")] for view in VIEWS})
+    now, pulse = await backend.ask(inspect.database_now()), await read_pulse(backend)
+    return Picture(now, pulse, {view.name: [*await view.read(backend, "")] for view in VIEWS})
 
 
 def draw(picture: Picture, width: int) -> Iterator[RenderableType]:

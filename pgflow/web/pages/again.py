@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import literal, quoted
+from pgflow._console.backend import Backend
+from pgflow._console.words import literal, quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import find_detail, find_run, last_seq, list_units
 from pgflow.web.page import Page, need, query, read_form, read_json, see
@@ -24,14 +24,14 @@ TREATMENTS = {
 """Treatments of the part that is dropped, by their names; a fork takes nothing back."""
 
 
-async def ask_again(desk: Desk, request: Request) -> Page:
+async def ask_again(backend: Backend, request: Request) -> Page:
     """Show how a part of a run is done again, and ask."""
     principal = need(request, "operate")
-    run = await desk.ask(find_detail(query(request, "key"), tenant=desk.tenant))
-    last = await desk.ask(last_seq(run.run_id))
+    run = await backend.ask(find_detail(query(request, "key"), tenant=backend.tenant))
+    last = await backend.ask(last_seq(run.run_id))
     text = request.query_params.get("at", "")
     at = last if not text else _number(text)
-    kept = (await desk.ask(list_units(run.run_id, after=at - 1, limit=1))).items if at else []
+    kept = (await backend.ask(list_units(run.run_id, after=at - 1, limit=1))).items if at else []
     key, by = literal(run.key), literal(principal.name)
     return Page(
         "again",
@@ -42,8 +42,8 @@ async def ask_again(desk: Desk, request: Request) -> Page:
             "at": min(at, last),
             "unit": kept[0] if kept else None,
             "treatments": TREATMENTS,
-            "input": json.dumps(desk.clear(run.input), ensure_ascii=False, indent=2)
-            if desk.reads_everything(run.input)
+            "input": json.dumps(backend.clear(run.input), ensure_ascii=False, indent=2)
+            if backend.reads_everything(run.input)
             else "",
             "rewind_sql": f"select pgflow.rewind_run({key}, to_seq => {at}, sent_by => {by})",
             "fork_sql": f"select pgflow.fork_run({key}, 'NEW KEY', at_seq => {at}, "
@@ -54,16 +54,16 @@ async def ask_again(desk: Desk, request: Request) -> Page:
     )
 
 
-async def do_again(desk: Desk, request: Request) -> Response:
+async def do_again(backend: Backend, request: Request) -> Response:
     """Take a run back, or fork it."""
     principal = need(request, "operate")
     form = await read_form(request)
-    run = await desk.ask(find_run(query(request, "key"), tenant=desk.tenant))
+    run = await backend.ask(find_run(query(request, "key"), tenant=backend.tenant))
     said: dict[str, Any] = {"by": principal.name, "effects": _treatment(form)}
     if why := form.get("why", "").strip():
         said["why"] = why
     if form.get("verb") == "rewind":
-        await desk.call("rewind", run.key, _number(form.get("at", "")), **said)
+        await backend.call("rewind", run.key, _number(form.get("at", "")), **said)
         return see(request, "/run", key=run.key, done="rewind")
     if form.get("verb") != "fork":
         raise InvalidArgument("a part is done again by a rewind or a fork")
@@ -72,7 +72,7 @@ async def do_again(desk: Desk, request: Request) -> Response:
         said["input"] = read_json(text, "the input")
         if not isinstance(said["input"], dict):
             raise InvalidArgument("the input is an object of parameter names")
-    new_key = await desk.call("fork", run.key, form.get("new_key", "").strip() or None, **said)
+    new_key = await backend.call("fork", run.key, form.get("new_key", "").strip() or None, **said)
     return see(request, "/run", key=new_key, done="fork")
 
 

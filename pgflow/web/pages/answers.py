@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.amounts import amount_of
-from pgflow._desk.desk import Desk
-from pgflow._desk.gates import asks
+from pgflow._console.amounts import amount_of
+from pgflow._console.backend import Backend
+from pgflow._console.gates import asks
 from pgflow.errors import GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState
 from pgflow.inspect import count_gates, database_now, list_gates
 from pgflow.web.page import Page, need, read_form
@@ -23,30 +23,30 @@ VERDICTS = {"approve": "approved", "reject": "rejected"}
 REFUSALS = (GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState)
 
 
-async def ask_answers(desk: Desk, request: Request) -> Page:
+async def ask_answers(backend: Backend, request: Request) -> Page:
     """Show the gates that would be answered, and ask."""
     principal, given = need(request, "approve"), request.query_params
     names = (principal.name, *principal.acts_as)
     workflow, name, chosen = given.get("workflow"), given.get("name"), given.getlist("gate")
     if not chosen and not (workflow and name):
         raise InvalidArgument("choose gates first, or one name of gates")
-    found = await desk.ask(
+    found = await backend.ask(
         list_gates(
             gates=chosen[:MOST_GATES] if chosen else None,
             workflow=workflow,
             name=name,
-            tenant=desk.tenant,
+            tenant=backend.tenant,
             limit=MOST_GATES,
         )
     )
-    groups = await desk.ask(count_gates(tenant=desk.tenant))
+    groups = await backend.ask(count_gates(tenant=backend.tenant))
     in_all = sum(one.gates for one in groups if (one.workflow, one.name) == (workflow, name))
     return Page(
         "answers",
         "Answer many gates",
         {
             "gates": [
-                (gate, desk.clear(gate.request), amount_of(desk.clear(gate.request)))
+                (gate, backend.clear(gate.request), amount_of(backend.clear(gate.request)))
                 for gate in found
                 if not gate.needs_value or gate.edited
             ],
@@ -55,13 +55,13 @@ async def ask_answers(desk: Desk, request: Request) -> Page:
             "left_out": max(len(chosen) if chosen else in_all, len(found)) - len(found),
             "most": MOST_GATES,
             "ticked": TICKED,
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
         },
         under="/gates",
     )
 
 
-async def give_answers(desk: Desk, request: Request) -> Page:
+async def give_answers(backend: Backend, request: Request) -> Page:
     """Answer the gates that were ticked."""
     principal = need(request, "approve")
     form = await read_form(request)
@@ -72,7 +72,7 @@ async def give_answers(desk: Desk, request: Request) -> Page:
     if not 0 < len(ticked) <= MOST_GATES or verdict not in VERDICTS:
         raise InvalidArgument(f"tick 1 to {MOST_GATES} gates, and approve or reject them")
     answer = answer_of(verdict, form, form.get("why", "").strip(), None)
-    open_now = await desk.ask(list_gates(gates=list(ticked), tenant=desk.tenant, limit=None))
+    open_now = await backend.ask(list_gates(gates=list(ticked), tenant=backend.tenant, limit=None))
     gates = {gate.gate: gate for gate in open_now}
     refused = []
     for key, seen in ticked.items():
@@ -80,7 +80,7 @@ async def give_answers(desk: Desk, request: Request) -> Page:
         try:
             if gate is None:
                 raise GateClosed(f"gate {key} is closed")
-            await desk.call(
+            await backend.call(
                 "answer",
                 key,
                 answer,

@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.orders import ORDERS, Order, refusal_of
-from pgflow._desk.words import many, quoted
+from pgflow._console.backend import Backend
+from pgflow._console.orders import ORDERS, Order, refusal_of
+from pgflow._console.words import many, quoted
 from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import list_runs, read_statuses
 from pgflow.web.page import Page, need, query, read_form
@@ -27,14 +27,14 @@ MOST_REFUSALS = 20
 """Most refusals that are listed one by one."""
 
 
-async def ask_many(desk: Desk, request: Request) -> Page:
+async def ask_many(backend: Backend, request: Request) -> Page:
     """Show the runs that an order would be given to, and ask."""
     need(request, "operate")
     order, asked = _order(request), asked_of(request)
     chosen = request.query_params.getlist("chosen")[:MOST_RUNS]
     if not chosen and not any(asked.values()):
         raise InvalidArgument("choose runs or search first: an order to all runs was not meant")
-    where = filter_of(desk, asked)
+    where = filter_of(backend, asked)
     if chosen:
         where = replace(where, keys=chosen)
     status = [one for one in where.status or order.fits if one in order.fits]
@@ -42,7 +42,7 @@ async def ask_many(desk: Desk, request: Request) -> Page:
     more = None
     if status:
         fitting = replace(where, status=status)
-        found = await desk.ask(list_runs(fitting, limit=MOST_RUNS, oldest_first=True))
+        found = await backend.ask(list_runs(fitting, limit=MOST_RUNS, oldest_first=True))
         runs, more = found.items, found.next
     return Page(
         "bulk",
@@ -64,7 +64,7 @@ async def ask_many(desk: Desk, request: Request) -> Page:
     )
 
 
-async def tell_many(desk: Desk, request: Request) -> Page:
+async def tell_many(backend: Backend, request: Request) -> Page:
     """Give an order to the runs that were shown."""
     principal = need(request, "operate")
     form = await read_form(request)
@@ -74,13 +74,13 @@ async def tell_many(desk: Desk, request: Request) -> Page:
         said["why"] = why
     refused = []
     keys = _keys(form.get("keys", ""))
-    statuses = await desk.ask(read_statuses(keys))
+    statuses = await backend.ask(read_statuses(keys))
     for key in keys:
         if statuses[key] not in order.fits:
             refused.append((key, refusal_of(order, key, statuses[key])))
             continue
         try:
-            await desk.call(order.verb, key, **said)
+            await backend.call(order.verb, key, **said)
         except REFUSALS as error:
             refused.append((key, str(error)))
     return told(order.title, "run", "ordered", len(keys), refused, "/runs")

@@ -10,8 +10,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import quoted
+from pgflow._console.backend import Backend
+from pgflow._console.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import UnitRow, find_detail, list_units
 from pgflow.web.page import Page, query
@@ -31,20 +31,20 @@ Told = tuple[UnitRow, Any] | None
 """A unit with its payload in clear; None behind the last."""
 
 
-async def show_comparison(desk: Desk, request: Request) -> Page:
+async def show_comparison(backend: Backend, request: Request) -> Page:
     """Show a run beside the one whose journal it begins with, or beside any other."""
     chosen = request.query_params.getlist("chosen")
     if chosen and len(chosen) != 2:
         raise InvalidArgument(f"choose two runs to compare, not {len(chosen)}")
     key, other = chosen or (query(request, "key"), request.query_params.get("with", ""))
-    run = await desk.ask(find_detail(key, tenant=desk.tenant))
+    run = await backend.ask(find_detail(key, tenant=backend.tenant))
     if not other and (run.origin_key is None or run.origin_seq is None):
         raise InvalidArgument(f"run {run.key} begins with no journal of another run")
-    origin = await desk.ask(find_detail(other or run.origin_key or "", tenant=desk.tenant))
+    origin = await backend.ask(find_detail(other or run.origin_key or "", tenant=backend.tenant))
     cut = 0 if other else run.origin_seq or 0
     is_same = origin.key == run.key
     before = run.origin_run_id if is_same and run.origin_run_id is not None else origin.run_id
-    alike, sides = await _sides(desk, before, run.run_id, cut)
+    alike, sides = await _sides(backend, before, run.run_id, cut)
     return Page(
         "compare",
         f"Compare: {run.key}",
@@ -57,13 +57,13 @@ async def show_comparison(desk: Desk, request: Request) -> Page:
             "sides": sides,
             "inputs": []
             if is_same
-            else _differences(desk.clear(origin.input), desk.clear(run.input)),
+            else _differences(backend.clear(origin.input), backend.clear(run.input)),
             "results": []
             if is_same
             else [
                 ("Status", origin.status, run.status),
-                ("Output", desk.clear(origin.output), desk.clear(run.output)),
-                ("Error", desk.clear(origin.error), desk.clear(run.error)),
+                ("Output", backend.clear(origin.output), backend.clear(run.output)),
+                ("Error", backend.clear(origin.error), backend.clear(run.error)),
             ],
             "most": MOST_UNITS,
         },
@@ -83,13 +83,13 @@ def _differences(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
 
 
 async def _sides(
-    desk: Desk, origin: int, run: int, cut: int
+    backend: Backend, origin: int, run: int, cut: int
 ) -> tuple[int, list[tuple[Told, Told, bool]]]:
     """Return the number of units after the cut that are alike, and the units of both journals from
     a few before the first difference on, each pair with True if it differs; none if all that were
     compared are alike.
     """
-    theirs, ours = _units(desk, origin, cut), _units(desk, run, cut)
+    theirs, ours = _units(backend, origin, cut), _units(backend, run, cut)
     alike, sides = 0, deque[tuple[Told, Told, bool]](maxlen=UNITS_BEFORE)
     for _ in range(MOST_UNITS):
         one, other = await anext(theirs, None), await anext(ours, None)
@@ -105,14 +105,14 @@ async def _sides(
     return alike, list(sides) if sides.maxlen is None else []
 
 
-async def _units(desk: Desk, run_id: int, after: int) -> AsyncIterator[tuple[UnitRow, Any]]:
+async def _units(backend: Backend, run_id: int, after: int) -> AsyncIterator[tuple[UnitRow, Any]]:
     """Yield units with their payloads in clear, without those that have no result."""
     while True:
-        page = (await desk.ask(list_units(run_id, after=after, limit=WINDOW_UNITS))).items
+        page = (await backend.ask(list_units(run_id, after=after, limit=WINDOW_UNITS))).items
         for unit in page:
             after = unit.seq
             if unit.event not in UNTOLD:
-                yield unit, None if unit.payload is None else desk.clear(unit.payload)
+                yield unit, None if unit.payload is None else backend.clear(unit.payload)
         if len(page) < WINDOW_UNITS:
             return
 

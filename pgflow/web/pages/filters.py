@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.desk import Desk
+from pgflow._console.backend import Backend
 from pgflow.documents import Put
 from pgflow.errors import InvalidArgument
 from pgflow.web.page import Page, need, read_form, see
@@ -26,17 +26,17 @@ from pgflow.web.pages.runs import (
 MOST_CHARS = 60
 
 
-async def ask_filter(desk: Desk, request: Request) -> Page:
+async def ask_filter(backend: Backend, request: Request) -> Page:
     """Show how a search is saved, and those that are."""
     principal, asked = need(request, "operate"), asked_of(request)
-    filter_of(desk, asked)
+    filter_of(backend, asked)
     return Page(
         "filters",
         "Saved searches",
         {
             "asked": asked,
             "is_searched": any(asked.values()),
-            "filters": await list_filters(desk, principal),
+            "filters": await list_filters(backend, principal),
             "most": MOST_CHARS,
         },
         command_of(asked),
@@ -44,7 +44,7 @@ async def ask_filter(desk: Desk, request: Request) -> Page:
     )
 
 
-async def save_filter(desk: Desk, request: Request) -> Response:
+async def save_filter(backend: Backend, request: Request) -> Response:
     """Save a search, or forget one."""
     principal, asked = need(request, "operate"), asked_of(request)
     form = await read_form(request)
@@ -53,15 +53,15 @@ async def save_filter(desk: Desk, request: Request) -> Response:
         raise InvalidArgument(f"name the search, in at most {MOST_CHARS} characters")
     if form.get("verb") == "forget":
         for folder in (EVERYONE, principal.name):
-            await desk.forget(COLLECTION, (folder, name))
+            await backend.forget(COLLECTION, (folder, name))
         return see(request, "/filters")
-    filter_of(desk, asked)
+    filter_of(backend, asked)
     if not any(asked.values()):
         raise InvalidArgument("search first: every run there is needs no name")
-    kept = await list_filters(desk, principal)
+    kept = await list_filters(backend, principal)
     if len(kept) >= MOST_FILTERS and name not in kept:
         raise InvalidArgument(f"forget another first: {MOST_FILTERS} searches are kept at most")
     said = {field: value for field, value in asked.items() if value}
     folder = EVERYONE if "everyone" in form else principal.name
-    await desk.keep(Put(COLLECTION, (folder, name), said))
+    await backend.keep(Put(COLLECTION, (folder, name), said))
     return see(request, "/runs", **said)

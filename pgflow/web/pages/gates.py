@@ -15,10 +15,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.amounts import amount_of
-from pgflow._desk.desk import Desk
-from pgflow._desk.gates import ENDS, asks
-from pgflow._desk.words import literal, quoted
+from pgflow._console.amounts import amount_of
+from pgflow._console.backend import Backend
+from pgflow._console.gates import ENDS, asks
+from pgflow._console.words import literal, quoted
 from pgflow._model.gates import Answer, Approve, Escalate, Reject, TakeOver
 from pgflow.errors import GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState
 from pgflow.inspect import GateRow, count_gates, database_now, find_gate, list_gates, read_shape
@@ -37,40 +37,40 @@ DONE = {
 }  # fmt: skip
 
 
-async def show_gates(desk: Desk, request: Request) -> Page:
+async def show_gates(backend: Backend, request: Request) -> Page:
     """Show the gates that wait for an answer, the oldest first."""
     principal, given = principal_of(request), request.query_params
     mine, workflow, name = given.get("mine") == "1", given.get("workflow"), given.get("name")
-    found = await desk.ask(
+    found = await backend.ask(
         list_gates(
             asks=principal.name if mine else None,
             workflow=workflow or None,
             name=name or None,
-            tenant=desk.tenant,
+            tenant=backend.tenant,
             after=given.get("after"),
             limit=PAGE_ROWS,
         )
     )
-    rows = [(gate, desk.clear(gate.request)) for gate in found]
+    rows = [(gate, backend.clear(gate.request)) for gate in found]
     return Page(
         "gates",
         "Gates",
         {
             "gates": [(gate, asked, amount_of(asked)) for gate, asked in rows],
-            "groups": await desk.ask(count_gates(tenant=desk.tenant)),
+            "groups": await backend.ask(count_gates(tenant=backend.tenant)),
             "next": found.next,
             "mine": mine,
             "chosen": {"workflow": workflow, "name": name} if workflow and name else {},
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
             "done": DONE.get(given.get("done", ""), ""),
         },
         f"pgflow gates --for {quoted(principal.name)}" if mine else "pgflow gates",
     )
 
 
-async def show_gate(desk: Desk, request: Request) -> Page:
+async def show_gate(backend: Backend, request: Request) -> Page:
     """Show a gate: the exact request, and the forms that answer it."""
-    return await _page(desk, request, await _find(desk, request))
+    return await _page(backend, request, await _find(backend, request))
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,13 @@ class Sent:
         return self.fields if has_some and not self.is_late else None
 
 
-async def _page(desk: Desk, request: Request, gate: GateRow, sent: Sent | None = None) -> Page:
+async def _page(
+    backend: Backend, request: Request, gate: GateRow, sent: Sent | None = None
+) -> Page:
     """Return the page of a gate, with the texts that the user typed."""
     principal, sent = principal_of(request), sent or Sent()
-    shown, is_clear = desk.clear(gate.request), desk.reads_everything(gate.request)
-    form = await _form(desk, gate, shown, sent.typed, sent.add)
+    shown, is_clear = backend.clear(gate.request), backend.reads_everything(gate.request)
+    form = await _form(backend, gate, shown, sent.typed, sent.add)
     wrong = form.wrong if form is not None and sent.trouble else []
     for one in form.leaves if form is not None and not sent.trouble else ():
         one.error = ""  # it is still being written
@@ -112,10 +114,12 @@ async def _page(desk: Desk, request: Request, gate: GateRow, sent: Sent | None =
         {
             "gate": gate,
             "request_": shown,
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
             "on_timeout": ENDS.get(gate.on_timeout, gate.on_timeout),
-            "evidence": desk.clear(gate.evidence),
-            "answers": [{**said, "value": desk.clear(said.get("value"))} for said in gate.answers],
+            "evidence": backend.clear(gate.evidence),
+            "answers": [
+                {**said, "value": backend.clear(said.get("value"))} for said in gate.answers
+            ],
             "json": written(shown),
             "fields": flat(shown) if is_clear else None,
             "is_clear": is_clear,
@@ -137,14 +141,18 @@ async def _page(desk: Desk, request: Request, gate: GateRow, sent: Sent | None =
 
 
 async def _form(
-    desk: Desk, gate: GateRow, shown: Any, typed: Mapping[str, str] | None, add: str | None = None
+    backend: Backend,
+    gate: GateRow,
+    shown: Any,
+    typed: Mapping[str, str] | None,
+    add: str | None = None,
 ) -> Field | None:
     """Return the form for the value of an approval; None if it is written as JSON."""
     if gate.needs_value and not gate.edited:
-        return form_of(await desk.ask(read_shape(gate.gate)), ABSENT, typed, add)
-    if not desk.reads_everything(gate.request):
+        return form_of(await backend.ask(read_shape(gate.gate)), ABSENT, typed, add)
+    if not backend.reads_everything(gate.request):
         return None
-    return form_of(await desk.ask(read_shape(gate.gate)), shown, typed, add)
+    return form_of(await backend.ask(read_shape(gate.gate)), shown, typed, add)
 
 
 def flat(shown: Any) -> list[tuple[str, str]] | None:
@@ -159,33 +167,35 @@ def flat(shown: Any) -> list[tuple[str, str]] | None:
     ]
 
 
-async def answer_gate(desk: Desk, request: Request) -> Page | Response:
+async def answer_gate(backend: Backend, request: Request) -> Page | Response:
     """Answer a gate; show it again, with what was written, if that cannot be an answer."""
     principal = need(request, "approve")
     form = await read_form(request)
-    gate = await _find(desk, request)
+    gate = await _find(backend, request)
     if "turn" in form:
-        return await _page(desk, request, gate, Sent(form, form["turn"]))
+        return await _page(backend, request, gate, Sent(form, form["turn"]))
     try:
-        await _tell(desk, gate, principal, form)
+        await _tell(backend, gate, principal, form)
     except PayloadChanged as error:
         sent = Sent(form, trouble=f"Something else is asked now: {error}", status=409, is_late=True)
-        return await _page(desk, request, await _find(desk, request), sent)
+        return await _page(backend, request, await _find(backend, request), sent)
     except (InvalidArgument, NotAllowed, WrongState) as error:
         status = next(code for cls, code in REFUSALS.items() if isinstance(error, cls))
-        return await _page(desk, request, gate, Sent(form, trouble=str(error), status=status))
+        return await _page(backend, request, gate, Sent(form, trouble=str(error), status=status))
     verdict = form.get("verdict", "")
     return see(request, "/gates", done="approve" if verdict == "edit" else verdict)
 
 
-async def _tell(desk: Desk, gate: GateRow, principal: Principal, form: Mapping[str, str]) -> None:
+async def _tell(
+    backend: Backend, gate: GateRow, principal: Principal, form: Mapping[str, str]
+) -> None:
     """Answer or delegate a gate as the form asks."""
     verdict, why = form.get("verdict", ""), form.get("why", "").strip()
     if verdict == "delegate":
-        await _delegate(desk, gate, principal, form, why)
+        await _delegate(backend, gate, principal, form, why)
         return
-    edit = await _edit(desk, gate, form) if verdict == "edit" else None
-    await desk.call(
+    edit = await _edit(backend, gate, form) if verdict == "edit" else None
+    await backend.call(
         "answer",
         gate.gate,
         answer_of(verdict, form, why, edit),
@@ -195,7 +205,7 @@ async def _tell(desk: Desk, gate: GateRow, principal: Principal, form: Mapping[s
     )
 
 
-async def _edit(desk: Desk, gate: GateRow, form: Mapping[str, str]) -> Any:
+async def _edit(backend: Backend, gate: GateRow, form: Mapping[str, str]) -> Any:
     """Return the value that the user entered, in fields or as JSON.
 
     Raises:
@@ -206,7 +216,7 @@ async def _edit(desk: Desk, gate: GateRow, form: Mapping[str, str]) -> Any:
         return read_json(form.get("edit", ""), "the edit")
     if form.get("hash") != gate.payload_hash:
         raise PayloadChanged("the request has been edited, or it is of another gate")
-    filled = await _form(desk, gate, desk.clear(gate.request), form)
+    filled = await _form(backend, gate, backend.clear(gate.request), form)
     if filled is None:
         raise InvalidArgument("this value is written as JSON")
     if filled.wrong:
@@ -240,7 +250,7 @@ def answer_of(verdict: str, form: Mapping[str, str], why: str, edit: Any) -> Ans
 
 
 async def _delegate(
-    desk: Desk, gate: GateRow, principal: Principal, form: Mapping[str, str], why: str
+    backend: Backend, gate: GateRow, principal: Principal, form: Mapping[str, str], why: str
 ) -> None:
     """Delegate the answer of the principal, or of a role of theirs.
 
@@ -251,7 +261,7 @@ async def _delegate(
     if place not in (principal.name, *principal.acts_as):
         raise InvalidArgument(f"{principal.name} does not stand in the place of {place!r}")
     said = why if place == principal.name else f"{principal.name}: {why or 'delegated'}"
-    await desk.call("delegate_gate", gate.gate, _named(form), by=place, why=said)
+    await backend.call("delegate_gate", gate.gate, _named(form), by=place, why=said)
 
 
 def _named(form: Mapping[str, str]) -> str:
@@ -261,8 +271,8 @@ def _named(form: Mapping[str, str]) -> str:
     return name
 
 
-async def _find(desk: Desk, request: Request) -> GateRow:
-    gate = await desk.ask(find_gate(query(request, "gate"), tenant=desk.tenant))
+async def _find(backend: Backend, request: Request) -> GateRow:
+    gate = await backend.ask(find_gate(query(request, "gate"), tenant=backend.tenant))
     if gate is None:
         raise GateClosed(
             "this gate is closed: it was answered, it expired, or its run no longer wants an answer"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.health import (
+from pgflow._console.backend import Backend
+from pgflow._console.health import (
     LONG_SECONDS,
     grown,
     judge_journal,
@@ -31,12 +31,15 @@ STATEMENT_SECONDS = 10.0
 """Time for which counts of statements are shown again: to read them costs the server a file."""
 
 
-async def show_health(desk: Desk, request: Request) -> Page:
+async def show_health(backend: Backend, request: Request) -> Page:
     """Show how the database is."""
     del request
-    server, tables = await desk.ask(read_server()), await desk.ask(list_tables(None))
-    snapshots = await desk.ask(list_snapshots(LONG_SECONDS))
-    partitions, losses = await desk.ask(list_large_partitions()), await desk.ask(list_losses())
+    server, tables = await backend.ask(read_server()), await backend.ask(list_tables(None))
+    snapshots = await backend.ask(list_snapshots(LONG_SECONDS))
+    partitions, losses = (
+        await backend.ask(list_large_partitions()),
+        await backend.ask(list_losses()),
+    )
     statements = list_slow_statements(MOST_STATEMENTS)
     return Page(
         "health",
@@ -49,13 +52,13 @@ async def show_health(desk: Desk, request: Request) -> Page:
             "tables": tables[:SHOWN_TABLES],
             "more": len(tables) - SHOWN_TABLES,
             "findings": [
-                *judge_journal(partitions, losses, await desk.ask(read_seal_lag())),
+                *judge_journal(partitions, losses, await backend.ask(read_seal_lag())),
                 *judge_server(server),
                 *judge_snapshots(snapshots),
                 *judge_tables(tables),
             ],
-            "statements": await desk.ask_seldom("statements", statements, STATEMENT_SECONDS),
-            "now": await desk.ask(database_now()),
+            "statements": await backend.ask_seldom("statements", statements, STATEMENT_SECONDS),
+            "now": await backend.ask(database_now()),
         },
         "pgflow doctor",
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.alert import LEVELS, total
-from pgflow._desk.alerts import FLEET_SECONDS, find_alerts
-from pgflow._desk.desk import Desk
+from pgflow._console.alert import LEVELS, total
+from pgflow._console.alerts import FLEET_SECONDS, find_alerts
+from pgflow._console.backend import Backend
 from pgflow.inspect import database_now, list_queues
 from pgflow.web.page import Page
 
@@ -18,12 +18,12 @@ TITLES = {
 }
 
 
-async def show_home(desk: Desk, request: Request) -> Page:
+async def show_home(backend: Backend, request: Request) -> Page:
     """Show what needs a person now."""
     del request
-    now = await desk.ask(database_now())
-    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
-    found = await find_alerts(desk, queues, now)
+    now = await backend.ask(database_now())
+    queues = await backend.ask_seldom("queues", list_queues(), FLEET_SECONDS)
+    found = await find_alerts(backend, queues, now)
     return Page(
         "home",
         "Triage",

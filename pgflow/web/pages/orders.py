@@ -8,18 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pgflow import Signal
-from pgflow._desk.desk import Desk
-from pgflow._desk.orders import ORDERS, Order, command_of, refusal_of, sql_of
+from pgflow._console.backend import Backend
+from pgflow._console.orders import ORDERS, Order, command_of, refusal_of, sql_of
 from pgflow.errors import InvalidArgument, WrongState
 from pgflow.inspect import find_run
 from pgflow.web.page import Page, need, query, read_form, read_json, see
 
 
-async def ask_order(desk: Desk, request: Request) -> Page:
+async def ask_order(backend: Backend, request: Request) -> Page:
     """Show an order to a run, and ask."""
     principal = need(request, "operate")
     order = _order(request)
-    run = await desk.ask(find_run(query(request, "key"), tenant=desk.tenant))
+    run = await backend.ask(find_run(query(request, "key"), tenant=backend.tenant))
     signal, payload = request.query_params.get("name", ""), request.query_params.get("payload", "")
     return Page(
         "order",
@@ -36,12 +36,12 @@ async def ask_order(desk: Desk, request: Request) -> Page:
     )
 
 
-async def give_order(desk: Desk, request: Request) -> Response:
+async def give_order(backend: Backend, request: Request) -> Response:
     """Give an order to a run."""
     principal = need(request, "operate")
     form = await read_form(request)
     order, key = _order(request), query(request, "key")
-    run = await desk.ask(find_run(key, tenant=desk.tenant))
+    run = await backend.ask(find_run(key, tenant=backend.tenant))
     if run.status not in order.fits:
         raise WrongState(refusal_of(order, key, run.status))
     why = form.get("why", "").strip()
@@ -50,10 +50,10 @@ async def give_order(desk: Desk, request: Request) -> Response:
         if not name:
             raise InvalidArgument("name the signal")
         payload = read_json(form.get("payload", ""), "the payload")
-        await desk.call("send", key, Signal(name, object), payload, by=principal.name)
+        await backend.call("send", key, Signal(name, object), payload, by=principal.name)
     else:
         said = {"why": why} if why else {}
-        await desk.call(order.verb, key, by=principal.name, **said)
+        await backend.call(order.verb, key, by=principal.name, **said)
     return see(request, "/run", key=key, done=order.verb)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.relays import ORDERS, orders_for
-from pgflow._desk.words import quoted
+from pgflow._console.backend import Backend
+from pgflow._console.relays import ORDERS, orders_for
+from pgflow._console.words import quoted
 from pgflow.errors import InvalidArgument, RelayNotFound
 from pgflow.inspect import (
     RelayRow,
@@ -33,32 +33,32 @@ DELIVERIES = {"dead": "not tried again until you redeliver them", "waiting": "tr
 """States of events that could not be delivered at once, those that need a person first."""
 
 
-async def show_outbox(desk: Desk, request: Request) -> Page:
+async def show_outbox(backend: Backend, request: Request) -> Page:
     """Show relays, and the triggers that publish or start."""
     del request
     return Page(
         "outbox",
         "Outbox",
         {
-            "relays": await desk.ask(list_relays()),
-            "triggers": await desk.ask(list_triggers()),
+            "relays": await backend.ask(list_relays()),
+            "triggers": await backend.ask(list_triggers()),
             "shapes": SHAPES,
             "most_lag": MOST_LAG,
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
         },
         "pgflow outbox",
     )
 
 
-async def show_relay(desk: Desk, request: Request) -> Page:
+async def show_relay(backend: Backend, request: Request) -> Page:
     """Show a relay, and the events that it could not deliver."""
-    relay = await find_relay(desk, request)
+    relay = await find_relay(backend, request)
     state = request.query_params.get("state") or ("dead" if relay.dead else "waiting")
     if state not in DELIVERIES:
         raise InvalidArgument(f"state {state!r}: there are {', '.join(DELIVERIES)}")
     may_order = principal_of(request).may("operate")
     done = request.query_params.get("done", "")
-    found = await desk.ask(
+    found = await backend.ask(
         list_deliveries(
             relay.name, state=state, after=request.query_params.get("after"), limit=PAGE_ROWS
         )
@@ -78,22 +78,22 @@ async def show_relay(desk: Desk, request: Request) -> Page:
             "orders": orders_for(relay.state, relay.dead) if may_order else [],
             "may_order": may_order,
             "done": ORDERS[done].past if done in ORDERS else "",
-            "changes": await desk.ask(list_relay_changes(relay.name)),
-            "deliveries": [(one, desk.clear(one.payload)) for one in found],
-            "now": await desk.ask(database_now()),
+            "changes": await backend.ask(list_relay_changes(relay.name)),
+            "deliveries": [(one, backend.clear(one.payload)) for one in found],
+            "now": await backend.ask(database_now()),
         },
         f"pgflow outbox show {quoted(relay.name)}",
     )
 
 
-async def find_relay(desk: Desk, request: Request) -> RelayRow:
+async def find_relay(backend: Backend, request: Request) -> RelayRow:
     """Return the relay that an address names.
 
     Raises:
         RelayNotFound: It does not exist.
     """
     name = query(request, "name")
-    found = next((relay for relay in await desk.ask(list_relays()) if relay.name == name), None)
+    found = next((relay for relay in await backend.ask(list_relays()) if relay.name == name), None)
     if found is None:
         raise RelayNotFound(f"relay {name!r} does not exist")
     return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.alerts import FLEET_SECONDS, find_alerts, verdict_of
-from pgflow._desk.desk import Desk
-from pgflow._desk.plots import plot_rates
+from pgflow._console.alerts import FLEET_SECONDS, find_alerts, verdict_of
+from pgflow._console.backend import Backend
+from pgflow._console.plots import plot_rates
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import database_now, list_queues, list_workers, read_rates
 from pgflow.web.page import Page
@@ -19,20 +19,20 @@ RANGES = {"1h": (60, 1), "6h": (72, 5), "24h": (72, 20)}
 """Times that plots go back: the number of their parts, and the minutes of each."""
 
 
-async def show_overview(desk: Desk, request: Request) -> Page:
+async def show_overview(backend: Backend, request: Request) -> Page:
     """Show whether the system is healthy, and how its work went."""
     chosen = request.query_params.get("range", "1h")
     if chosen not in RANGES:
         raise InvalidArgument(f"range {chosen!r}: there are {', '.join(RANGES)}")
-    now = await desk.ask(database_now())
-    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
-    workers = await desk.ask(list_workers())
-    rates = await desk.ask_seldom(f"rates {chosen}", read_rates(*RANGES[chosen]), PLOT_SECONDS)
+    now = await backend.ask(database_now())
+    queues = await backend.ask_seldom("queues", list_queues(), FLEET_SECONDS)
+    workers = await backend.ask(list_workers())
+    rates = await backend.ask_seldom(f"rates {chosen}", read_rates(*RANGES[chosen]), PLOT_SECONDS)
     return Page(
         "overview",
         "Overview",
         {
-            "verdict": verdict_of(await find_alerts(desk, queues, now), queues, workers),
+            "verdict": verdict_of(await find_alerts(backend, queues, now), queues, workers),
             "now": now,
             "queues": busiest(queues, MOST_QUEUES),
             "left_out": max(0, len(queues) - MOST_QUEUES),

@@ -8,9 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.debts import EFFECT_STATES, OBLIGATION_STATES, SAYS, VERDICTS
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import quoted
+from pgflow._console.backend import Backend
+from pgflow._console.debts import EFFECT_STATES, OBLIGATION_STATES, SAYS, VERDICTS
+from pgflow._console.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     EffectRow,
@@ -31,27 +31,27 @@ DONE = {
 }  # fmt: skip
 
 
-async def show_effects(desk: Desk, request: Request) -> Page:
+async def show_effects(backend: Backend, request: Request) -> Page:
     """Show effects whose outcome is open, unknown ones first."""
-    return await _show(desk, request, "effect", EFFECT_STATES)
+    return await _show(backend, request, "effect", EFFECT_STATES)
 
 
-async def show_obligations(desk: Desk, request: Request) -> Page:
+async def show_obligations(backend: Backend, request: Request) -> Page:
     """Show obligations, breached ones first."""
-    return await _show(desk, request, "obligation", OBLIGATION_STATES)
+    return await _show(backend, request, "obligation", OBLIGATION_STATES)
 
 
-async def _show(desk: Desk, request: Request, kind: str, states: Mapping[str, str]) -> Page:
+async def _show(backend: Backend, request: Request, kind: str, states: Mapping[str, str]) -> Page:
     state, after = request.query_params.get("state", ""), request.query_params.get("after")
     if state and state not in states:
         raise InvalidArgument(f"state {state!r}: there are {', '.join(states)}")
     parts = []
     for one in [state] if state else states:
-        found = await desk.ask(
+        found = await backend.ask(
             list_obligations(
                 state=one,
                 kind=kind,
-                tenant=desk.tenant,
+                tenant=backend.tenant,
                 after=after if state else None,
                 limit=PAGE_ROWS if state else FIRST_ROWS,
             )
@@ -66,17 +66,17 @@ async def _show(desk: Desk, request: Request, kind: str, states: Mapping[str, st
             "parts": parts,
             "state": state,
             "states": tuple(states),
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
         },
         "pgflow owed" + (f" --state {state}" if state else ""),
     )
 
 
-async def show_debt(desk: Desk, request: Request) -> Page:
+async def show_debt(backend: Backend, request: Request) -> Page:
     """Show one effect or obligation, and the forms that close it."""
-    debt = await _find(desk, request)
-    effect = await _effect(desk, debt)
+    debt = await _find(backend, request)
+    effect = await _effect(backend, debt)
     verdicts = VERDICTS.get(debt.state or "", ()) if debt.kind == "effect" else ()
     return Page(
         "debt",
@@ -84,10 +84,10 @@ async def show_debt(desk: Desk, request: Request) -> Page:
         {
             "debt": debt,
             "effect": effect,
-            "now": await desk.ask(database_now()),
-            "detail": desk.clear(debt.detail),
-            "beat": desk.clear(debt.beat_details),
-            "args": desk.clear(effect.request) if effect else None,
+            "now": await backend.ask(database_now()),
+            "detail": backend.clear(debt.detail),
+            "beat": backend.clear(debt.beat_details),
+            "args": backend.clear(effect.request) if effect else None,
             "says": {**EFFECT_STATES, **OBLIGATION_STATES}.get(debt.state or "", ""),
             "verdicts": [(one, SAYS[one]) for one in verdicts],
             "may": principal_of(request).may("operate"),
@@ -105,18 +105,18 @@ def _command(debt: ObligationRow) -> str:
     return f"pgflow settle {key} {verdict}" if verdict else "pgflow owed"
 
 
-async def _effect(desk: Desk, debt: ObligationRow) -> EffectRow | None:
+async def _effect(backend: Backend, debt: ObligationRow) -> EffectRow | None:
     if debt.kind != "effect":
         return None
-    found = await desk.ask(list_effects(debt.run_id, after=debt.call - 1, limit=1))
+    found = await backend.ask(list_effects(debt.run_id, after=debt.call - 1, limit=1))
     return next((effect for effect in found if effect.call == debt.call), None)
 
 
-async def close_debt(desk: Desk, request: Request) -> Response:
+async def close_debt(backend: Backend, request: Request) -> Response:
     """Say what became of an effect or obligation."""
     principal = need(request, "operate")
     form = await read_form(request)
-    debt = await _find(desk, request)
+    debt = await _find(backend, request)
     assert debt.effect is not None
     verb = form.get("verb", "")
     why = form.get("why", "").strip()
@@ -127,14 +127,14 @@ async def close_debt(desk: Desk, request: Request) -> Response:
         if not why:
             raise InvalidArgument("say how you know: it is kept in the journal")
         value = _value(form) if verdict == "confirmed" else None
-        await desk.call("settle_effect", debt.effect, verdict, value, why=why, by=principal.name)
+        await backend.call("settle_effect", debt.effect, verdict, value, why=why, by=principal.name)
     elif debt.kind == "obligation" and verb == "discharge":
-        await desk.call("discharge", debt.effect, _value(form), by=principal.name)
+        await backend.call("discharge", debt.effect, _value(form), by=principal.name)
     elif debt.kind == "obligation" and verb == "transfer":
         to = form.get("to", "").strip()
-        await desk.call("transfer", debt.effect, to, why=why, by=principal.name)
+        await backend.call("transfer", debt.effect, to, why=why, by=principal.name)
     elif debt.kind == "obligation" and verb == "waive":
-        await desk.call("waive", debt.effect, by=principal.name, why=why)
+        await backend.call("waive", debt.effect, by=principal.name, why=why)
     else:
         raise InvalidArgument("this is not owed in that way")
     return see(request, "/effects" if debt.kind == "effect" else "/obligations", done=verb)
@@ -145,9 +145,9 @@ def _value(form: Mapping[str, str]) -> Any:
     return read_json(text, "the value") if text else None
 
 
-async def _find(desk: Desk, request: Request) -> ObligationRow:
+async def _find(backend: Backend, request: Request) -> ObligationRow:
     key = query(request, "key")
-    debt = await desk.ask(find_obligation(key, tenant=desk.tenant))
+    debt = await backend.ask(find_obligation(key, tenant=backend.tenant))
     if debt is None or debt.kind == "gate":
         raise RunNotFound(f"nothing is owed under the key {key!r}: it is closed by now")
     return debt

@@ -6,8 +6,8 @@ from typing import cast, get_args
 
 from starlette.requests import Request
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import quoted
+from pgflow._console.backend import Backend
+from pgflow._console.words import quoted
 from pgflow._model.effects import Risk
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import judge_act
@@ -18,7 +18,7 @@ ANY_NAME = "an effect"
 """Name of the effect to judge before the user enters one."""
 
 
-async def show_policy(desk: Desk, request: Request) -> Page:
+async def show_policy(backend: Backend, request: Request) -> Page:
     """Show the rules, and which of them fits an act that an address names."""
     said = {
         name: request.query_params.get(name, "").strip()
@@ -30,7 +30,7 @@ async def show_policy(desk: Desk, request: Request) -> Page:
     arguments = read_json(said["request"] or "{}", "the request")
     if not isinstance(arguments, dict):
         raise InvalidArgument("the request is an object of the effect's arguments by name")
-    judged = await desk.ask(
+    judged = await backend.ask(
         judge_act(
             said["name"] or ANY_NAME, cast("Risk", risk), arguments, by_model=said["model"] == "1"
         )

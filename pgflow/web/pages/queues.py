@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import quoted
+from pgflow._console.backend import Backend
+from pgflow._console.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     QUEUE_RULES,
@@ -36,27 +36,27 @@ DONE = {
 }
 
 
-async def show_queues(desk: Desk, request: Request) -> Page:
+async def show_queues(backend: Backend, request: Request) -> Page:
     """Show queues, and their lanes without a worker."""
     del request
-    found = await desk.ask(list_queues())
+    found = await backend.ask(list_queues())
     return Page(
         "queues",
         "Queues",
         {
             "queues": busiest(found, MOST_QUEUES),
             "left_out": max(0, len(found) - MOST_QUEUES),
-            "lanes": await desk.ask(list_queued_lanes(limit=MOST_LANES + 1)),
+            "lanes": await backend.ask(list_queued_lanes(limit=MOST_LANES + 1)),
             "most_lanes": MOST_LANES,
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
         },
         "pgflow queues",
     )
 
 
-async def show_queue(desk: Desk, request: Request) -> Page:
+async def show_queue(backend: Backend, request: Request) -> Page:
     """Show a queue, its rules, and who changed them."""
-    found = await _find(desk, request)
+    found = await _find(backend, request)
     fields = [(name, rule, _shown(found, name)) for name, rule in FIELDS.items()]
     return Page(
         "queue",
@@ -65,30 +65,30 @@ async def show_queue(desk: Desk, request: Request) -> Page:
             "queue": found,
             "fields": fields,
             "others": {name: rule for name, rule in found.rules.items() if name not in FIELDS},
-            "changes": await desk.ask(list_queue_changes(found.queue, limit=CHANGE_ROWS)),
-            "lanes": await desk.ask(list_queued_lanes(found.queue, limit=MOST_LANES + 1)),
+            "changes": await backend.ask(list_queue_changes(found.queue, limit=CHANGE_ROWS)),
+            "lanes": await backend.ask(list_queued_lanes(found.queue, limit=MOST_LANES + 1)),
             "most_lanes": MOST_LANES,
             "may": principal_of(request).may("operate"),
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
         },
         f"pgflow queues changes {quoted(found.queue)}",
     )
 
 
-async def change_queue(desk: Desk, request: Request) -> Response:
+async def change_queue(backend: Backend, request: Request) -> Response:
     """Pause or resume a queue, or set the rules that the user edited."""
     principal = need(request, "operate")
     form = await read_form(request)
-    found = await _find(desk, request)
+    found = await _find(backend, request)
     verb, said = form.get("verb", ""), {"by": principal.name, "why": form.get("why", "") or None}
     if verb == "set":
         rules = _edited(form)
         if rules:
-            await desk.call("set_queue", found.queue, **said, **rules)
+            await backend.call("set_queue", found.queue, **said, **rules)
         verb = "set" if rules else "same"
     elif verb in ("pause", "resume"):
-        await desk.call(f"{verb}_queue", found.queue, **said)
+        await backend.call(f"{verb}_queue", found.queue, **said)
     else:
         raise InvalidArgument("a queue is paused, resumed or given rules")
     return see(request, "/queue", name=found.queue, done=verb)
@@ -125,9 +125,9 @@ def _shown(found: QueueRow, name: str) -> str:
     return "" if rule is None else str(rule)
 
 
-async def _find(desk: Desk, request: Request) -> QueueRow:
+async def _find(backend: Backend, request: Request) -> QueueRow:
     name = query(request, "name")
-    found = await desk.ask(list_queues(name))
+    found = await backend.ask(list_queues(name))
     if not found:
         raise RunNotFound(f"queue {name!r} does not exist")
     return found[0]

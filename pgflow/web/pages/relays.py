@@ -9,18 +9,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.orders import Order
-from pgflow._desk.relays import ORDERS, command_of, orders_for, sql_of
+from pgflow._console.backend import Backend
+from pgflow._console.orders import Order
+from pgflow._console.relays import ORDERS, command_of, orders_for, sql_of
 from pgflow.errors import InvalidArgument, WrongState
 from pgflow.web.page import Page, need, query, read_form, see
 from pgflow.web.pages.outbox import SHAPES, find_relay
 
 
-async def ask_order(desk: Desk, request: Request) -> Page:
+async def ask_order(backend: Backend, request: Request) -> Page:
     """Show an order to a relay, and ask."""
     principal = need(request, "operate")
-    order, relay = _order(request), await find_relay(desk, request)
+    order, relay = _order(request), await find_relay(backend, request)
     event = request.query_params.get("event", "").strip()
     return Page(
         "relay_order",
@@ -37,22 +37,22 @@ async def ask_order(desk: Desk, request: Request) -> Page:
     )
 
 
-async def give_order(desk: Desk, request: Request) -> Response:
+async def give_order(backend: Backend, request: Request) -> Response:
     """Give an order to a relay."""
     principal = need(request, "operate")
     form = await read_form(request)
-    order, relay = _order(request), await find_relay(desk, request)
+    order, relay = _order(request), await find_relay(backend, request)
     said: dict[str, Any] = {"by": principal.name, "why": form.get("why", "").strip() or None}
     event = _number(form.get("event", ""))
     if order.verb == "replay":
         if event is None:
             raise InvalidArgument("say from which event it goes on: a number from 1 on")
-        await desk.call("replay_relay", relay.name, event, **said)
+        await backend.call("replay_relay", relay.name, event, **said)
     elif order.verb == "redeliver":
-        if not await desk.call("redeliver_events", relay.name, event, **said):
+        if not await backend.call("redeliver_events", relay.name, event, **said):
             raise WrongState("no such event is dead any more: look again")
     else:
-        await desk.call(f"{order.verb}_relay", relay.name, **said)
+        await backend.call(f"{order.verb}_relay", relay.name, **said)
     return see(request, "/relay", name=relay.name, done=order.verb)
 
 

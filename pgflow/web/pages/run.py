@@ -17,12 +17,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.graphs import STANDINGS
-from pgflow._desk.orders import ORDERS, orders_for
-from pgflow._desk.traces import logs_of
-from pgflow._desk.waterfall import draw
-from pgflow._desk.words import advice, quoted, whole, why
+from pgflow._console.backend import Backend
+from pgflow._console.graphs import STANDINGS
+from pgflow._console.orders import ORDERS, orders_for
+from pgflow._console.traces import logs_of
+from pgflow._console.waterfall import draw
+from pgflow._console.words import advice, quoted, whole, why
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     ChildRow,
@@ -70,13 +70,13 @@ AGAIN = {
 FAILURES = ("attempt_failed", "step_failed", "effect_failed", "effect_unknown")
 
 
-async def show_run(desk: Desk, request: Request) -> Page:
+async def show_run(backend: Backend, request: Request) -> Page:
     """Show a run."""
     key = query(request, "key")
-    run = await desk.ask(find_detail(key, tenant=desk.tenant))
-    now = await desk.ask(database_now())
+    run = await backend.ask(find_detail(key, tenant=backend.tenant))
+    now = await backend.ask(database_now())
     done = request.query_params.get("done", "")
-    journal, kinds = await _journal(desk, request, run, now)
+    journal, kinds = await _journal(backend, request, run, now)
     return Page(
         "run",
         key,
@@ -88,34 +88,36 @@ async def show_run(desk: Desk, request: Request) -> Page:
             "done": ORDERS[done].past if done in ORDERS else AGAIN.get(done, ""),
             "may_order": principal_of(request).may("operate"),
             "orders": orders_for(run) if principal_of(request).may("operate") else [],
-            "logs": await _logs(desk, run),
-            "values": _values(desk, run),
-            "clear": desk.clear,
-            "graph": await _graph(desk, run),
+            "logs": await _logs(backend, run),
+            "values": _values(backend, run),
+            "clear": backend.clear,
+            "graph": await _graph(backend, run),
             "standings": STANDINGS,
             **journal,
-            **await _kin(desk, run, kinds),
-            **await _ledgers(desk, run, kinds),
+            **await _kin(backend, run, kinds),
+            **await _ledgers(backend, run, kinds),
         },
         f"pgflow show {quoted(key)}",
     )
 
 
-async def _logs(desk: Desk, run: RunDetail) -> str:
+async def _logs(backend: Backend, run: RunDetail) -> str:
     """Return the address of the logs of a run."""
-    return desk.logs and logs_of(desk.logs, run.key, await desk.ask(read_trace(run.run_id)))
+    return backend.logs and logs_of(
+        backend.logs, run.key, await backend.ask(read_trace(run.run_id))
+    )
 
 
-async def _graph(desk: Desk, run: RunDetail) -> Sequence[NodeState] | None:
+async def _graph(backend: Backend, run: RunDetail) -> Sequence[NodeState] | None:
     """Return the nodes of a run whose workflow plays a graph; None for others, and where its drawer
     fails: the rest of the page is needed all the more then.
     """
-    drawer = desk.graphs.get(run.workflow)
+    drawer = backend.graphs.get(run.workflow)
     if drawer is None:
         return None
-    progress = await desk.ask(read_progress(run.run_id, drawer.stream))
-    progress = replace(progress, told=tuple(desk.clear(said) for said in progress.told))
-    draw = partial(drawer, desk.clear(run.input), progress, has_ended=run.status in ENDED)
+    progress = await backend.ask(read_progress(run.run_id, drawer.stream))
+    progress = replace(progress, told=tuple(backend.clear(said) for said in progress.told))
+    draw = partial(drawer, backend.clear(run.input), progress, has_ended=run.status in ENDED)
     try:
         return await asyncio.to_thread(draw)
     except Exception:
@@ -123,13 +125,13 @@ async def _graph(desk: Desk, run: RunDetail) -> Sequence[NodeState] | None:
         return None
 
 
-def _values(desk: Desk, run: RunDetail) -> list[tuple[str, str, Any]]:
+def _values(backend: Backend, run: RunDetail) -> list[tuple[str, str, Any]]:
     """Return the values of a run by their names, with what a raw page calls them."""
-    found: list[tuple[str, str, Any]] = [("Input", "input", desk.clear(run.input))]
+    found: list[tuple[str, str, Any]] = [("Input", "input", backend.clear(run.input))]
     if run.status == "completed":
-        found.append(("Output", "output", desk.clear(run.output)))
+        found.append(("Output", "output", backend.clear(run.output)))
     if run.error:
-        error = desk.clear(run.error)
+        error = backend.clear(run.error)
         found.append(("Error", "error", error))
         trace = error.get("traceback") if isinstance(error, dict) else None
         if trace:
@@ -139,28 +141,28 @@ def _values(desk: Desk, run: RunDetail) -> list[tuple[str, str, Any]]:
 
 
 async def _journal(
-    desk: Desk, request: Request, run: RunDetail, now: datetime
+    backend: Backend, request: Request, run: RunDetail, now: datetime
 ) -> tuple[dict[str, Any], frozenset[str]]:
     """Return a window of the journal, to draw and to list, and the kinds of all its events, which
     decide what else to read.
     """
-    last = await desk.ask(last_seq(run.run_id))
+    last = await backend.ask(last_seq(run.run_id))
     newest = max(0, last - WINDOW_UNITS)
     after = _place(request, newest)
-    window = await desk.ask(list_units(run.run_id, after=after, limit=WINDOW_UNITS))
+    window = await backend.ask(list_units(run.run_id, after=after, limit=WINDOW_UNITS))
     units = window.items
     begins = units[0].at if units and after else run.created_at
     entries = fold(units, begins)
     is_newest = after >= newest
     goes_on = is_newest and run.status not in ENDED
     kinds = (
-        await desk.ask(read_event_kinds(run.run_id))
+        await backend.ask(read_event_kinds(run.run_id))
         if window.next or after
         else frozenset(unit.event for unit in units)
     )
     found = {
         "waterfall": draw(entries, begins, now if goes_on else None) if entries else None,
-        "units": [_told(desk, unit) for unit in units],
+        "units": [_told(backend, unit) for unit in units],
         "last": last,
         "after": after,
         "is_newest": is_newest,
@@ -179,51 +181,58 @@ def _place(request: Request, newest: int) -> int:
     return min(int(said), newest)
 
 
-def _told(desk: Desk, unit: UnitRow) -> tuple[UnitRow, Any, str]:
+def _told(backend: Backend, unit: UnitRow) -> tuple[UnitRow, Any, str]:
     """Return a unit with its payload in clear, and words for that if it is an error."""
-    payload = None if unit.payload is None else desk.clear(unit.payload)
+    payload = None if unit.payload is None else backend.clear(unit.payload)
     is_error = unit.event in FAILURES and isinstance(payload, dict)
     return unit, payload, describe_error(payload) if is_error else ""
 
 
-async def _kin(desk: Desk, run: RunDetail, kinds: frozenset[str]) -> dict[str, Any]:
-    parent = None if run.parent_run_id is None else await desk.ask(find_key(run.parent_run_id))
+async def _kin(backend: Backend, run: RunDetail, kinds: frozenset[str]) -> dict[str, Any]:
+    parent = None if run.parent_run_id is None else await backend.ask(find_key(run.parent_run_id))
     children: Listing[ChildRow] = Listing([], None)
     if "child_started" in kinds:
-        children = await desk.ask(list_children(run.run_id, limit=MOST_ROWS))
+        children = await backend.ask(list_children(run.run_id, limit=MOST_ROWS))
     return {"parent": parent, "children": children.items, "more_children": children.next}
 
 
-async def _ledgers(desk: Desk, run: RunDetail, kinds: frozenset[str]) -> dict[str, Any]:
+async def _ledgers(backend: Backend, run: RunDetail, kinds: frozenset[str]) -> dict[str, Any]:
     """Return the ledger entries of a run, and its published state."""
     effects: Listing[EffectRow] = Listing([], None)
     if any(kind.startswith("effect_") for kind in kinds):
-        effects = await desk.ask(list_effects(run.run_id, limit=MOST_ROWS))
+        effects = await backend.ask(list_effects(run.run_id, limit=MOST_ROWS))
     decisions: Listing[DecisionRow] = Listing([], None)
     if "decision_recorded" in kinds:
-        decisions = await desk.ask(list_decisions(run.run_id, limit=MOST_ROWS))
+        decisions = await backend.ask(list_decisions(run.run_id, limit=MOST_ROWS))
     state, spent = None, None
     if "state_set" in kinds:
-        state = desk.clear(await desk.ask(read_state(run.key, tenant=desk.tenant)))
+        state = backend.clear(await backend.ask(read_state(run.key, tenant=backend.tenant)))
     if "budget_charged" in kinds:
-        spent = await desk.ask(sum_charges("run", run_id=run.run_id))
-    messages = await desk.ask(list_messages(run.key, tenant=desk.tenant, limit=MOST_ROWS))
+        spent = await backend.ask(sum_charges("run", run_id=run.run_id))
+    messages = await backend.ask(list_messages(run.key, tenant=backend.tenant, limit=MOST_ROWS))
     return {
-        "gates": (await desk.ask(list_gates(run.key, tenant=desk.tenant))).items,
+        "gates": (await backend.ask(list_gates(run.key, tenant=backend.tenant))).items,
         "effects": effects.items,
         "saga": saga_of(effects.items),
         "more_effects": effects.next,
         "decisions": [
-            (one, desk.clear(one.value), desk.clear(one.evidence), desk.clear(one.alternatives))
+            (
+                one,
+                backend.clear(one.value),
+                backend.clear(one.evidence),
+                backend.clear(one.alternatives),
+            )
             for one in decisions
         ],
         "more_decisions": decisions.next,
-        "debts": [debt for debt in await desk.ask(list_debts(run.run_id)) if debt.kind != "gate"],
-        "asked": await desk.ask(list_orders(run.key, tenant=desk.tenant)),
+        "debts": [
+            debt for debt in await backend.ask(list_debts(run.run_id)) if debt.kind != "gate"
+        ],
+        "asked": await backend.ask(list_orders(run.key, tenant=backend.tenant)),
         "messages": messages.items,
         "state": state or {},
         "spent": spent or [],
-        "error_words": describe_error(desk.clear(run.error)) if run.error else "",
+        "error_words": describe_error(backend.clear(run.error)) if run.error else "",
     }
 
 
@@ -242,18 +251,18 @@ def saga_of(effects: Sequence[EffectRow]) -> dict[str, list[Any]]:
     }
 
 
-async def show_value(desk: Desk, request: Request) -> Response:
+async def show_value(backend: Backend, request: Request) -> Response:
     """Show a value of a run in full, as plain text."""
-    run = await desk.ask(find_detail(query(request, "key"), tenant=desk.tenant))
+    run = await backend.ask(find_detail(query(request, "key"), tenant=backend.tenant))
     name = query(request, "value")
     values = {"input": run.input, "output": run.output, "error": run.error}
     if name in values:
         value = values[name]
     elif name.isascii() and name.isdecimal() and 0 < len(name) < 10:
-        units = await desk.ask(list_units(run.run_id, after=int(name) - 1, limit=1))
+        units = await backend.ask(list_units(run.run_id, after=int(name) - 1, limit=1))
         if not units.items or units.items[0].seq != int(name):
             raise RunNotFound(f"run {run.key!r} has no unit {name}")
         value = units.items[0].payload
     else:
         raise InvalidArgument("value= is input, output, error, or the number of a unit")
-    return PlainTextResponse(whole(desk.clear(value)) + "\n")
+    return PlainTextResponse(whole(backend.clear(value)) + "\n")

@@ -7,10 +7,10 @@ from typing import Any
 
 from starlette.requests import Request
 
-from pgflow._desk.alerts import FLEET_SECONDS
-from pgflow._desk.desk import Desk
-from pgflow._desk.orders import OPEN, ORDERS
-from pgflow._desk.words import quoted
+from pgflow._console.alerts import FLEET_SECONDS
+from pgflow._console.backend import Backend
+from pgflow._console.orders import OPEN, ORDERS
+from pgflow._console.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import (
     STATUSES,
@@ -53,20 +53,20 @@ FOLDED_ROWS = 200
 """Runs of a page on which those of schedules are folded."""
 
 
-async def show_runs(desk: Desk, request: Request) -> Page:
+async def show_runs(backend: Backend, request: Request) -> Page:
     """Show the runs that a search finds, the newest first or in the order that is asked for."""
     asked, principal = asked_of(request), principal_of(request)
     may_order = principal.may("operate")
     is_wide = request.query_params.get("wide") == "1"
     older = WIDE_ERRORS if asked["error"] else WIDE_RUNS
     within = older if is_wide else RECENT_RUNS
-    where, sort = filter_of(desk, asked), request.query_params.get("sort", "newest")
+    where, sort = filter_of(backend, asked), request.query_params.get("sort", "newest")
     is_folded = not asked["label"] and sort == "newest"
     rows = FOLDED_ROWS if is_folded and not any(asked.values()) else PAGE_ROWS
-    found = await _find(desk, where, sort, request.query_params.get("after"), rows, within)
+    found = await _find(backend, where, sort, request.query_params.get("after"), rows, within)
     has_older = sort == "newest" and found.next is not None and len(found) < rows
     runs, end = _fold(found) if is_folded else ([(run, None) for run in found], found.next)
-    queues = await desk.ask_seldom("queues", list_queues(), FLEET_SECONDS)
+    queues = await backend.ask_seldom("queues", list_queues(), FLEET_SECONDS)
     return Page(
         "runs",
         "Runs",
@@ -82,7 +82,7 @@ async def show_runs(desk: Desk, request: Request) -> Page:
             "orders": [ORDERS[verb] for verb in ("retry", "resume", "pause", "cancel")]
             if may_order
             else [],
-            "filters": await list_filters(desk, principal) if may_order else {},
+            "filters": await list_filters(backend, principal) if may_order else {},
             "searched": {name: value for name, value in asked.items() if value},
             "is_searched": any(asked.values()),
             "is_later": "after" in request.query_params,
@@ -90,14 +90,14 @@ async def show_runs(desk: Desk, request: Request) -> Page:
             "is_wide": is_wide,
             "most": within,
             "more": older,
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
         },
         command_of(asked),
     )
 
 
 async def _find(
-    desk: Desk, where: RunFilter, sort: str, after: str | None, rows: int, within: int
+    backend: Backend, where: RunFilter, sort: str, after: str | None, rows: int, within: int
 ) -> Listing[RunRow]:
     """Return a page of runs in an order.
 
@@ -105,14 +105,14 @@ async def _find(
         InvalidArgument: There is no such order, or no index finds these runs in it.
     """
     if sort == "newest":
-        return await desk.ask(search_runs(where, after=after, limit=rows, within=within))
+        return await backend.ask(search_runs(where, after=after, limit=rows, within=within))
     if sort == "longest":
-        return Listing(await desk.ask(list_longest(where, limit=rows, within=within)))
+        return Listing(await backend.ask(list_longest(where, limit=rows, within=within)))
     if sort != "oldest":
         raise InvalidArgument(f"sort {sort!r}: there are newest, oldest, longest")
     if not is_cheap(where):
         raise InvalidArgument("oldest first takes a status of open runs, a label or a whole key")
-    return await desk.ask(list_runs(where, after=after, limit=rows, oldest_first=True))
+    return await backend.ask(list_runs(where, after=after, limit=rows, oldest_first=True))
 
 
 def _counts(queues: list[QueueRow], asked: dict[str, str]) -> dict[str, int]:
@@ -143,13 +143,13 @@ def _fold(found: Listing[RunRow]) -> tuple[list[tuple[RunRow, int | None]], str 
     return [(some[0], len(some) if len(some) > 1 else None) for some in rows.values()], end
 
 
-async def list_filters(desk: Desk, principal: Principal) -> dict[str, dict[str, str]]:
+async def list_filters(backend: Backend, principal: Principal) -> dict[str, dict[str, str]]:
     """Return the saved searches by their names: those of everyone, then the person's own."""
     found = []
     for folder in (EVERYONE, principal.name):
-        found += await desk.ask(list_documents(COLLECTION, folder=(folder,), limit=MOST_FILTERS))
+        found += await backend.ask(list_documents(COLLECTION, folder=(folder,), limit=MOST_FILTERS))
     return {
-        row.path[-1]: value for row in found if isinstance(value := desk.clear(row.value), dict)
+        row.path[-1]: value for row in found if isinstance(value := backend.clear(row.value), dict)
     }
 
 
@@ -160,13 +160,13 @@ def asked_of(request: Request) -> dict[str, str]:
     return {name: given.get(name, "").strip() for name in names}
 
 
-def filter_of(desk: Desk, asked: dict[str, str]) -> RunFilter:
+def filter_of(backend: Backend, asked: dict[str, str]) -> RunFilter:
     """Return the filter that a search means.
 
     Raises:
         InvalidArgument: It means nothing.
     """
-    said: dict[str, Any] = {"tenant": desk.tenant}
+    said: dict[str, Any] = {"tenant": backend.tenant}
     for name in ("status", "workflow", "queue"):
         if asked[name]:
             said[name] = [asked[name]]

@@ -9,9 +9,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.alerts import SCHEDULE_STATES
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import literal, quoted, wall
+from pgflow._console.alerts import SCHEDULE_STATES
+from pgflow._console.backend import Backend
+from pgflow._console.words import literal, quoted, wall
 from pgflow.errors import InvalidArgument, ScheduleNotFound
 from pgflow.inspect import (
     ScheduleRow,
@@ -91,17 +91,17 @@ NOT_CHANGED = "same"
 """Word of an address for an order that has changed nothing."""
 
 
-async def show_schedules(desk: Desk, request: Request) -> Page:
+async def show_schedules(backend: Backend, request: Request) -> Page:
     """Show schedules by their names, and how many are in each state."""
     state = request.query_params.get("state", "")
     if state and state not in SCHEDULE_STATES:
         raise InvalidArgument(f"state {state!r}: there are {', '.join(SCHEDULE_STATES)}")
-    found = await desk.ask(
+    found = await backend.ask(
         list_schedules(
             state=state or None, after=request.query_params.get("after"), limit=PAGE_ROWS
         )
     )
-    counts = {count.state: count.schedules for count in await desk.ask(count_schedules())}
+    counts = {count.state: count.schedules for count in await backend.ask(count_schedules())}
     return Page(
         "schedules",
         "Schedules",
@@ -113,16 +113,16 @@ async def show_schedules(desk: Desk, request: Request) -> Page:
             "counts": counts,
             "shapes": SHAPES,
             "too_late": LATE_SECONDS,
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
         },
         "pgflow schedules",
     )
 
 
-async def show_schedule(desk: Desk, request: Request) -> Page:
+async def show_schedule(backend: Backend, request: Request) -> Page:
     """Show a schedule: its next slots, its last run, and its changes."""
-    found = await _find(desk, request)
-    changes = await desk.ask(
+    found = await _find(backend, request)
+    changes = await backend.ask(
         list_schedule_changes(
             found.name, after=request.query_params.get("after"), limit=CHANGE_ROWS
         )
@@ -144,10 +144,10 @@ async def show_schedule(desk: Desk, request: Request) -> Page:
             "zone": zone,
             "slots": [(at, wall(at, zone)) for at in _next_slots(found)],
             "buffered": [(at, wall(at, zone)) for at in found.buffered[:SHOWN_SLOTS]],
-            "input": desk.clear(found.input),
+            "input": backend.clear(found.input),
             "changes": changes.items,
             "more_changes": changes.next,
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
             "done": said,
             "orders": orders_for(found) if principal_of(request).may("operate") else [],
         },
@@ -171,10 +171,10 @@ def _next_slots(found: ScheduleRow) -> list[datetime]:
         return []
 
 
-async def ask_order(desk: Desk, request: Request) -> Page:
+async def ask_order(backend: Backend, request: Request) -> Page:
     """Show an order to a schedule, and ask."""
     principal = need(request, "operate")
-    order, found = _order(request), await _find(desk, request)
+    order, found = _order(request), await _find(backend, request)
     zone = str(found.spec.get("tz", "UTC"))
     values: dict[str, Any] = {
         "order": order,
@@ -207,22 +207,24 @@ async def ask_order(desk: Desk, request: Request) -> Page:
     )
 
 
-async def give_order(desk: Desk, request: Request) -> Page | Response:
+async def give_order(backend: Backend, request: Request) -> Page | Response:
     """Give an order to a schedule."""
     principal = need(request, "operate")
     form = await read_form(request)
-    order, found = _order(request), await _find(desk, request)
+    order, found = _order(request), await _find(backend, request)
     said: dict[str, Any] = {"by": principal.name, "why": form.get("why", "").strip() or None}
     if order.verb == "trigger":
         slot = form.get("slot", "").strip()
         at = found.parse_moment(slot, "the slot") if slot else None
-        started = await desk.call("trigger_schedule", found.name, slot_at=at, **said)
+        started = await backend.call("trigger_schedule", found.name, slot_at=at, **said)
         return see(request, "/run", key=started.run_key)
     if order.verb == "backfill":
         first, last = form.get("first", ""), form.get("last", "")
         begin, end = found.parse_moment(first, "the begin"), found.parse_moment(last, "the end")
         overlap = _overlap(form.get("overlap", ""))
-        done = await desk.call("backfill_schedule", found.name, begin, end, overlap=overlap, **said)
+        done = await backend.call(
+            "backfill_schedule", found.name, begin, end, overlap=overlap, **said
+        )
         zone = str(found.spec.get("tz", "UTC"))
         return Page(
             "backfilled",
@@ -238,7 +240,7 @@ async def give_order(desk: Desk, request: Request) -> Page | Response:
                 },
             },
         )
-    changed = await desk.call(f"{order.verb}_schedule", found.name, **said)
+    changed = await backend.call(f"{order.verb}_schedule", found.name, **said)
     return see(request, "/schedule", name=found.name, done=order.verb if changed else NOT_CHANGED)
 
 
@@ -260,9 +262,9 @@ def _slots(found: ScheduleRow, first: str, last: str) -> list[datetime]:
     return found.slots_between(begin, end)
 
 
-async def _find(desk: Desk, request: Request) -> ScheduleRow:
+async def _find(backend: Backend, request: Request) -> ScheduleRow:
     name = query(request, "name")
-    found = await desk.ask(find_schedule(name))
+    found = await backend.ask(find_schedule(name))
     if found is None:
         raise ScheduleNotFound(f"schedule {name!r} does not exist")
     return found

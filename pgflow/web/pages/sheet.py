@@ -14,7 +14,7 @@ import psycopg
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.desk import Desk, watched
+from pgflow._console.backend import Backend, watched
 from pgflow.errors import InvalidArgument, NotAllowed
 from pgflow.inspect.sheet import (
     EXAMPLES,
@@ -26,34 +26,36 @@ from pgflow.inspect.sheet import (
 )
 from pgflow.web.page import Page, link, need, principal_of, read_form
 
-Handlers = dict[str, Callable[[Desk, Request], Awaitable[Page | Response]]]
+Handlers = dict[str, Callable[[Backend, Request], Awaitable[Page | Response]]]
 
 
-async def show_sheet(desk: Desk, request: Request) -> Page:
+async def show_sheet(backend: Backend, request: Request) -> Page:
     """Show a field for a statement."""
-    return _page(desk, request, request.query_params.get("sql", ""))
+    return _page(backend, request, request.query_params.get("sql", ""))
 
 
-async def run_sheet(desk: Desk, request: Request) -> Page:
+async def run_sheet(backend: Backend, request: Request) -> Page:
     """Run a statement, and show its rows."""
     need(request, "admin")
     text = (await read_form(request)).get("sql", "").strip()
     try:
         sheet = await asyncio.to_thread(
-            read_sheet, desk.dsn, text, auditor_dsn=desk.auditor_dsn or find_auditor_dsn()
+            read_sheet, backend.dsn, text, auditor_dsn=backend.auditor_dsn or find_auditor_dsn()
         )
     except InvalidArgument as error:
-        return _page(desk, request, text, trouble=str(error), status=400)
+        return _page(backend, request, text, trouble=str(error), status=400)
     except NotAllowed as error:
-        return _page(desk, request, text, trouble=str(error), status=403)
+        return _page(backend, request, text, trouble=str(error), status=403)
     except psycopg.errors.QueryCanceled:
         said = f"It took longer than {MOST_SECONDS:.0f} s, and was given up. Ask for less."
-        return _page(desk, request, text, trouble=said, status=503)
-    return _page(desk, request, text, sheet=sheet)
+        return _page(backend, request, text, trouble=said, status=503)
+    return _page(backend, request, text, sheet=sheet)
 
 
-def _page(desk: Desk, request: Request, text: str, *, status: int = 200, **said: object) -> Page:
-    del desk
+def _page(
+    backend: Backend, request: Request, text: str, *, status: int = 200, **said: object
+) -> Page:
+    del backend
     values = {
         "sql": text,
         "sheet": None,
@@ -66,13 +68,13 @@ def _page(desk: Desk, request: Request, text: str, *, status: int = 200, **said:
     return Page("sheet", "SQL", values, "pgflow sql", status)
 
 
-async def show_behind(desk: Desk, request: Request, handlers: Handlers) -> Page:
+async def show_behind(backend: Backend, request: Request, handlers: Handlers) -> Page:
     """Show the statements that a page has asked."""
     path, _, query = request.query_params.get("page", "").partition("?")
     if path not in handlers:
         raise InvalidArgument("this address names no page of the console")
     with watched() as seen:
-        await handlers[path](desk, _request_of(request, path, query))
+        await handlers[path](backend, _request_of(request, path, query))
     said = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
     return Page(
         "behind",

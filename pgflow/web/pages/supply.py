@@ -9,10 +9,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pgflow._desk.alerts import SILENT_SECONDS
-from pgflow._desk.desk import Desk
-from pgflow._desk.spending import NEWEST_CHARGES, SINCE, WAYS, read_spending
-from pgflow._desk.words import quoted
+from pgflow._console.alerts import SILENT_SECONDS
+from pgflow._console.backend import Backend
+from pgflow._console.spending import NEWEST_CHARGES, SINCE, WAYS, read_spending
+from pgflow._console.words import quoted
 from pgflow.errors import InvalidArgument, PoolNotFound, RunNotFound
 from pgflow.inspect import (
     BudgetRow,
@@ -33,27 +33,29 @@ DONE = {
 }
 
 
-async def show_budgets(desk: Desk, request: Request) -> Page:
+async def show_budgets(backend: Backend, request: Request) -> Page:
     """Show pools, unit by unit."""
-    found = await desk.ask(list_budgets(after=request.query_params.get("after"), limit=PAGE_ROWS))
+    found = await backend.ask(
+        list_budgets(after=request.query_params.get("after"), limit=PAGE_ROWS)
+    )
     return Page(
         "budgets",
         "Budgets",
         {
             "budgets": [(row, used(row)) for row in found],
             "next": found.next,
-            "now": await desk.ask(database_now()),
-            **await _spending(desk),
+            "now": await backend.ask(database_now()),
+            **await _spending(backend),
         },
         "pgflow budgets",
     )
 
 
 async def _spending(
-    desk: Desk, pool: str | None = None, since: datetime | None = None
+    backend: Backend, pool: str | None = None, since: datetime | None = None
 ) -> dict[str, Any]:
     return {
-        "spent": await read_spending(desk, pool, since or SINCE),
+        "spent": await read_spending(backend, pool, since or SINCE),
         "ways": WAYS,
         "newest": NEWEST_CHARGES,
     }
@@ -69,10 +71,10 @@ def used(row: BudgetRow) -> tuple[float, float] | None:
     return round(spent, 2), round(min(100.0 - spent, float(100 * row.reserved / row.allowed)), 2)
 
 
-async def show_budget(desk: Desk, request: Request) -> Page:
+async def show_budget(backend: Backend, request: Request) -> Page:
     """Show a pool, who has spent out of it, and the forms that change it."""
     pool = query(request, "pool")
-    rows = (await desk.ask(list_budgets(pool, limit=None))).items
+    rows = (await backend.ask(list_budgets(pool, limit=None))).items
     if not rows:
         raise PoolNotFound(f"pool {pool!r} does not exist")
     return Page(
@@ -81,16 +83,16 @@ async def show_budget(desk: Desk, request: Request) -> Page:
         {
             "pool": pool,
             "budgets": [(row, used(row)) for row in rows],
-            **await _spending(desk, pool, rows[0].period_at),
+            **await _spending(backend, pool, rows[0].period_at),
             "may": principal_of(request).may("admin"),
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
         },
         f"pgflow budgets {quoted(pool)}",
     )
 
 
-async def change_budget(desk: Desk, request: Request) -> Response:
+async def change_budget(backend: Backend, request: Request) -> Response:
     """Allow more of a pool, or revoke it."""
     principal = need(request, "admin")
     form = await read_form(request)
@@ -99,9 +101,11 @@ async def change_budget(desk: Desk, request: Request) -> Response:
         raise InvalidArgument("say why: it is kept with the change")
     if verb == "grant":
         amount = {form.get("unit", "").strip(): _amount(form.get("amount", ""))}
-        await desk.call("grant_budget", pool, amount, why=why, by=principal.name)
+        await backend.call("grant_budget", pool, amount, why=why, by=principal.name)
     elif verb in ("revoke", "restore"):
-        await desk.call("revoke_pool", pool, why=why, by=principal.name, restore=verb == "restore")
+        await backend.call(
+            "revoke_pool", pool, why=why, by=principal.name, restore=verb == "restore"
+        )
     else:
         raise InvalidArgument("a pool is granted more, revoked or restored")
     return see(request, "/budget", pool=pool, done=verb)
@@ -119,32 +123,34 @@ def _amount(text: str) -> Decimal:
     return amount
 
 
-async def show_workers(desk: Desk, request: Request) -> Page:
+async def show_workers(backend: Backend, request: Request) -> Page:
     """Show workers, and runs of workers that are gone."""
     del request
-    silent = {worker.worker_id: worker.silent_seconds for worker in await desk.ask(check_workers())}
+    silent = {
+        worker.worker_id: worker.silent_seconds for worker in await backend.ask(check_workers())
+    }
     return Page(
         "workers",
         "Workers",
         {
-            "workers": await desk.ask(list_workers()),
+            "workers": await backend.ask(list_workers()),
             "silent": silent,
             "too_silent": SILENT_SECONDS,
-            "strays": await desk.ask(list_stray_leases()),
-            "now": await desk.ask(database_now()),
+            "strays": await backend.ask(list_stray_leases()),
+            "now": await backend.ask(database_now()),
         },
         "pgflow workers --list",
     )
 
 
-async def show_worker(desk: Desk, request: Request) -> Page:
+async def show_worker(backend: Backend, request: Request) -> Page:
     """Show a worker, and the runs that it holds."""
     number = query(request, "id")
-    found = [row for row in await desk.ask(list_workers()) if str(row.worker_id) == number]
+    found = [row for row in await backend.ask(list_workers()) if str(row.worker_id) == number]
     if not found:
         raise RunNotFound(f"worker {number!r} is gone: it has left, or counts as dead")
     (worker,) = found
-    silent = {one.worker_id: one.silent_seconds for one in await desk.ask(check_workers())}
+    silent = {one.worker_id: one.silent_seconds for one in await backend.ask(check_workers())}
     return Page(
         "worker",
         f"Worker {worker.worker_id}",
@@ -153,10 +159,10 @@ async def show_worker(desk: Desk, request: Request) -> Page:
             "silent": silent.get(worker.worker_id, 0.0),
             "too_silent": SILENT_SECONDS,
             "most": PAGE_ROWS,
-            "held": await desk.ask(
-                list_held_runs(worker.worker_id, tenant=desk.tenant, limit=PAGE_ROWS)
+            "held": await backend.ask(
+                list_held_runs(worker.worker_id, tenant=backend.tenant, limit=PAGE_ROWS)
             ),
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
         },
         "pgflow workers --list",
     )

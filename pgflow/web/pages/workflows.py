@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import quoted
+from pgflow._console.backend import Backend
+from pgflow._console.words import quoted
 from pgflow.errors import RunNotFound
 from pgflow.inspect import (
     database_now,
@@ -21,29 +21,29 @@ KEPT_SECONDS = 10.0
 """Time for which versions in flight are shown as they were read: they change with deployments."""
 
 
-async def show_workflows(desk: Desk, request: Request) -> Page:
+async def show_workflows(backend: Backend, request: Request) -> Page:
     """Show each workflow, from its newest runs."""
     del request
-    found = await desk.ask(list_workflow_rows())
+    found = await backend.ask(list_workflow_rows())
     return Page(
         "workflows",
         "Workflows",
-        {"workflows": found[:MOST_ROWS], "now": await desk.ask(database_now())},
+        {"workflows": found[:MOST_ROWS], "now": await backend.ask(database_now())},
         "pgflow versions",
     )
 
 
-async def show_workflow(desk: Desk, request: Request) -> Page:
+async def show_workflow(backend: Backend, request: Request) -> Page:
     """Show a workflow: its steps, versions and patches."""
     name = query(request, "name")
-    rows = [row for row in await desk.ask(list_workflow_rows()) if row.workflow == name]
-    steps = await desk.ask(list_step_times(name))
+    rows = [row for row in await backend.ask(list_workflow_rows()) if row.workflow == name]
+    steps = await backend.ask(list_step_times(name))
     # Both read every open run, for all workflows alike.
-    found = await desk.ask_seldom("versions", list_versions(), KEPT_SECONDS)
+    found = await backend.ask_seldom("versions", list_versions(), KEPT_SECONDS)
     versions = [row for row in found if row.workflow == name]
     if not (rows or steps or versions):
         raise RunNotFound(f"workflow {name!r} is unknown to the newest runs and the workers")
-    patches = await desk.ask_seldom("patches", list_patches(), KEPT_SECONDS)
+    patches = await backend.ask_seldom("patches", list_patches(), KEPT_SECONDS)
     return Page(
         "workflow",
         name,
@@ -53,7 +53,7 @@ async def show_workflow(desk: Desk, request: Request) -> Page:
             "steps": steps[:MOST_ROWS],
             "versions": versions[:MOST_ROWS],
             "patches": [row for row in patches if row.workflow == name][:MOST_ROWS],
-            "now": await desk.ask(database_now()),
+            "now": await backend.ask(database_now()),
         },
         f"pgflow versions {quoted(name)}",
     )

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pgflow._desk.alert import LEVELS, MOST_ROWS, Alert, cut, total
-from pgflow._desk.desk import Desk
-from pgflow._desk.groups import find_debts, find_failed, find_gates, find_stuck
-from pgflow._desk.words import counted, duration, many
+from pgflow._console.alert import LEVELS, MOST_ROWS, Alert, cut, total
+from pgflow._console.backend import Backend
+from pgflow._console.groups import find_debts, find_failed, find_gates, find_stuck
+from pgflow._console.words import counted, duration, many
 from pgflow.inspect import (
     QueueRow,
     WorkerRow,
@@ -46,15 +46,15 @@ SCHEDULE_STATES = {
 """States of schedules, and what they mean."""
 
 
-async def find_alerts(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Alert]:
+async def find_alerts(backend: Backend, queues: list[QueueRow], now: datetime) -> list[Alert]:
     """Return what needs a person now, the most urgent first.
 
     Args:
-        desk: The desk to ask at.
+        backend: The backend to ask at.
         queues: All queues.
         now: Time on the database's clock.
     """
-    found = [alert async for part in _parts(desk, queues, now) for alert in part]
+    found = [alert async for part in _parts(backend, queues, now) for alert in part]
     return sorted(found, key=lambda alert: LEVELS.index(alert.level))
 
 
@@ -94,15 +94,17 @@ def verdict_of(
     return Verdict("well", "Healthy.", f"{served} queued, and nothing is stuck.{answers}", needs)
 
 
-async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIterator[list[Alert]]:
+async def _parts(
+    backend: Backend, queues: list[QueueRow], now: datetime
+) -> AsyncIterator[list[Alert]]:
     for part in (find_debts, find_stuck, _workers, _losses, find_gates):
-        yield await part(desk)
-    yield await _unserved(desk, queues, now)
+        yield await part(backend)
+    yield await _unserved(backend, queues, now)
     for part in (_schedules, _relays, _budgets, _messages, find_failed):
-        yield await part(desk)
+        yield await part(backend)
 
 
-async def _workers(desk: Desk) -> list[Alert]:
+async def _workers(backend: Backend) -> list[Alert]:
     alerts = [
         Alert(
             "worker",
@@ -114,7 +116,7 @@ async def _workers(desk: Desk) -> list[Alert]:
             "Look at the workers",
             "workers",
         )
-        for worker in await desk.ask(check_workers())
+        for worker in await backend.ask(check_workers())
         if worker.silent_seconds > SILENT_SECONDS
     ]
     alerts += [
@@ -127,12 +129,12 @@ async def _workers(desk: Desk) -> list[Alert]:
             "Look at the workers",
             "workers",
         )
-        for stray in await desk.ask_seldom("strays", list_stray_leases(), FLEET_SECONDS)
+        for stray in await backend.ask_seldom("strays", list_stray_leases(), FLEET_SECONDS)
     ]
     return alerts
 
 
-async def _losses(desk: Desk) -> list[Alert]:
+async def _losses(backend: Backend) -> list[Alert]:
     return [
         Alert(
             "loss",
@@ -143,11 +145,11 @@ async def _losses(desk: Desk) -> list[Alert]:
             "See the runs",
             "runs",
         )
-        for loss in await desk.ask(list_losses())
+        for loss in await backend.ask(list_losses())
     ]
 
 
-async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Alert]:
+async def _unserved(backend: Backend, queues: list[QueueRow], now: datetime) -> list[Alert]:
     alerts = [
         Alert(
             "queue",
@@ -158,7 +160,7 @@ async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[A
             "Start a worker that has it",
             "queues",
         )
-        for lane in await desk.ask_seldom(
+        for lane in await backend.ask_seldom(
             "lanes", list_unserved_lanes(LATE_SECONDS, limit=MOST_LANES), FLEET_SECONDS
         )
     ]
@@ -212,12 +214,12 @@ def _late(queues: list[QueueRow], now: datetime) -> list[Alert]:
     return alerts
 
 
-async def _schedules(desk: Desk) -> list[Alert]:
+async def _schedules(backend: Backend) -> list[Alert]:
     """Return the schedules that start nothing and should. What the good ones are called is not
     asked: there may be a thousand.
     """
     alerts = []
-    for count in await desk.ask(count_schedules()):
+    for count in await backend.ask(count_schedules()):
         if count.state in ("broken", "undeclared"):
             of_state = [
                 Alert(
@@ -230,7 +232,7 @@ async def _schedules(desk: Desk) -> list[Alert]:
                     "schedule",
                     {"name": one.name},
                 )
-                for one in await desk.ask(list_schedules(state=count.state, limit=MOST_ROWS + 1))
+                for one in await backend.ask(list_schedules(state=count.state, limit=MOST_ROWS + 1))
             ]
             alerts += cut(of_state, "schedules", of=count.schedules)
         elif count.state == "active" and count.late_seconds > LATE_SECONDS:
@@ -249,9 +251,9 @@ async def _schedules(desk: Desk) -> list[Alert]:
     return alerts
 
 
-async def _relays(desk: Desk) -> list[Alert]:
+async def _relays(backend: Backend) -> list[Alert]:
     alerts = []
-    for relay in await desk.ask(list_relays()):
+    for relay in await backend.ask(list_relays()):
         if relay.dead:
             what = (
                 f"{many(relay.dead, 'event')} could not be delivered, and will not be tried again."
@@ -279,7 +281,7 @@ async def _relays(desk: Desk) -> list[Alert]:
     return cut(alerts, "outbox")
 
 
-async def _budgets(desk: Desk) -> list[Alert]:
+async def _budgets(backend: Backend) -> list[Alert]:
     alerts = [
         Alert(
             "budget",
@@ -293,13 +295,13 @@ async def _budgets(desk: Desk) -> list[Alert]:
             "budget",
             {"pool": row.pool},
         )
-        for row in await desk.ask(list_budgets(limit=100))
+        for row in await backend.ask(list_budgets(limit=100))
         if row.revoked_at or (row.remaining is not None and row.remaining <= 0)
     ]
     return cut(alerts, "budgets")
 
 
-async def _messages(desk: Desk) -> list[Alert]:
+async def _messages(backend: Backend) -> list[Alert]:
     words = {
         "refused": "the code of the run could not take them.",
         "ended": "the run had ended.",
@@ -315,5 +317,5 @@ async def _messages(desk: Desk) -> list[Alert]:
             "run",
             {"key": left.example},
         )
-        for left in await desk.ask(count_left_messages())
+        for left in await backend.ask(count_left_messages())
     ]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from pgflow._desk.alert import Alert, Example, cut
-from pgflow._desk.amounts import amount_of
-from pgflow._desk.desk import Desk
-from pgflow._desk.words import counted
+from pgflow._console.alert import Alert, Example, cut
+from pgflow._console.amounts import amount_of
+from pgflow._console.backend import Backend
+from pgflow._console.words import counted
 from pgflow.inspect import (
     DebtGroup,
     GateGroup,
@@ -43,18 +43,18 @@ def _group(alert: Alert, examples: Sequence[Example], all_of_it: Alert) -> Alert
     return replace(all_of_it, examples=tuple(examples))
 
 
-async def find_debts(desk: Desk) -> list[Alert]:
-    groups = await desk.ask(
-        count_debts(("breached", "unknown", "uncompensated"), tenant=desk.tenant)
+async def find_debts(backend: Backend) -> list[Alert]:
+    groups = await backend.ask(
+        count_debts(("breached", "unknown", "uncompensated"), tenant=backend.tenant)
     )
-    alerts = [_debt(desk, group) for group in groups]
+    alerts = [_debt(backend, group) for group in groups]
     found = []
     for kind, level, page in DEBT_PARTS:
         found += cut([one for one in alerts if (one.kind, one.level) == (kind, level)], page)
     return found
 
 
-def _debt(desk: Desk, group: DebtGroup) -> Alert:
+def _debt(backend: Backend, group: DebtGroup) -> Alert:
     first = group.oldest[0]
     if group.kind == "obligation":
         kind, level, what = "breached", "bad", "It was due, and is still open"
@@ -70,7 +70,7 @@ def _debt(desk: Desk, group: DebtGroup) -> Alert:
     )
     examples = [
         Example(
-            one.key, amount_of(desk.clear(one.facts)), one.opened_at, "debt", {"key": one.effect}
+            one.key, amount_of(backend.clear(one.facts)), one.opened_at, "debt", {"key": one.effect}
         )
         for one in group.oldest
     ]
@@ -85,23 +85,25 @@ def _debt(desk: Desk, group: DebtGroup) -> Alert:
     return _group(alert, examples, grouped)
 
 
-async def find_stuck(desk: Desk) -> list[Alert]:
-    groups = await desk.ask(group_runs("stuck", tenant=desk.tenant))
+async def find_stuck(backend: Backend) -> list[Alert]:
+    groups = await backend.ask(group_runs("stuck", tenant=backend.tenant))
     alerts = [
-        _runs(desk, group, "stuck", "bad", "It cannot go on.", "Mend it, then retry")
+        _runs(backend, group, "stuck", "bad", "It cannot go on.", "Mend it, then retry")
         for group in groups
     ]
     return cut(alerts, "runs", status="stuck")
 
 
-def _runs(desk: Desk, group: RunGroup, status: str, level: str, nothing: str, do: str) -> Alert:
+def _runs(
+    backend: Backend, group: RunGroup, status: str, level: str, nothing: str, do: str
+) -> Alert:
     """Return the alert for runs of one workflow that are stuck or have failed for one reason."""
     first = group.newest[0]
     alert = Alert(
         status, level, first.key, first.why or nothing, first.since, do, "run", {"key": first.key}
     )
     examples = [
-        Example(one.key, amount_of(desk.clear(one.input)), one.since, "run", {"key": one.key})
+        Example(one.key, amount_of(backend.clear(one.input)), one.since, "run", {"key": one.key})
         for one in group.newest
     ]
     return _group(
@@ -119,12 +121,12 @@ def _runs(desk: Desk, group: RunGroup, status: str, level: str, nothing: str, do
     )
 
 
-async def find_gates(desk: Desk) -> list[Alert]:
-    groups = await desk.ask(count_gates(tenant=desk.tenant))
-    return cut([_gate(desk, group) for group in groups if group.oldest], "gates")
+async def find_gates(backend: Backend) -> list[Alert]:
+    groups = await backend.ask(count_gates(tenant=backend.tenant))
+    return cut([_gate(backend, group) for group in groups if group.oldest], "gates")
 
 
-def _gate(desk: Desk, group: GateGroup) -> Alert:
+def _gate(backend: Backend, group: GateGroup) -> Alert:
     first = group.oldest[0]
     asked = f"asks {', '.join(first.approvers) or 'anybody'}."
     alert = Alert(
@@ -141,7 +143,7 @@ def _gate(desk: Desk, group: GateGroup) -> Alert:
     examples = [
         Example(
             gate.key,
-            amount_of(desk.clear(gate.request)),
+            amount_of(backend.clear(gate.request)),
             gate.asked_at,
             "gate",
             {"gate": gate.gate},
@@ -162,10 +164,10 @@ def _gate(desk: Desk, group: GateGroup) -> Alert:
     )
 
 
-async def find_failed(desk: Desk) -> list[Alert]:
+async def find_failed(backend: Backend) -> list[Alert]:
     """Return the runs that failed within a day, by workflow and class of their error."""
-    groups = await desk.ask(group_runs("failed", within=FAILED_WITHIN, tenant=desk.tenant))
+    groups = await backend.ask(group_runs("failed", within=FAILED_WITHIN, tenant=backend.tenant))
     alerts = [
-        _runs(desk, group, "failed", "look", "It raised.", "Read its error") for group in groups
+        _runs(backend, group, "failed", "look", "It raised.", "Read its error") for group in groups
     ]
     return cut(alerts, "runs", status="failed", since="24h")

@@ -1,7 +1,7 @@
-"""The desk through which pages read and write: an app of either colour, and its codec.
+"""The backend through which pages read and write: an app of either colour, and its codec.
 
 Pages read by :mod:`pgflow.inspect` and write by the verbs of a client, and by nothing else. Values
-come as they are stored. The desk opens those that the app's codec can open, and puts a word in
+come as they are stored. The backend opens those that the app's codec can open, and puts a word in
 place of the others.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import psycopg
 import psycopg_pool
 
+from pgflow._console.graphs import GraphDrawer
 from pgflow._db.query import HurriedQuery, Query
-from pgflow._desk.graphs import GraphDrawer
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow.app import App, AsyncApp
 from pgflow.documents import AsyncDocuments, Documents, Put
@@ -122,7 +122,7 @@ class _Kept:
     statements: list[Query[Any]]
 
 
-class Desk:
+class Backend:
     """One app, as pages see it.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgflow._desk.words import literal, quoted
+from pgflow._console.words import literal, quoted
 from pgflow.inspect import RunRow
 
 OPEN = ("queued", "running", "waiting", "paused", "stuck")

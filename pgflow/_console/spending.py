@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from pgflow._desk.desk import Desk
+from pgflow._console.backend import Backend
 from pgflow.inspect import ChargesBy, SpentRow, sum_charges_by
 
 NEWEST_CHARGES = 3_000
@@ -32,20 +32,20 @@ class Part:
 
 
 async def read_spending(
-    desk: Desk, pool: str | None = None, since: datetime | timedelta = SINCE
+    backend: Backend, pool: str | None = None, since: datetime | timedelta = SINCE
 ) -> dict[str, list[Part]]:
     """Return what was spent since a time, among the newest charges: by day the newest first, in
     the other ways the largest amounts first. Nothing if nothing was.
 
     Args:
-        desk: The desk to ask at.
+        backend: The backend to ask at.
         pool: Only what was drawn on this pool, directly or by way of those below it.
         since: That time, or so long ago.
     """
     question = sum_charges_by(
-        list(WAYS), pool=pool, since=since, newest=NEWEST_CHARGES, tenant=desk.tenant
+        list(WAYS), pool=pool, since=since, newest=NEWEST_CHARGES, tenant=backend.tenant
     )
-    found = await desk.ask_seldom(f"spent {pool} {since}", question, KEPT_SECONDS)
+    found = await backend.ask_seldom(f"spent {pool} {since}", question, KEPT_SECONDS)
     return {by: _parts(by, rows) for by, rows in found.items() if rows}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pgflow._desk.orders import Order
-from pgflow._desk.words import literal, quoted
+from pgflow._console.orders import Order
+from pgflow._console.words import literal, quoted
 
 ORDERS = {
     order.verb: order

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
-from pgflow._desk.words import duration, many
+from pgflow._console.words import duration, many
 from pgflow.inspect import Bin, Rates
 
 BARS = " ▁▂▃▄▅▆▇█"
