@@ -260,6 +260,7 @@ table pgflow.dropped_history, owner pgflow_owner
   ended_before timestamp with time zone not null -- The runs had ended before this time
   runs integer not null -- Number of runs removed
   dropped_by text not null -- Name of the session that removed them
+  why text -- Name of the rule of retention that it went by, or the reason why a subject was forgotten; null = none was given
   constraint dropped_history_pkey PRIMARY KEY (dropped_history_id)
 
 table pgflow.effect_beat, owner pgflow_owner
@@ -631,6 +632,14 @@ table pgflow.lease, owner pgflow_owner
   company smallint not null default 0 -- Most suspects that its worker was to begin with it; see ready.company
   constraint lease_pkey PRIMARY KEY (run_id)
 
+table pgflow.legal_hold, owner pgflow_owner
+  -- Runs that nothing removes until the hold is released
+  chain_id bigint not null -- The run, by its first generation
+  held_at timestamp with time zone not null -- Time since which it is held
+  why text not null -- The reason given
+  held_by text not null -- Name of the person who asked for it
+  constraint legal_hold_pkey PRIMARY KEY (chain_id)
+
 table pgflow.line, owner pgflow_owner
   -- Rules of queues whose runs stand in a line
   rate_seconds double precision -- Seconds for which that rate is
@@ -991,7 +1000,7 @@ table pgflow.rate, owner pgflow_owner
   -- Counts of runs by minute and queue, for people who look at the system
   with fillfactor=50
   minute timestamp with time zone not null -- Beginning of the minute
-  upto_run_id bigint -- Newest run at the look of this minute; null = of a queue, or nobody has looked yet
+  upto_run_id bigint -- Newest run at the look of this minute; null = of a queue, or before the first look
   started integer not null default 0 -- Runs that were started between two looks
   completed integer not null default 0 -- Runs that workers completed
   failed integer not null default 0 -- Runs that failed
@@ -1064,6 +1073,22 @@ table pgflow.reservation, owner pgflow_owner
   periods timestamp with time zone[] not null -- The period of each
   amounts pgflow.amounts not null -- What is left of it, by unit
   constraint reservation_pkey PRIMARY KEY (run_id, call)
+
+table pgflow.retention_rule, owner pgflow_owner
+  -- For how long workers keep which runs; what no rule matches stays
+  keep_seconds double precision not null -- Seconds from the end of a family for which it is kept
+  set_at timestamp with time zone not null -- Time at which it was set
+  rule text not null -- Name of the rule
+  workflow text -- Workflow of the runs that it is for; null = all
+  status text -- Status with which they ended; null = all
+  tenant text -- Their tenant; null = all
+  labels jsonb -- Labels that they have; null = any
+  set_by text not null -- Name of the setter
+  constraint retention_rule_keep_seconds_check CHECK (((keep_seconds >= (0)::double precision) AND (keep_seconds < 'Infinity'::double precision)))
+  constraint retention_rule_labels_check CHECK ((jsonb_typeof(labels) = 'object'::text))
+  constraint retention_rule_pkey PRIMARY KEY (rule)
+  constraint retention_rule_rule_check CHECK (((octet_length(rule) >= 1) AND (octet_length(rule) <= 255)))
+  constraint retention_rule_status_check CHECK ((status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text])))
 
 table pgflow.run, owner pgflow_owner
   -- One execution of a workflow; insert only, but for labels that it changes. A chain is a run and the generations that continued it
@@ -1825,6 +1850,20 @@ view pgflow.lanes, owner pgflow_owner
   grant select to pgflow_speaker
   grant select to pgflow_worker
 
+view pgflow.legal_holds, owner pgflow_owner
+  -- Runs under a legal hold, which nothing removes
+  key text -- Key of the run
+  why text -- The reason given
+  held_at timestamp with time zone -- Time since which it is held
+  held_by text -- Name of the person who asked for it
+  tenant text -- Tenant of the run; empty where there is only one
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_worker
+
 view pgflow.locks, owner pgflow_owner
   -- Locks that are held, and how many wait for each
   key text -- Name of what is locked
@@ -2095,6 +2134,22 @@ view pgflow.own_gates, owner pgflow_owner
   tenant text
   run_id bigint
   call integer
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_tenant
+  grant select to pgflow_worker
+
+view pgflow.own_legal_holds, owner pgflow_owner
+  -- Rows of the view legal_holds that are of a tenant of the session
+  with security_barrier=true
+  key text
+  why text
+  held_at timestamp with time zone
+  held_by text
+  tenant text
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2589,6 +2644,23 @@ view pgflow.repeated_steps, owner pgflow_owner
   tenant text -- Tenant of the run; empty where there is only one
   run_id bigint -- The number of that generation
   is_inherited boolean -- True if it is a step of the run whose journal this one begins with
+  grant select to pgflow_approver
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_speaker
+  grant select to pgflow_worker
+
+view pgflow.retention_rules, owner pgflow_owner
+  -- For how long workers keep which runs; a condition that is null holds for all
+  rule text -- Name of the rule
+  keep_seconds double precision -- Seconds from the end of a family for which it is kept
+  workflow text -- Workflow of the runs that it is for
+  status text -- Status with which they ended: completed, failed or cancelled
+  labels jsonb -- Labels that they have
+  of_tenant text -- Their tenant
+  set_at timestamp with time zone -- Time at which it was set
+  set_by text -- Name of the setter
   grant select to pgflow_approver
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -3587,6 +3659,12 @@ function pgflow.check_json_(value json, what text) returns void, owner pgflow_ow
   set search_path=pg_catalog, pg_temp
   md5 c97e61ecec58f5a90c191b586e9dd18a
 
+function pgflow.check_keeping_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Legal holds of runs that are gone
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 37360ae2b65fe60f198bbe41fa9d299e
+
 function pgflow.check_key_(key text) returns void, owner pgflow_owner
   -- Refuses (PF003) a key that is empty or too long; null is a key to be made up
   plpgsql immutable
@@ -4278,7 +4356,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 b9e42f91802a3676f012dac7be57a6b1
+  md5 ed972258203f75eceb0674b9ca807cb5
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -4308,6 +4386,14 @@ function pgflow.drop_relay(name text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 73dc7cfdf1653f461660aa24692bc5c9
+  grant execute to pgflow_operator
+
+function pgflow.drop_retention(rule text) returns boolean, owner pgflow_owner
+  -- Takes back a rule of retention; true if there was one
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 ad2083ab6a2a477fc41f9b7c04505278
   grant execute to pgflow_operator
 
 function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
@@ -5044,6 +5130,15 @@ function pgflow.forget_flow(workflow text) returns void, owner pgflow_owner
   grant execute to pgflow_client
   grant execute to pgflow_operator
 
+function pgflow.forget_subject(subject text, why text, label text DEFAULT 'subject'::text, tenant text DEFAULT NULL::text, max integer DEFAULT 1000, is_dry boolean DEFAULT false, OUT removed integer, OUT open integer, OUT held integer, OUT owing integer) returns record, owner pgflow_owner
+  -- Removes the families of runs that have a label with the name of a subject, once they have ended: of so many families in one call, so call it until removed = 0. Answers the runs that it removed, and the families that it left since they are open, under a legal hold or owe something. It records why, and no name. is_dry only counts
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 2b19465b535159cc8909eb60780a8d0f
+  grant execute to pgflow_operator
+
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
   plpgsql volatile security definer
@@ -5290,6 +5385,14 @@ function pgflow.hold_(run bigint, seq integer, t timestamp with time zone, why j
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 22b33de8ae9ccc43595df0b60ed6962b
+
+function pgflow.hold_history(key text, why text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Puts a legal hold on a run: nothing removes it, or what belongs to its family, until release_history(). PF001 if no run has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 298e625dce425a6227931ebffadf7797
+  grant execute to pgflow_operator
 
 function pgflow.hold_relay(name text, token bigint, lease_seconds double precision) returns boolean, owner pgflow_owner
   -- Prolongs the lease of a relay; false if another has it
@@ -6789,7 +6892,7 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 80598ae9cf8fcaf93fc16897a2f0a0df
+  md5 1e6eea048787297eac6bffb5834e68f7
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
@@ -6803,7 +6906,7 @@ function pgflow.redact_update(key text, update_id text, why text, by text DEFAUL
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2af90ecec2a81d28bd6ddc7a427f0f95
+  md5 7962d5e4cbb394e03f3f8196ff785ef4
   grant execute to pgflow_operator
 
 function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
@@ -6855,6 +6958,12 @@ function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 c84d53b51e180caa01821a75aeebe9f7
+
+function pgflow.refuse_held_(chain bigint) returns void, owner pgflow_owner
+  -- Refuses (PF006) to take a value out of a run under a legal hold
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 d115d031c4f346bba45c28807c41c6a8
 
 function pgflow.refuse_other_(me bigint, workflow text, input json) returns void, owner pgflow_owner
   -- Refuses (PF002) to change a run for a start of another workflow
@@ -6955,6 +7064,14 @@ function pgflow.relay_news(names text[], token bigint, OUT news text[], OUT wait
   md5 c540a0e4f8a3fdbe8ed3167b43a9de90
   grant execute to pgflow_worker
 
+function pgflow.release_history(key text, tenant text DEFAULT ''::text) returns boolean, owner pgflow_owner
+  -- Releases the legal hold of a run; true if there was one. PF001 if no run has the key
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 7746e8ec4daf2bb849b91156b066f4f9
+  grant execute to pgflow_operator
+
 function pgflow.release_lock(key text, fence bigint, secret text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Gives a lock of plain code back; false if it was lost before, or was not taken with this secret. The next one in the queue is let in by sweep_locks(), or by the next poll of a worker
   plpgsql volatile security definer
@@ -7006,6 +7123,28 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   set jit=off
   md5 36eec5bda49ff1a2233e3b8c6dcb4c77
   grant execute to pgflow_worker
+
+function pgflow.removable_(roots bigint[], ended_before timestamp with time zone[], t timestamp with time zone, keys_count boolean DEFAULT true) returns bigint[], owner pgflow_owner
+  -- Runs of the families of these roots that all ended before the time of the root, that owe nothing, that no legal hold keeps, and whose keys need not be kept, if that counts
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 81a801443aa3716595be5c7010d17e88
+
+function pgflow.remove_leftovers_(ended_before timestamp with time zone) returns integer, owner pgflow_owner
+  -- Removes mail and code of no run, and partitions of the journal without runs; answers the number of these
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 10a3dfe07db964796262cdd1ce8ac318
+
+function pgflow.remove_runs_(gone bigint[], ended_before timestamp with time zone, why text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Removes runs that have ended, with all that is known of them, and records how many; the caller holds the latch
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 2bf7e2ef69f7f3e6ed2e348715b12f25
 
 function pgflow.remove_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next worker makes it again. PF027 if there is none
@@ -7151,6 +7290,17 @@ function pgflow.resume_schedule(name text, why text DEFAULT NULL::text, sent_by 
   set jit=off
   md5 42eeb70fe797f37263a7688f0e9a61dc
   grant execute to pgflow_operator
+
+function pgflow.retire_runs(max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, last_root bigint), owner pgflow_owner
+  -- Removes runs whose time is over by the rules of retention, of so many families from a root on; answers how many, and the last root that it looked at, null once there are none. Workers call it
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  md5 c3904e809bd9c84c09c27301b0f6e935
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.retry_called_(run_id bigint, why text, sent_by text) returns void, owner pgflow_owner
   -- Retries the runs of files that a run of a file has called and that failed, but for those that cannot be
@@ -7448,6 +7598,14 @@ function pgflow.set_queue(queue text, rules jsonb, why text DEFAULT NULL::text, 
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 7ec5ae80ba17e13317ab215e82ed62b4
+  grant execute to pgflow_operator
+
+function pgflow.set_retention(rule text, keep_seconds double precision, workflow text DEFAULT NULL::text, status text DEFAULT NULL::text, labels jsonb DEFAULT NULL::jsonb, tenant text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Sets a rule by its name: workers remove runs that match all of its conditions so many seconds after they have ended. The rule with the most conditions decides, and of several such the one that keeps longer. PF003 if it is none
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 61339c0dcf5f4c3eb8c851d27f9ae355
   grant execute to pgflow_operator
 
 function pgflow.set_schedule(name text, workflow text, spec jsonb, queue text DEFAULT 'default'::text, input json DEFAULT '{}'::json, slot_parameter text DEFAULT NULL::text, overlap text DEFAULT 'skip'::text, catch_up text DEFAULT 'latest'::text, max_catch_up integer DEFAULT 100, jitter_seconds double precision DEFAULT 0, priority integer DEFAULT 0, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner

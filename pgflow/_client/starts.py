@@ -230,7 +230,7 @@ def batch_of(
 
     Raises:
         DefinitionError: A key is among the workflow's options, or it cannot be started at all.
-        InvalidArgument: There are more or fewer keys than inputs, or an input is no tuple.
+        InvalidArgument: There are more or fewer keys than inputs, or an input is not a tuple.
     """
     check_workflow(workflow, "start_many()")
     if workflow.start_options.key is not None:

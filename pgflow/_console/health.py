@@ -1,7 +1,7 @@
 """Health: what is wrong with the database beneath the work, and what to do about it.
 
-What is wrong with the work itself is an alert (:mod:`pgflow._console.alerts`). ``pgflow doctor`` looks
-at the same, and at the way to the server too.
+What is wrong with the work itself is an alert (:mod:`pgflow._console.alerts`). ``pgflow doctor``
+looks at the same, and at the way to the server too.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def signal_handler(workflow: _Owner, signal: object, fn: Callable[..., Any]) -> 
     """Return the handler of a signal.
 
     Raises:
-        DefinitionError: It is no signal, or the function cannot be a handler.
+        DefinitionError: It is not a signal, or the function cannot be a handler.
     """
     if not isinstance(signal, Signal):
         raise DefinitionError(

@@ -31,7 +31,7 @@ class Bin:
         completed: Runs that completed.
         failed: Runs that failed.
         cancelled: Runs that were cancelled.
-        queued: Most runs that were queued at once; None if nobody looked.
+        queued: Most runs that were queued at once; None without a look.
         oldest_seconds: Longest time for which one of these had waited; None if none was queued.
         p50_seconds: Median time from start to end, to about a tenth; None if none ended.
         p99_seconds: 99th percentile of the same.

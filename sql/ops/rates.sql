@@ -96,7 +96,7 @@ comment on function pgflow.add_rates(json, int[])
 
 comment on column pgflow.rate.minute is 'Beginning of the minute';
 comment on column pgflow.rate.upto_run_id
-  is 'Newest run at the look of this minute; null = of a queue, or nobody has looked yet';
+  is 'Newest run at the look of this minute; null = of a queue, or before the first look';
 comment on column pgflow.rate.started is 'Runs that were started between two looks';
 comment on column pgflow.rate.completed is 'Runs that workers completed';
 comment on column pgflow.rate.failed is 'Runs that failed';

@@ -152,11 +152,11 @@ class Node:
         )
 
     def is_leader(self) -> bool:
-        """Whether it says of itself that it takes writes."""
+        """Return True if it says of itself that it takes writes."""
         return self._asks("/primary")
 
     def follows(self) -> bool:
-        """Whether it is a standby that streams."""
+        """Return True if it is a standby that streams."""
         return (
             self._asks("/replica")
             and self.state().get("replication_state", "streaming") == "streaming"
@@ -173,7 +173,7 @@ class Node:
         return False
 
     def state(self) -> dict[str, Any]:
-        """What it says of itself."""
+        """Return its own account of its state."""
         with (
             contextlib.suppress(OSError),
             urllib.request.urlopen(

@@ -28,7 +28,7 @@ EXPECTED = (*SILENT, PgflowError, psycopg.Error)
 
 
 class ImpatientBackend(Backend):
-    """A backend that gives up soon when the database does not answer, so that the user hears of it."""
+    """A backend that gives up soon when the database does not answer: the user shall hear of it."""
 
     def __init__(self, app: App | AsyncApp, seconds: float = ASKING_SECONDS) -> None:
         super().__init__(app)

@@ -76,7 +76,9 @@ class Checkpoints:
         if not is_parted(document.value):
             return document.value
         folder = part_folder(collection, document.path)
-        return json.loads("".join([part.value for part in self._documents.walk(PARTS, folder)]))
+        return json.loads(
+            "".join([part.value for part in self._documents.walk(PARTS, folder)])
+        )
 
     def list(
         self,

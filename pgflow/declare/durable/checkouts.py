@@ -2,7 +2,7 @@
 
 The files of the git working tree are taken down before the work and after it. Files that git
 ignores do not count, and neither do the folders of the run. A node that works at the same time may
-be the one that changed a file, so the error names files and blames nobody else.
+be the one that changed a file, so the error names files and no node.
 """
 
 from __future__ import annotations
