@@ -13,16 +13,17 @@
 --
 -- Roles that drive or operate start everything: they could write the rows of any child themselves.
 
-create or replace function pgflow.definer_latch_(definer oid)
+create or replace function pgflow.definer_latch_(definer oid, virtual_transaction text)
 returns bigint
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select pgflow.latch_(format('definer %s %s %s', definer, pg_backend_pid(), pgflow.micros_(transaction_timestamp())))
+  select pgflow.latch_(format('definer %s %s %s', definer, virtual_transaction,
+    pgflow.micros_(pg_postmaster_start_time())))
 $$;
-comment on function pgflow.definer_latch_(oid)
-  is 'Number of the advisory lock that this transaction holds while a step of this definer runs';
+comment on function pgflow.definer_latch_(oid, text)
+  is 'Number of the advisory lock that one transaction holds while a step of this definer runs';
 
 create or replace function pgflow.acting_()
 returns oid[]
@@ -30,11 +31,14 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
+  with mine as materialized (
+    select l.virtualtransaction, l.classid::bigint << 32 | l.objid::bigint as number
+    from pg_locks l where l.pid = pg_backend_pid() and l.locktype = 'advisory' and l.objsubid = 1
+  )
   select array(
     select d.definer from (select distinct f.definer from pgflow.flow f) d
-    where pgflow.definer_latch_(d.definer) in (
-      select l.classid::bigint << 32 | l.objid::bigint from pg_locks l
-      where l.pid = pg_backend_pid() and l.locktype = 'advisory' and l.objsubid = 1))
+    where pgflow.definer_latch_(d.definer, (select min(m.virtualtransaction) from mine m))
+      in (select m.number from mine m))
 $$;
 comment on function pgflow.acting_() is 'Definers of the steps that this transaction runs; empty outside of steps';
 
