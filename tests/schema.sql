@@ -2395,7 +2395,7 @@ function pgflow.acting_() returns oid[], owner pgflow_owner
   -- Definers of the steps that this transaction runs; empty outside of steps
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 ae81ff152bc8f8b6b97a0ee528429ee1
+  md5 1ebc844ae31f6d8e7c5fc279c7338aa5
 
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
@@ -2761,7 +2761,7 @@ function pgflow.call_flow_(flow pgflow.flow, pc integer, vars jsonb, run jsonb) 
   -- Runs the SQL of a node with the rights of its definer: the variables after it, or the value of an expression
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e14e988a260b61322f828cf6f07dd8c0
+  md5 81050e3d19ac9c39abac4a6193d79003
 
 function pgflow.call_rows_(list jsonb) returns TABLE(call integer), owner pgflow_owner
   -- Rows of the protocol as columns: calls
@@ -3572,12 +3572,6 @@ function pgflow.defaults_of_(workflow text) returns json, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 1af8d35f979c8fbec8529df4470626a1
-
-function pgflow.definer_latch_(definer oid, virtual_transaction text) returns bigint, owner pgflow_owner
-  -- Number of the advisory lock that one transaction holds while a step of this definer runs
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 b8bec2734b800669a188e810b0d8badf
 
 function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, or if that is neither the role of the session nor one that it is a member of, save for pgflow_speaker. PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
@@ -5025,6 +5019,12 @@ function pgflow.latch_of_(salt bytea, name text) returns bigint, owner pgflow_ow
   -- Number of the advisory lock of a name, with the secret at hand: what is hot joins that to save a call
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.latch_of_definer_(definer oid, virtual_transaction text) returns bigint, owner pgflow_owner
+  -- Number of the advisory lock that one transaction holds while a step of this definer runs
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 b8bec2734b800669a188e810b0d8badf
 
 function pgflow.later_look_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
   -- Time at which a schedule is to be looked at next

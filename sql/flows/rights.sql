@@ -13,7 +13,7 @@
 --
 -- Roles that drive or operate start everything: they could write the rows of any child themselves.
 
-create or replace function pgflow.definer_latch_(definer oid, virtual_transaction text)
+create or replace function pgflow.latch_of_definer_(definer oid, virtual_transaction text)
 returns bigint
 language sql
 stable
@@ -22,7 +22,7 @@ as $$
   select pgflow.latch_(format('definer %s %s %s', definer, virtual_transaction,
     pgflow.micros_(pg_postmaster_start_time())))
 $$;
-comment on function pgflow.definer_latch_(oid, text)
+comment on function pgflow.latch_of_definer_(oid, text)
   is 'Number of the advisory lock that one transaction holds while a step of this definer runs';
 
 create or replace function pgflow.acting_()
@@ -37,7 +37,7 @@ as $$
   )
   select array(
     select d.definer from (select distinct f.definer from pgflow.flow f) d
-    where pgflow.definer_latch_(d.definer, (select min(m.virtualtransaction) from mine m))
+    where pgflow.latch_of_definer_(d.definer, (select min(m.virtualtransaction) from mine m))
       in (select m.number from mine m))
 $$;
 comment on function pgflow.acting_() is 'Definers of the steps that this transaction runs; empty outside of steps';

@@ -44,7 +44,7 @@ begin
         pg_get_userbyid(flow.definer)),
       hint = 'Only pgflow.create_workflow makes and replaces functions of workflows.';
   end if;
-  perform pg_advisory_xact_lock_shared(pgflow.definer_latch_(flow.definer, l.virtualtransaction)) -- see acting_
+  perform pg_advisory_xact_lock_shared(pgflow.latch_of_definer_(flow.definer, l.virtualtransaction)) -- see acting_
   from (select k.virtualtransaction from pg_locks k where k.pid = pg_backend_pid() limit 1) l;
   execute format('select %s($1, $2, $3)', substring(flow.function from e'^(.*)\\(int')) into answer using pc, vars, run;
   if pg_catalog.textne(pg_catalog.current_setting('search_path'), 'pg_catalog, pg_temp')
