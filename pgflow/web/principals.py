@@ -12,6 +12,7 @@ import getpass
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import time
 from collections import OrderedDict
@@ -33,6 +34,7 @@ ROLES: tuple[str, ...] = get_args(Role)
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 LOOPBACK = ("127.0.0.1", "::1")
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@\[\]]*)(?::[0-9]*)?")
 
 MIN_TOKEN_CHARS = 16
 MIN_SECRET_BYTES = 32
@@ -90,11 +92,11 @@ Auth: TypeAlias = Callable[[HTTPConnection], "Principal | Awaitable[Principal | 
 
 
 def host_of(request: HTTPConnection) -> str:
-    """Return the name by which a request calls this server, in lower case and without a port."""
-    said = request.headers.get("host", "").lower()
-    if said.startswith("["):
-        return said.partition("]")[0] + "]"
-    return said.partition(":")[0]
+    """Return the name by which a request calls this server, in lower case and without a port; empty
+    if it is no name.
+    """
+    found = _HOST.fullmatch(request.headers.get("host", "").lower())
+    return "" if found is None else found[1]
 
 
 class Login:

@@ -9,20 +9,9 @@
 -- A function that runs with its owner's rights does not see its caller, save by the role of the session. In a step that
 -- would be the driver's. So a driver holds a latch with the name of the definer for as long as the transaction of the
 -- step lasts. A step can neither give it back nor take another's, and `acting_` reads it. pg_locks shows its number to
--- everybody, so it is that of one session and one transaction: in any other it means nothing.
+-- everybody, so the name has the number of the transaction too: in any other it means nothing.
 --
 -- Roles that drive or operate start everything: they could write the rows of any child themselves.
-
-create or replace function pgflow.definer_latch_(definer oid)
-returns bigint
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-  select pgflow.latch_(format('definer %s %s %s', definer, pg_backend_pid(), pgflow.micros_(transaction_timestamp())))
-$$;
-comment on function pgflow.definer_latch_(oid)
-  is 'Number of the advisory lock that this transaction holds while a step of this definer runs';
 
 create or replace function pgflow.acting_()
 returns oid[]
@@ -30,11 +19,11 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select array(
+  select case when pg_current_xact_id_if_assigned() is null then '{}' else array(
     select d.definer from (select distinct f.definer from pgflow.flow f) d
-    where pgflow.definer_latch_(d.definer) in (
+    where pgflow.latch_('definer ' || d.definer || ' ' || pg_current_xact_id_if_assigned()::text) in (
       select l.classid::bigint << 32 | l.objid::bigint from pg_locks l
-      where l.pid = pg_backend_pid() and l.locktype = 'advisory' and l.objsubid = 1))
+      where l.pid = pg_backend_pid() and l.locktype = 'advisory' and l.objsubid = 1)) end
 $$;
 comment on function pgflow.acting_() is 'Definers of the steps that this transaction runs; empty outside of steps';
 

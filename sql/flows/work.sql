@@ -682,9 +682,8 @@ begin
   elsif f.seq is null or f.seq < held.last_seq then
     f := pgflow.fold_journal_(run_id, true);
   end if;
-  select w.function, w.definer, w.handler, p.oid as proc, -- the latch as definer_latch_ has it
-    pgflow.latch_of_(s.salt, format('definer %s %s %s', w.definer, pg_backend_pid(),
-      pgflow.micros_(transaction_timestamp()))) as number,
+  select w.function, w.definer, w.handler, p.oid as proc, -- the latch as acting_ reads it
+    pgflow.latch_of_(s.salt, 'definer ' || w.definer || ' ' || pg_current_xact_id()::text) as number,
     p.xmin::text || p.ctid::text as stamp
   into flow
   from pgflow.salt s cross join pgflow.flow w

@@ -194,11 +194,7 @@ def record(conn: Conn, function: str, change: str = "p") -> str:
     [
         'alice."w@1"(int4range, jsonb, jsonb)',
         "mallory.f(int --, jsonb /*\n), alice.f(int --*/, jsonb /*(\n) --*/)",
-        (
-            "mallory.f(pg_catalog.int4 --, jsonb /*\n) from (select 1 as int4) pg_catalog; update "
-            "pgflow.flow set definer = 10; delete from pgflow.flow_node; "
-            "select mallory.f(int --*/, jsonb /*(\n) --*/)"
-        ),
+        "mallory.f(pg_catalog.int4 --, jsonb /*\n) from (select 1 as int4) pg_catalog; update pgflow.flow set definer = 10; select mallory.f(int --*/, jsonb /*(\n) --*/)",
         "mallory.f(integer, jsonb, jsonb)",
         "mallory.f(int, jsonb, jsonb[])",
     ],

@@ -97,10 +97,7 @@ ATTACKS = [
     "select array_in('{{x}}'::cstring, '{s}.vicious'::regtype, -1)",
     "select record_in('(x,1)'::cstring, '{s}.pair'::regtype, -1)",
     "select pg_input_is_valid('x', '{s}.vicious')",
-    (
-        "select satisfies_hash_partition(c.oid, 2, 0, 'x'::text) from pg_class c, pg_namespace n "
-        "where relname = 'parts' and n.oid = relnamespace and nspname = '{s}'"
-    ),
+    "select satisfies_hash_partition(oid, 2, 0, 'x'::text) from pg_class where relname = 'parts' and relnamespace = '{s}'::regnamespace",
     "select 1) q; select {s}.harm('x'); select * from (select 1",
     "select 1) q union all select {s}.harm('x') from (select 1",
     "select 1 as a -- */ \n, {s}.harm('x') /*",
