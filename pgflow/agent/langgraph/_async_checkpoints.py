@@ -77,9 +77,8 @@ class AsyncCheckpoints:
         if not is_parted(document.value):
             return document.value
         folder = part_folder(collection, document.path)
-        return json.loads(
-            "".join([part.value async for part in self._documents.walk(PARTS, folder)])
-        )
+        parts = [part.value async for part in self._documents.walk(PARTS, folder)]
+        return json.loads("".join(parts))
 
     async def list(
         self,

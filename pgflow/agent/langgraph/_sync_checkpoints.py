@@ -76,9 +76,8 @@ class Checkpoints:
         if not is_parted(document.value):
             return document.value
         folder = part_folder(collection, document.path)
-        return json.loads(
-            "".join([part.value for part in self._documents.walk(PARTS, folder)])
-        )
+        parts = [part.value for part in self._documents.walk(PARTS, folder)]
+        return json.loads("".join(parts))
 
     def list(
         self,
