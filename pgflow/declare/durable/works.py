@@ -155,6 +155,7 @@ class Works:
         self, key: str, node: Node, work: Callable[[], Awaitable[Done]], text: str, *read: str
     ) -> Done:
         """Do the work of a node: as an effect, if it acts on the world and must not do so twice."""
+
         async def body() -> Done:
             try:
                 return await keeping(node, self.settings.cwd, work)
