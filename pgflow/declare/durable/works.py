@@ -152,10 +152,9 @@ class Works:
                 return Done(error=str(error))
 
     async def _work(
-        self, key: str, node: Node, body: Callable[[], Awaitable[Done]], text: str, *read: str
+        self, key: str, node: Node, work: Callable[[], Awaitable[Done]], text: str, *read: str
     ) -> Done:
         """Do the work of a node: as an effect, if it acts on the world and must not do so twice."""
-        work = body
 
         async def body() -> Done:
             try:
