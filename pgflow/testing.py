@@ -407,8 +407,8 @@ def tell_of_unserved(lanes: Iterable[LaneRow], included: Container[str]) -> None
 
     Args:
         lanes: Lanes, with the reasons why no worker takes their runs.
-        included: Names of workflows that the worker has. Those included since its start are not yet in
-            its registration, so they are left out.
+        included: Names of workflows that the worker has. Those included since its start are not
+            yet in its registration, so they are left out.
 
     Raises:
         WrongState: Such runs exist.

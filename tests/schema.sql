@@ -3014,7 +3014,7 @@ function pgflow.acting_() returns oid[], owner pgflow_owner
   -- Definers of the steps that this transaction runs; empty outside of steps
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 9393001f4f73d51b961be6f3fc73d627
+  md5 65cb4058a901d2129433b669a2574606
 
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
@@ -3100,7 +3100,7 @@ function pgflow.advance(worker_id integer, run_id bigint, token bigint, chain_id
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d4771e5535cbad86ca65fe75967165ab
+  md5 ed06d3b3daaff26292308da1a003ed49
   grant execute to pgflow_worker
 
 function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
@@ -4232,12 +4232,6 @@ function pgflow.defaults_of_(workflow text) returns json, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 1af8d35f979c8fbec8529df4470626a1
-
-function pgflow.definer_latch_(definer oid) returns bigint, owner pgflow_owner
-  -- Number of the advisory lock that this transaction holds while a step of this definer runs
-  sql stable
-  set search_path=pg_catalog, pg_temp
-  md5 48cd54b0e6bbf964ca04dc32cb249547
 
 function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, or if that is neither the role of the session nor one that it is a member of, save for pgflow_speaker. PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key

@@ -113,7 +113,7 @@ class Node:
             "scope": "shop",
             "name": self.name,
             "restapi": {"listen": f"127.0.0.1:{self._rest_port}", "connect_address": rest},
-            "etcd3": {"host": etcd},
+            "etcd3": {"hosts": [etcd], "use_proxies": True},  # no way around the link
             "bootstrap": {
                 "dcs": {
                     "ttl": TTL_SECONDS,
