@@ -167,7 +167,8 @@ def count_gates(*, tenant: str = "", most: int = COUNTED) -> Steps[list[GateGrou
         lambda found: {row[0]: GateRow(*row) for row in found},
     )
     return [
-        GateGroup(*group[:5], [rows[gate] for gate in group[5] if gate in rows]) for group in groups
+        GateGroup(workflow, name, gates, asked, expires, [rows[g] for g in oldest if g in rows])
+        for workflow, name, gates, asked, expires, oldest in groups
     ]
 
 

@@ -397,8 +397,8 @@ def count_debts(
 
 def _read_groups(rows: list[Row]) -> list[DebtGroup]:
     return [
-        DebtGroup(*group, [DebtExample(*row[5:]) for row in members])
-        for group, members in groupby(rows, key=lambda row: row[:5])
+        DebtGroup(kind, name, state, is_watched, debts, [DebtExample(*row[5:]) for row in members])
+        for (kind, name, state, is_watched, debts), members in groupby(rows, lambda row: row[:5])
     ]
 
 

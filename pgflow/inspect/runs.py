@@ -431,8 +431,8 @@ def group_runs(
 
 def _read_groups(rows: list[Row]) -> list[RunGroup]:
     return [
-        RunGroup(*group, [RunExample(*row[3:]) for row in members])
-        for group, members in groupby(rows, key=lambda row: row[:3])
+        RunGroup(workflow, reason, runs, [RunExample(*row[3:]) for row in members])
+        for (workflow, reason, runs), members in groupby(rows, key=lambda row: row[:3])
     ]
 
 

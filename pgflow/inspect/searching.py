@@ -73,7 +73,8 @@ def list_longest(
         within: Number of the newest runs to search.
     """
     newest: int = yield _newest()
-    return (yield longest_runs(where, limit, newest - within))
+    found: list[RunRow] = yield longest_runs(where, limit, newest - within)
+    return found
 
 
 def is_cheap(where: RunFilter) -> bool:

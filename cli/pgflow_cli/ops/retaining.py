@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
-
+from pgflow import inspect
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
-from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm_removal
+from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
 from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.ops.options import ago, names_of
-
-if TYPE_CHECKING:
-    from pgflow.inspect import RetentionRule
+from pgflow_cli.ops.options import ago
 
 retention = make_group(
     "retention", "Shows how long runs are kept, or changes that.", invoke_without_command=True
 )
-Rule = Annotated[str, typer.Argument(help="Name of the rule.", show_default=False)]
-Key = Annotated[str, typer.Argument(help="Key of a run.", show_default=False)]
+Rule = Annotated[str, arg("Name of the rule.")]
+Key = Annotated[str, arg("Key of a run.")]
 
 
 @retention.callback()
-def list_rules(context: typer.Context, *, form: Rows, db: Db) -> None:
+def list_rules(*, form: Rows, db: Db) -> None:
     """Shows how long runs are kept, or changes that.
 
     Of the rules that match a run, the one with the most conditions decides, and of several such the
     one that keeps longer. Runs that no rule matches stay.
     """
-    if context.invoked_subcommand is not None:
-        return
-    from pgflow import inspect
-
     columns = [
         Column("RULE", "rule"),
         Column("KEEPS", lambda row: duration(row.keep_seconds)),
@@ -42,30 +35,28 @@ def list_rules(context: typer.Context, *, form: Rows, db: Db) -> None:
         ago("SET", "set_at", db.now()),
         Column("BY", "set_by"),
     ]
-    rows, names = db.ask(inspect.list_retention_rules()), names_of(inspect.RetentionRule)
-    print_rows(form, columns, rows, names=names, empty="No rule: runs stay until you prune them.")
+    rows, empty = db.ask(inspect.list_retention_rules()), "No rule: runs stay until you prune them."
+    print_rows(form, columns, rows, names=inspect.RetentionRule, empty=empty)
 
 
-def _conditions(row: RetentionRule) -> str:
+def _conditions(row: inspect.RetentionRule) -> str:
     parts = {"workflow": row.workflow, "status": row.status, "tenant": row.of_tenant}
-    said = [f"{name} {value}" for name, value in parts.items() if value is not None]
-    said += [f"{name}={value}" for name, value in (row.labels or {}).items()]
-    return ", ".join(said) or "all"
+    conditions = [f"{name} {value}" for name, value in parts.items() if value is not None]
+    conditions += [f"{name}={value}" for name, value in (row.labels or {}).items()]
+    return ", ".join(conditions) or "all"
 
 
 @retention.command("set")
 def set_rule(
     rule: Rule,
     *,
-    keep: Annotated[str, typer.Option(metavar="DURATION", help="For how long, like 30d.")],
-    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
-    status: Annotated[
-        str | None, typer.Option(help="Only runs that are completed, failed or cancelled.")
-    ] = None,
+    keep: Annotated[str, opt("For how long, like 30d.", metavar="DURATION")],
+    workflow: Annotated[str | None, opt("Only runs of this workflow.")] = None,
+    status: Annotated[str | None, opt("Only runs that are completed, failed or cancelled.")] = None,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only runs with this label.")
+        list[str] | None, opt("Only runs with this label.", metavar="NAME=VALUE")
     ] = None,
-    of_tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None,
+    of_tenant: Annotated[str | None, opt("Only runs of this tenant.")] = None,
     form: Answer,
     db: Db,
 ) -> None:
@@ -101,7 +92,7 @@ def drop_rule(rule: Rule, *, form: Answer, db: Db) -> None:
 def hold(
     key: Key,
     *,
-    why: Annotated[str, typer.Option(help="The reason, kept with your name.", show_default=False)],
+    why: Annotated[str, opt("The reason, kept with your name.")],
     form: Answer,
     db: Db,
 ) -> None:
@@ -121,28 +112,22 @@ def release(key: Key, *, form: Answer, db: Db) -> None:
 @retention.command("holds")
 def list_holds(*, form: Rows, db: Db) -> None:
     """Lists runs under a legal hold."""
-    from pgflow import inspect
-
     columns = [
         Column("KEY", "key"),
         Column("WHY", "why", takes_rest=True, most=120),
         ago("SINCE", "held_at", db.now()),
         Column("BY", "held_by"),
     ]
-    rows, names = db.ask(inspect.list_legal_holds()), names_of(inspect.LegalHold)
-    print_rows(form, columns, rows, names=names, empty="No run is under a legal hold.")
+    rows, empty = db.ask(inspect.list_legal_holds()), "No run is under a legal hold."
+    print_rows(form, columns, rows, names=inspect.LegalHold, empty=empty)
 
 
 def forget(
-    subject: Annotated[
-        str, typer.Argument(help="The subject, as the label has it.", show_default=False)
-    ],
+    subject: Annotated[str, arg("The subject, as the label has it.")],
     *,
-    why: Annotated[
-        str, typer.Option(help="The reason. It is kept, so name nobody.", show_default=False)
-    ],
-    label: Annotated[str, typer.Option(help="Label by which runs name their subject.")] = "subject",
-    of_tenant: Annotated[str | None, typer.Option(help="Only runs of this tenant.")] = None,
+    why: Annotated[str, opt("The reason. It is kept, so leave out names.")],
+    label: Annotated[str, opt("Label by which runs name their subject.")] = "subject",
+    of_tenant: Annotated[str | None, opt("Only runs of this tenant.")] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     form: Answer,
@@ -154,13 +139,13 @@ def forget(
     something stay, and are counted. pgflow.dropped_history records the reason and how many runs
     went. What was removed stays in the files until a vacuum, and in backups.
     """
-    told = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant, dry_run=True)
-    if not dry_run and told.removed:
-        what = many(told.removed, "run")
+    found = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant, dry_run=True)
+    if not dry_run and found.removed:
+        what = many(found.removed, "run")
         if not yes:
-            confirm_removal(what, f"Remove {what} for good?")
-        told = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant)
-    left = {"open": told.open, "under a legal hold": told.held, "owing something": told.owing}
-    text = f"{many(told.removed, 'run')} {'would be ' if dry_run else ''}removed"
+            confirm(f"Remove {what} for good?")
+        found = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant)
+    left = {"open": found.open, "under a legal hold": found.held, "owing something": found.owing}
+    text = f"{many(found.removed, 'run')} {'would be ' if dry_run else ''}removed"
     text += "".join(f"; left as {reason}: {number}" for reason, number in left.items() if number)
-    print_one(form, {**told._asdict(), "is_removed": not dry_run}, f"{text}.")
+    print_one(form, {**found._asdict(), "is_removed": not dry_run}, f"{text}.")

@@ -14,6 +14,7 @@ from pgflow._console.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import (
     STATUSES,
+    DocumentRow,
     Listing,
     QueueRow,
     RunFilter,
@@ -145,7 +146,7 @@ def _fold(found: Listing[RunRow]) -> tuple[list[tuple[RunRow, int | None]], str 
 
 async def list_filters(backend: Backend, principal: Principal) -> dict[str, dict[str, str]]:
     """Return the saved searches by their names: those of everyone, then the person's own."""
-    found = []
+    found: list[DocumentRow] = []
     for folder in (EVERYONE, principal.name):
         found += await backend.ask(list_documents(COLLECTION, folder=(folder,), limit=MOST_FILTERS))
     return {
