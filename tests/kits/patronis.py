@@ -174,14 +174,7 @@ class Node:
 
     def state(self) -> dict[str, Any]:
         """Return its own account of its state."""
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(
-                f"http://127.0.0.1:{self._rest_port}/patroni", timeout=2
-            ) as answer,
-        ):
-            return dict(json.load(answer))
-        return {}
+        return _answer(f"http://127.0.0.1:{self._rest_port}/patroni")
 
     def pids(self) -> list[int]:
         """Patroni, Postgres and all of their processes."""
@@ -280,6 +273,12 @@ class Patronis:
             log=self.folder / "etcd.log",
         )
         try:
+            _wait(
+                lambda: (
+                    _answer(f"{client}/version").get("etcdcluster", "not_decided") != "not_decided"
+                ),
+                "etcd",
+            )
             self.nodes[0].start()
             self.leader()
             for node in self.nodes[1:]:
@@ -369,6 +368,13 @@ class Patronis:
         )
         with urllib.request.urlopen(request, timeout=60):
             pass
+
+
+def _answer(url: str) -> dict[str, Any]:
+    """Return the object that a program answers with; an empty one if it does not answer."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2) as answer:
+        return dict(json.load(answer))
+    return {}
 
 
 def _wait(condition: Callable[[], Any], what: str) -> Any:
