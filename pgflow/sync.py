@@ -23,7 +23,7 @@ from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
 from pgflow._flow.many import Tally, check_mapped
 from pgflow._flow.messages import execute_update_sync, send_sync
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
-from pgflow._flow.serving import serve_sync
+from pgflow._flow.serving import serve_sync as _serve_sync
 from pgflow._flow.signals import Signal
 from pgflow._flow.step import Calls, Step
 from pgflow._flow.timers import seconds_of
@@ -65,7 +65,7 @@ def serve(
     """Serve the handlers of the running workflow, one at a time; see
     :func:`pgflow.updates.serve`.
     """
-    serve_sync(state, until=until, timeout=timeout)
+    _serve_sync(state, until=until, timeout=timeout)
 
 
 @overload

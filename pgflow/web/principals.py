@@ -93,7 +93,7 @@ Auth: TypeAlias = Callable[[HTTPConnection], "Principal | Awaitable[Principal | 
 
 def host_of(request: HTTPConnection) -> str:
     """Return the name by which a request calls this server, in lower case and without a port; empty
-    if it is no name.
+    if it is not a name.
     """
     found = _HOST.fullmatch(request.headers.get("host", "").lower())
     return "" if found is None else found[1]

@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool
 from pgflow import App, Signal, transaction, workflow
 from pgflow._db import deadlines
 from pgflow._db._sync_pool import lent, make_pool
-from pgflow._db.connect import ConnectOptions, connect
+from pgflow._db.connect import ConnectOptions, connect, leave
 from pgflow._transactions import protocol as transactions
 from pgflow._worker import listener as listener_module
 from pgflow._worker.options import Rhythm
@@ -153,6 +153,14 @@ def test_what_a_body_asks_for_may_take_its_time(
     assert bodies == ["rest"]
 
 
+def leave_server(app: App, conn: psycopg.Connection) -> None:
+    """Have the worker leave its server, as a heart does that has found another."""
+    (here,) = app._background._on_loops.values()  # type: ignore[union-attr]
+    (worker,) = here.workers
+    leave((conn.info.host, str(conn.info.port)), time.monotonic())
+    app._portal._loop.call_soon_threadsafe(worker.leave_server)  # type: ignore[union-attr]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_again(
@@ -161,9 +169,7 @@ def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_
     run = app.start(resting, library, 3600.0)
     asleep = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
     wait_until(lambda: conn.execute(asleep).fetchone() == (1,), "the body sleeps in the database")
-    (here,) = app._background._on_loops.values()  # type: ignore[union-attr]
-    (worker,) = here.workers
-    app._portal._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
+    leave_server(app, conn)
     wait_until(lambda: len(bodies) == 2, "the body runs again")
     assert run.result(SOON) == "rested"
 
@@ -174,9 +180,7 @@ def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(
     app.run(resting, "psycopg async", 0.0)
     pids = "select pid from pg_stat_activity where datname = current_database() and application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener')"
     before = {pid for (pid,) in conn.execute(pids)}
-    (here,) = app._background._on_loops.values()  # type: ignore[union-attr]
-    (worker,) = here.workers
-    app._portal._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
+    leave_server(app, conn)
     waiter = 1  # the listener of those who wait for results asks for itself
     wait_until(
         lambda: len(before & {pid for (pid,) in conn.execute(pids)}) == waiter,

@@ -133,7 +133,9 @@ async def test_a_deploy_changes_no_default_of_a_run_that_has_begun(
         await aflow.start(new.options(key="k"), 5)
 
 
-@pytest.mark.parametrize("given", ["{}", '{"fee": 7}', ' { "rate" : -0.0 } ', '{"amount": 1}'])
+@pytest.mark.parametrize(
+    "given", ['{"amount": 1}', '{"amount": 1, "fee": 7}', ' { "amount": 1, "rate" : -0.0 } ']
+)
 async def test_a_start_from_sql_records_the_defaults_that_workers_have_declared(
     aflow: AsyncHarness, conn: psycopg.Connection[Any], given: str
 ) -> None:

@@ -88,7 +88,7 @@ def test_the_next_time_is_asked_for_in_sql(db: Conn) -> None:
 def test_what_is_no_expression_is_refused(db: Conn, cron: str) -> None:
     with (
         db.transaction(force_rollback=True),
-        pytest.raises(psycopg.Error, match="expression of cron"),
+        pytest.raises(psycopg.Error, match="not a cron expression|expression of cron"),
     ):
         db.execute("select pgflow.next_time(%s)", (cron,))
 

@@ -146,7 +146,7 @@ class Maintenance(Rewinds):
 
         Args:
             subject: Value of the label.
-            why: The reason. It is kept, so name nobody in it.
+            why: The reason. It is kept, so leave out names.
             label: The label by which your runs name their subject.
             tenant: Only runs of this tenant.
             dry_run: True to count only.

@@ -37,7 +37,7 @@ class Retired(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """Result of forgetting a subject. It names nobody.
+    """Result of forgetting a subject. It has no names.
 
     Attributes:
         removed: Runs that were removed.
