@@ -106,6 +106,16 @@ class Outcome:
     promoted_seconds: float
     going_on_seconds: float
 
+    def show(self) -> None:
+        """Print its row of the table."""
+        books = self.books
+        lost = f"{books.lost}" if books.synchronous else f"{books.lost}, all reported"
+        print(
+            f"| {self.fault} | {self.promoted_seconds:.1f} | {self.going_on_seconds:.1f} "
+            f"| {books.acknowledged} | {lost} | {books.doubled} |",
+            flush=True,
+        )
+
 
 class Play:
     """A cluster with work on it.
@@ -165,14 +175,16 @@ class Play:
         return self._cluster.leader()
 
 
-def play_all(faults: list[Fault], *, is_synchronous: bool, rounds: int) -> list[Outcome]:
+def play_all(
+    faults: list[Fault], *, rounds: int, is_synchronous: bool = True, is_cut: bool = False
+) -> list[Outcome]:
     """Play each fault so many times on one cluster."""
     outcomes: list[Outcome] = []
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ["FAILOVER_NOTES"] = str(folder / "notes")
         (folder / "notes").touch()
-        cluster = stack.enter_context(Patronis(is_synchronous=is_synchronous))
+        cluster = stack.enter_context(Patronis(is_synchronous=is_synchronous, is_cut=is_cut))
         servers.install_schema(cluster.dsn)
         with psycopg.connect(cluster.dsn, autocommit=True) as conn:
             conn.execute("create schema app; create table app.booked (key text, n int)")
@@ -180,7 +192,9 @@ def play_all(faults: list[Fault], *, is_synchronous: bool, rounds: int) -> list[
         for worker in workers:
             stack.callback(worker.kill)
         play = Play(cluster, folder)
-        outcomes = [play.play(fault) for fault in faults * rounds]
+        for fault in faults * rounds:
+            outcomes.append(play.play(fault))
+            outcomes[-1].show()
         for number, worker in enumerate(workers):
             worker.terminate()
             if (code := worker.wait()) != 0:
@@ -213,20 +227,16 @@ def main() -> int:
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # it names each address that refuses
     wanted = options.only or [*FAULTS, "lossy"]
     outcomes: list[Outcome] = []
-    if safe := [FAULTS[name] for name in wanted if name in FAULTS]:
-        outcomes += play_all(safe, is_synchronous=True, rounds=options.rounds)
-    if "lossy" in wanted:
-        outcomes += play_all([LOSSY], is_synchronous=False, rounds=options.rounds)
     print(
-        "| leader | leads again after, s | went on after that, s | acknowledged | lost | doubled |\n|---|---:|---:|---:|---:|---:|"
+        "| leader | leads again after, s | went on after that, s | acknowledged | lost | doubled |\n"
+        "|---|---:|---:|---:|---:|---:|"
     )
-    for outcome in outcomes:
-        books = outcome.books
-        lost = f"{books.lost}" if books.synchronous else f"{books.lost}, all reported"
-        print(
-            f"| {outcome.fault} | {outcome.promoted_seconds:.1f} | {outcome.going_on_seconds:.1f} "
-            f"| {books.acknowledged} | {lost} | {books.doubled} |"
-        )
+    if safe := [FAULTS[name] for name in wanted if name in FAULTS and name != "cut"]:
+        outcomes += play_all(safe, rounds=options.rounds)
+    if "cut" in wanted:
+        outcomes += play_all([FAULTS["cut"]], rounds=options.rounds, is_cut=True)
+    if "lossy" in wanted:
+        outcomes += play_all([LOSSY], rounds=options.rounds, is_synchronous=False)
     wrong = [line for outcome in outcomes for line in outcome.books.wrong]
     wrong += [
         f"{o.fault}: {o.books.lost} lost" for o in outcomes if o.books.synchronous and o.books.lost

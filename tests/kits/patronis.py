@@ -113,7 +113,7 @@ class Node:
             "scope": "shop",
             "name": self.name,
             "restapi": {"listen": f"127.0.0.1:{self._rest_port}", "connect_address": rest},
-            "etcd3": {"hosts": [etcd], "use_proxies": True},  # no way around the link
+            "etcd3": {"hosts": [etcd], "use_proxies": cluster.is_cut},
             "bootstrap": {
                 "dcs": {
                     "ttl": TTL_SECONDS,
@@ -245,10 +245,11 @@ class Patronis:
 
     Args:
         is_synchronous: True if a commit waits for a standby.
+        is_cut: True if links will be cut. Then Patroni must not learn etcd's own address from it.
     """
 
-    def __init__(self, *, is_synchronous: bool) -> None:
-        self.is_synchronous = is_synchronous
+    def __init__(self, *, is_synchronous: bool, is_cut: bool = False) -> None:
+        self.is_synchronous, self.is_cut = is_synchronous, is_cut
         programs = find_postgres()
         assert programs is not None
         self.programs = programs
