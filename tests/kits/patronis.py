@@ -339,14 +339,12 @@ class Patronis:
 
     def wait_for_standbys(self) -> None:
         """Return once all nodes but the leader follow it, one of them in step if it has to be."""
-        leader = self.leader()
-        _wait(
-            lambda: all(node.follows() for node in self.nodes if node is not leader),
-            "two nodes follow",
-        )
         wanted = "sync_state = 'sync'" if self.is_synchronous else "state = 'streaming'"
 
         def is_safe() -> bool:
+            leader = self.leader()  # which may change once more while a node comes back
+            if not all(node.follows() for node in self.nodes if node is not leader):
+                return False
             with (
                 contextlib.suppress(psycopg.OperationalError),
                 psycopg.connect(self.dsn_of(leader)) as conn,
@@ -357,7 +355,7 @@ class Patronis:
                 return bool(row and row[0])
             return False
 
-        _wait(is_safe, "commits wait for a standby")
+        _wait(is_safe, "two nodes follow, and commits wait for one")
 
     def switch_over(self) -> None:
         """Have another node lead, in good order."""

@@ -104,6 +104,8 @@ class Model:
         """Holders, by their fences."""
         self.fences: Counter[str] = Counter()
         """The greatest fence of each key."""
+        self.fences_alone: Counter[str] = Counter()
+        """The greatest of those that were not shared."""
         self.aside: set[int] = set()
         self.scheduled: dict[str, list[list[Op]]] = defaultdict(list)
         """Programs that each schedule was told to start."""
@@ -229,19 +231,22 @@ class Model:
         return mail_came, mail_went
 
     def _judge_holder(self, fence: int, line: Line) -> None:
-        """Judge that a lock was won by one alone, or by several that share it, and later than by all
-        before.
+        """Judge that a lock was won by one alone, later than by all before, or by several that share it,
+        later than by the last one that had it alone.
+
+        Of those that share it, one that takes it again may commit behind one that came later.
         """
         _, _, key, holder, is_shared = line
         beside = [other for other in self.locks.values() if other[2] == key]
         if any(is_shared == "false" or other[4] == "false" for other in beside):
             raise Broken("G28", f"lock {key} was won by {holder}, and is held by {beside}")
-        if fence <= self.fences[key]:
-            raise Broken(
-                "G28", f"lock {key} was won with fence {fence} after fence {self.fences[key]}"
-            )
+        before = (self.fences_alone if is_shared == "true" else self.fences)[key]
+        if fence <= before:
+            raise Broken("G28", f"lock {key} was won with fence {fence} after fence {before}")
         self.locks[fence] = line
-        self.fences[key] = fence
+        self.fences[key] = max(fence, self.fences[key])
+        if is_shared == "false":
+            self.fences_alone[key] = fence
         self.tested["G28"] += 1
 
     # ---------------------------------------------------------------- what grows
