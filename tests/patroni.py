@@ -1,7 +1,7 @@
 """Fail-overs by Patroni: ``python -m tests.patroni [--rounds N] [--only FAULT]``.
 
 Three nodes on this machine, two worker processes and a client, all with every host in their DSN. A
-leader's server is killed, its node is killed, frozen for a while or for good, cut off from its
+leader's server is killed, its node is killed, frozen until it is reset or for long, cut off from its
 peers, or hands over in good order. What was acknowledged is then compared with what the new leader
 has, as in :mod:`tests.failover`: where commits wait for a standby nothing may be lost, and where
 they do not, the engine must have said of which runs.
@@ -90,8 +90,8 @@ FAULTS = {
     "switchover": Fault("hands over in good order", hand_over),
     "server": Fault("server killed", kill_server),
     "node": Fault("node killed", kill_node),
-    "frozen": Fault("node frozen, thawed once another leads", freeze),
-    "gone": Fault("node frozen for good", freeze, is_lasting=True),
+    "frozen": Fault("node frozen, reset by its watchdog", freeze),
+    "gone": Fault("node frozen for long", freeze, is_lasting=True),
     "cut": Fault("node cut off from its peers, not from clients", cut_off),
 }
 LOSSY = Fault("node killed while its standbys lag", lag_and_kill)

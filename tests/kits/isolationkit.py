@@ -31,6 +31,7 @@ import psycopg
 import servers
 from evidence import Evidence, Findings
 from isolation.situations import Spec, all_specs, spec_text
+from ownserver import OwnServer
 from psycopg.conninfo import make_conninfo
 
 from pgflow.embedded._binaries import PACKAGE, find_programs
@@ -45,6 +46,10 @@ STEP_TIMEOUT_SECONDS = 15
 STAGES = 4
 """Number of specs that play at once, each in a database of its own: they mostly wait for the tester
 to look again.
+"""
+READING_EVENTS = ("published", "relayed", "listening", "expecting")
+"""Places of specs that read events: an event is seen once no older transaction of the whole server
+is open, whatever its database.
 """
 SECONDS_OF_ALL = 120
 """Time of the proof from which on all specs are played, however long they take."""
@@ -129,9 +134,22 @@ def play(spec: Spec, dsn: str) -> str:
 def play_all(server_dsn: str, specs: Iterable[Spec]) -> dict[str, str]:
     """Play specs, the longest first, and return what each prints, by its name."""
     by_length = sorted(specs, key=lambda spec: (-len(spec.permutations()), spec.name))
-    with stages(server_dsn) as play_next, ThreadPoolExecutor(STAGES) as pool:
-        names = (spec.name for spec in by_length)
-        return dict(zip(names, pool.map(play_next, by_length), strict=True))
+    crowd = [spec for spec in by_length if spec.place not in READING_EVENTS]
+    apart = [spec for spec in by_length if spec.place in READING_EVENTS]
+    with stages(server_dsn) as play_next, ThreadPoolExecutor(STAGES + 1) as pool:
+        quiet = pool.submit(play_apart, server_dsn, apart)
+        played = dict(zip((spec.name for spec in crowd), pool.map(play_next, crowd), strict=True))
+        return played | quiet.result()
+
+
+def play_apart(like: str, specs: list[Spec]) -> dict[str, str]:
+    """Play specs one after the other on a server of their own, of the version of another."""
+    if not specs:
+        return {}
+    with psycopg.connect(like) as conn:
+        wanted = servers.programs_of(conn.info.server_version // 10000)
+    with OwnServer(wanted, autovacuum="off") as server, stages(server.dsn, 1) as play_next:
+        return {spec.name: play_next(spec) for spec in specs}
 
 
 STARTING = "starting permutation: "

@@ -214,11 +214,6 @@ class Node:
         self._frozen = self.pids()
         self.signal(signal.SIGSTOP, self._frozen)
 
-    def thaw(self) -> None:
-        """It goes on as if nothing had been."""
-        self.signal(signal.SIGCONT, self._frozen)
-        self._frozen = []
-
     def cut_off(self) -> None:
         """Its peers and etcd hear nothing of it, and it hears nothing of them. Clients reach it."""
         for link in self._links:
@@ -229,7 +224,7 @@ class Node:
         for link in self._links:
             link.mend()
         if self._frozen:
-            self.thaw()
+            self.kill()  # as its watchdog would: thawed, it takes the lead back from the new leader
         if not self._own_pids():
             self.start()
 
