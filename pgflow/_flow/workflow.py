@@ -370,9 +370,12 @@ class Workflow(Generic[P, R_co]):
     @property
     def parameters(self) -> dict[str, Any] | None:
         """Shape of its input that has the names of its parameters only; None if upcasters may take
-        other names.
+        other names, or if they cannot be stored, which holds its runs and not their worker.
         """
-        shape = self.input_codec.shape
+        try:
+            shape = self.input_codec.shape
+        except DefinitionError:
+            return None
         if self.upcasters or not isinstance(shape, dict) or "fields" not in shape:
             return None
         return shape | {"fields": [[names, True, *rest] for names, _, *rest in shape["fields"]]}

@@ -11,10 +11,7 @@ a placeholder in its place.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pgflow.inspect import _surface
     from pgflow.inspect._surface import *  # noqa: F403 - they are listed there
-
-    __all__ = _surface.__all__
 
 
 def __getattr__(name: str) -> Any:

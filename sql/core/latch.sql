@@ -21,7 +21,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   -- Not in the language SQL: what has a query in it is not inlined, and planned anew in each transaction.
-  return (select pgflow.latch_of_(s.salt, latch_.name) from pgflow.salt s);
+  return (select pgflow.latch_of_(s.salt, name) from pgflow.salt s);
 end
 $$;
 comment on function pgflow.latch_(text)

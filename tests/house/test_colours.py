@@ -213,6 +213,7 @@ def pairs() -> dict[str, list[Any]]:
 
 
 DIFFERENT = {
+    "Connection.wait": "an async connection has the patience of the pool that lends it",
     "Harness.close": "the async one is closed by leaving its context",
     "PsycopgProvider.replace": "as leave_behind() below it",
     "Signal.sync": "leads to the twin",

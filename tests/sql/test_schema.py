@@ -798,7 +798,12 @@ def test_a_plain_role_installs_without_roles_and_says_what_an_administrator_must
         assert granted_roles(administrator) == set()
         report = schema.migrate_dsn(dsn)
         assert (report.migrations, report.sources, report.advice) == ((), ("privileges",), ())
-        assert granted_roles(administrator) == {"pgflow_client", "pgflow_worker", "pgflow_operator"}
+        assert granted_roles(administrator) == {
+            "pgflow_client",
+            "pgflow_worker",
+            "pgflow_operator",
+            "pgflow_tenant",
+        }
     assert schema.migrate_dsn(dsn).already_current
 
 
@@ -917,7 +922,12 @@ def test_roles_that_were_dropped_are_made_again(bare_dsn):
     report = schema.migrate_dsn(bare_dsn)
     assert (report.roles_created, report.sources) == (("pgflow_client",), ("privileges",))
     with connect(bare_dsn) as superuser:
-        assert granted_roles(superuser) == {"pgflow_client", "pgflow_worker", "pgflow_operator"}
+        assert granted_roles(superuser) == {
+            "pgflow_client",
+            "pgflow_worker",
+            "pgflow_operator",
+            "pgflow_tenant",
+        }
 
 
 def declared_grants() -> dict[str, set[str]]:
