@@ -5717,7 +5717,7 @@ function pgflow.latch_(name text) returns bigint, owner pgflow_owner
   -- Number of the advisory lock of a name, which only this installation can compute
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 0e3499cb6d4f6a0fc6a2668439cfd85a
+  md5 1eebd3af0b0a502a653cd76dde16ff70
 
 function pgflow.latch_of_(salt bytea, name text) returns bigint, owner pgflow_owner
   -- Number of the advisory lock of a name, with the secret at hand: what is hot joins that to save a call

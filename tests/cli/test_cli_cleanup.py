@@ -61,7 +61,10 @@ def test_what_ended_runs_have_left_is_counted_asked_about_and_removed(dsn: str) 
         "open": "open",
     }
     refused = cleanup(dsn)
-    assert (refused.code, "2 folders, 1 worktree and 1 branch would" in refused.err) == (2, True)
+    assert (
+        refused.code,
+        "Remove 2 folders, 1 worktree and 1 branch of 2 runs? Cannot ask" in refused.err,
+    ) == (2, True)
     denied = pgflow(dsn, "cleanup", "--older-than", "0", "--table", tty=True, typed="n\n")
     assert (denied.code, "of 2 runs? [y/N]" in denied.err) == (1, True), denied
     assert left() == {"a%20b.c", "fails", "open"}

@@ -251,7 +251,7 @@ async def test_an_effect_of_unknown_outcome_is_settled_by_its_key(aflow: AsyncHa
     run = await aflow.start(ship.options(key="ship-1"), "dhl")
     await aflow.until_idle()
     async with screen(aflow.app, size=(200, 50)) as (top, pilot):
-        await sees(top, pilot, "book", "Its outcome is unknown", "Settle it")
+        await sees(top, pilot, "book", "Its outcome is unknown", "Look at it")
         await pilot.press("enter")
         await sees(top, pilot, "c Settle: confirmed", "1 run ship-1", '"carrier": "dhl"')
         await pilot.press("1")
@@ -322,7 +322,7 @@ async def test_a_database_that_does_not_answer_is_told_of_and_found_again(
             finally:
                 other.execute(allow.format(name, sql.SQL("true")))
         make_stuck(conn, "stuck-2")
-        await sees(top, pilot, "stuck-2")
+        await sees(top, pilot, "2 runs")
         assert "No answer" not in words(top)
 
 

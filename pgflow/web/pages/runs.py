@@ -76,6 +76,7 @@ async def show_runs(backend: Backend, request: Request) -> Page:
             "next": end,
             "asked": asked,
             "sort": sort,
+            "reversed": "oldest" if is_cheap(where) else "newest",
             "statuses": STATUSES,
             "counts": _counts(queues, asked),
             "queues": [queue.queue for queue in queues],
