@@ -87,9 +87,8 @@ async def test_pages_show_some_of_many_names(
     page = await browser.get("/queues")
     assert "101 more queues" in page.words
     page = await browser.get("/")
-    assert "292 more See all" in page.words
     assert page.words.count("has workflow <w") < 20
-    assert page.words.count("There are more than are listed here.") == 2
+    assert ("292 more See all" in page.words, "293 more See all" in page.words) == (True, True)
     flooded.execute("delete from pgflow.worker")
 
 
