@@ -8,12 +8,14 @@ do these: to the loop that made them, or first used them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pgflow
 from pgflow.errors import WrongColourError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -47,3 +49,15 @@ class OnTheirLoop:
                 "await its async methods (ainvoke(), aget_state()), or take the class of App"
             )
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def handed_over(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return the sync method that has an async one run on the event loop of its object."""
+
+    @wraps(method)
+    def call(self: OnTheirLoop, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._hand_over(method(self, *args, **kwargs))
+
+    return call

@@ -25,7 +25,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from pgflow import App, AsyncApp
 from pgflow.agent.langgraph._async_checkpoints import AsyncCheckpoints
 from pgflow.agent.langgraph._sync_checkpoints import Checkpoints
-from pgflow.agent.langgraph.bridge import OnTheirLoop
+from pgflow.agent.langgraph.bridge import OnTheirLoop, handed_over
 from pgflow.agent.langgraph.checkpoint import checkpoint_puts, next_version, write_puts
 from pgflow.documents import AsyncDocuments, Documents
 
@@ -234,9 +234,13 @@ class AwaitedSaver(OnTheirLoop, BaseCheckpointSaver[str]):
         """Deletes all checkpoints of threads but the newest; see :meth:`PgflowSaver.prune`."""
         await self._checkpoints.prune(self.serde, thread_ids, strategy)
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """As :meth:`aget_tuple`, in a thread."""
-        return self._hand_over(self.aget_tuple(config))
+    get_tuple = handed_over(aget_tuple)
+    put = handed_over(aput)
+    put_writes = handed_over(aput_writes)
+    delete_thread = handed_over(adelete_thread)
+    delete_for_runs = handed_over(adelete_for_runs)
+    copy_thread = handed_over(acopy_thread)
+    prune = handed_over(aprune)
 
     def list(
         self,
@@ -250,42 +254,6 @@ class AwaitedSaver(OnTheirLoop, BaseCheckpointSaver[str]):
         found = self.alist(config, filter=filter, before=before, limit=limit)
         while (one := self._hand_over(_next(found))) is not None:
             yield one
-
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """As :meth:`aput`, in a thread."""
-        return self._hand_over(self.aput(config, checkpoint, metadata, new_versions))
-
-    def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """As :meth:`aput_writes`, in a thread."""
-        self._hand_over(self.aput_writes(config, writes, task_id, task_path))
-
-    def delete_thread(self, thread_id: str) -> None:
-        """As :meth:`adelete_thread`, in a thread."""
-        self._hand_over(self.adelete_thread(thread_id))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As :meth:`adelete_for_runs`, in a thread."""
-        self._hand_over(self.adelete_for_runs(run_ids))
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As :meth:`acopy_thread`, in a thread."""
-        self._hand_over(self.acopy_thread(source_thread_id, target_thread_id))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As :meth:`aprune`, in a thread."""
-        self._hand_over(self.aprune(thread_ids, strategy=strategy))
 
 
 async def _next(found: AsyncIterator[CheckpointTuple]) -> CheckpointTuple | None:
