@@ -101,7 +101,6 @@ LOSSY = Fault("node killed while its standbys lag", lag_and_kill)
 class Outcome:
     """Figures of one fault."""
 
-    fault: str
     books: Round
     promoted_seconds: float
     going_on_seconds: float
@@ -111,7 +110,7 @@ class Outcome:
         books = self.books
         lost = f"{books.lost}" if books.synchronous else f"{books.lost}, all reported"
         print(
-            f"| {self.fault} | {self.promoted_seconds:.1f} | {self.going_on_seconds:.1f} "
+            f"| {books.fault} | {self.promoted_seconds:.1f} | {self.going_on_seconds:.1f} "
             f"| {books.acknowledged} | {lost} | {books.doubled} |",
             flush=True,
         )
@@ -163,7 +162,7 @@ class Play:
             leader.kill()
             leader.join_again()
             cluster.wait_for_standbys()
-        return Outcome(fault.what, done, promoted - began, went_on - promoted)
+        return Outcome(done, promoted - began, went_on - promoted)
 
     def _new_leader(self, leader: Node, fault: Fault) -> Node:
         """The node that leads now: another, but for a server that its own Patroni starts again."""
@@ -239,9 +238,11 @@ def main() -> int:
         outcomes += play_all([LOSSY], rounds=options.rounds, is_synchronous=False)
     wrong = [line for outcome in outcomes for line in outcome.books.wrong]
     wrong += [
-        f"{o.fault}: {o.books.lost} lost" for o in outcomes if o.books.synchronous and o.books.lost
+        f"{o.books.fault}: {o.books.lost} lost"
+        for o in outcomes
+        if o.books.synchronous and o.books.lost
     ]
-    wrong += [f"{o.fault}: {o.books.doubled} doubled" for o in outcomes if o.books.doubled]
+    wrong += [f"{o.books.fault}: {o.books.doubled} doubled" for o in outcomes if o.books.doubled]
     for line in wrong:
         print(f"FAILED {line}")
     return 1 if wrong else 0

@@ -84,7 +84,7 @@ def set_rule(
 def drop_rule(rule: Rule, *, form: Answer, db: Db) -> None:
     """Takes back a rule."""
     if not db.client.drop_retention(rule):
-        raise Mistake(f"there is no rule {rule!r}: `pgflow retention` lists those that are")
+        raise Mistake(f"no rule is called {rule!r}: `pgflow retention` lists them")
     print_one(form, {"rule": rule}, f"Rule {rule} is dropped.")
 
 

@@ -104,7 +104,7 @@ async def _find(
     """Return a page of runs in an order.
 
     Raises:
-        InvalidArgument: There is no such order, or no index finds these runs in it.
+        InvalidArgument: The order is unknown, or lacks an index that finds these runs.
     """
     if sort == "newest":
         return await backend.ask(search_runs(where, after=after, limit=rows, within=within))
