@@ -49,6 +49,7 @@ class Drafts:
         self._execution = execution
         self._sent = 0
         self._try_id = ""
+        self._after_seq = 0
         self._sending: asyncio.Task[None] | None = None
 
     def send_emitted(self, scope: StepScope) -> None:
@@ -66,7 +67,7 @@ class Drafts:
         while True:
             await asyncio.sleep(SEND_AFTER_SECONDS)
             if self._try_id != scope.try_id:
-                self._try_id, self._sent = scope.try_id, 0
+                self._try_id, self._sent, self._after_seq = scope.try_id, 0, execution.buffer.seq
             values = scope.emitted[self._sent : self._sent + MAX_DRAFTS]
             if (
                 not values
@@ -75,6 +76,11 @@ class Drafts:
                 or scope.call.number not in self._running()
             ):
                 return
+            # A reader takes a unit of the call behind those that are durable now for the end of the
+            # try, so the failure of the last try comes first. A refused flush takes numbers back.
+            self._after_seq = min(self._after_seq, execution.buffer.seq)
+            if execution.flushing.durable_seq < self._after_seq:
+                continue
             query = calls.emit_drafts(
                 execution.run_id,
                 execution.claim.token,

@@ -18,6 +18,7 @@ from servers import HANG_SECONDS
 
 import pgflow
 from pgflow import InvalidArgument, RunNotFound, RunStuck, Signal, step, streams, workflow
+from pgflow._worker import progress
 from pgflow.streams import Event, Tails
 from pgflow.streams import web as endpoint
 
@@ -357,6 +358,41 @@ async def test_a_try_that_fails_leaves_nothing_durable_and_a_newcomer_gets_the_w
         tries[1].set()
         event = await anext(third)
         assert (event.value, event.is_durable) == ("done", True)
+
+
+async def test_a_try_that_begins_before_the_failure_of_the_last_is_durable_is_seen(
+    aflow: AsyncHarness, tails: Tails, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it emits is not taken for what its predecessor did."""
+    monkeypatch.setattr(progress, "SEND_AFTER_SECONDS", 0)
+    proceed = [asyncio.Event(), asyncio.Event()]
+    tries: list[int] = []
+
+    @step(retries=pgflow.Retries(2, first_delay=timedelta(milliseconds=1)))
+    async def answer() -> None:
+        tries.append(len(tries))
+        pgflow.emit("answer", f"try {len(tries)}", durable=False)
+        await proceed[tries[-1]].wait()
+        if len(tries) == 1:
+            raise ValueError
+
+    @workflow
+    async def chat() -> None:
+        await answer()
+
+    aflow.include(chat)
+    await aflow.start(chat.options(key="k"))
+    async with aclosing(tails.read("k", "answer", live=True)) as reader:
+        assert (await anext(reader)).value == "try 1"
+        with conn.transaction():
+            conn.execute("select from pgflow.lease for no key update")  # no unit becomes durable
+            proceed[0].set()
+            await eventually(lambda: len(tries) == 2, "the second try begins")
+            for _ in range(300):
+                await asyncio.sleep(0)
+                conn.execute("select")
+        assert (await anext(reader)).value == "try 2"
+    proceed[1].set()
 
 
 async def test_what_workflow_code_emits_is_durable_at_once(aflow: AsyncHarness) -> None:
