@@ -37,11 +37,11 @@ from pgflow._model.effects import Accepted
 from pgflow._model.events import Wanted
 from pgflow._model.exceptions import ErrorClasses
 from pgflow._model.gates import Approved, Escalated, Expired, Rejected, TakenOver
-from pgflow._model.kinds import Kind, StepKind
+from pgflow._model.kinds import OUTCOMES, Kind, StepKind
 from pgflow._model.options import Retries
 from pgflow._model.protocol import LockRow
 from pgflow._model.reasons import Unknown
-from pgflow._model.units import OUTCOMES, Unit
+from pgflow._model.units import Unit
 from pgflow.errors import NotStorable
 
 CHILD = ChildRequest("ship", "default", "[]", None, 0, None, None, None, None, "c")

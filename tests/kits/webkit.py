@@ -313,3 +313,10 @@ def is_harmless(page: Reader) -> list[str]:
             if name in ("href", "src", "action") and text.startswith("//"):
                 bad.append(f"{tag} {name}={text}")
     return bad + page.broken
+
+
+def tampered(cookie: str) -> str:
+    """Return a signed cookie with another character in its signature; not the last, whose bits may say
+    nothing.
+    """
+    return cookie[:-9] + ("y" if cookie[-9] == "x" else "x") + cookie[-8:]

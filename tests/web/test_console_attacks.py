@@ -16,7 +16,7 @@ from records import count, run_row
 from schedulekit import setting
 from sqlkit import one
 from test_console_pages import ANN, FLOWS, PAGES, Order, ask_first, await_payment
-from webkit import BASE, Browser, Reader, address, form_of, is_harmless, refuse
+from webkit import BASE, Browser, Reader, address, form_of, is_harmless, refuse, tampered
 
 import pgflow
 from pgflow import Retries, step, workflow
@@ -412,10 +412,9 @@ async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(
     assert "HttpOnly; SameSite=Strict" in answer.headers["set-cookie"]
     assert "ann" in (await browser.get("/runs")).words
     session = browser.client.cookies["pgflow_session"]
-    other = "y" if session[-9] == "x" else "x"  # the last one has bits that say nothing
-    for tampered in ("", "x", "a.b.c", session[:-9] + other + session[-8:]):
+    for wrong in ("", "x", "a.b.c", tampered(session)):
         stranger = Browser(aflow.app, auth=tokens)
-        stranger.client.cookies.set("pgflow_session", tampered or "-")
+        stranger.client.cookies.set("pgflow_session", wrong or "-")
         assert await stranger.status("/runs") == 303
     another = Browser(aflow.app, auth=Tokens({"a" * 20: Principal("ann")}))
     another.client.cookies.set("pgflow_session", browser.client.cookies["pgflow_session"])
@@ -465,7 +464,7 @@ async def test_who_guesses_locks_out_nobody_else(aflow: AsyncHarness) -> None:
     assert await enters("e" * 20) == 303
     come_from("192.0.2.8", **device)  # behind the attacker's address, in a browser that was right
     assert await enters("a" * 20) == 303
-    come_from("192.0.2.8", pgflow_device=device["pgflow_device"][:-1] + "x")
+    come_from("192.0.2.8", pgflow_device=tampered(device["pgflow_device"]))
     assert await enters("a" * 20) == 429
     come_from("2001:db8::1")
     await refuse_guesses(behind)
