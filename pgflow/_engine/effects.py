@@ -19,9 +19,9 @@ from pgflow._engine.calls import EffectTerms, StepCall, Waiter, Waits, Want, spe
 from pgflow._model.budgets import refusal
 from pgflow._model.claims import CarriedEffect, Claim
 from pgflow._model.effects import Accepted
-from pgflow._model.kinds import Ground, Kind
+from pgflow._model.kinds import EFFECT_MARKS, EFFECT_OUTCOMES, Ground, Kind
 from pgflow._model.reasons import Unknown, reason_of
-from pgflow._model.units import EFFECT_MARKS, EFFECT_OUTCOMES, FIRST_ADOPTED, Unit
+from pgflow._model.units import FIRST_ADOPTED, Unit
 from pgflow.errors import NotStorable
 
 FORGETFUL = (

@@ -18,16 +18,8 @@ from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow._engine.parts import Parts
 from pgflow._model.claims import Claim
-from pgflow._model.kinds import Kind
-from pgflow._model.units import (
-    CALL_MARKS,
-    EFFECT_MARKS,
-    KIND_NAMES,
-    OBLIGATION_MARKS,
-    Unit,
-    beside_code,
-    without_returned,
-)
+from pgflow._model.kinds import CALL_MARKS, EFFECT_MARKS, KIND_NAMES, OBLIGATION_MARKS, Kind
+from pgflow._model.units import Unit, beside_code, without_returned
 from pgflow.errors import NonDeterminismError
 
 NEVER = 0

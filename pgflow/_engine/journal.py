@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
-from pgflow._model.kinds import Kind
-from pgflow._model.units import OUTCOMES, Start, Unit
+from pgflow._model.kinds import OUTCOMES, Kind
+from pgflow._model.units import Start, Unit
 
 
 class Journal:

@@ -24,9 +24,9 @@ from pgflow._engine.values import Values
 from pgflow._model.claims import Offer
 from pgflow._model.envelopes import open_text
 from pgflow._model.exceptions import clean
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import CALL_MARKS, OBLIGATION_MARKS, Kind
 from pgflow._model.opening import is_event, open_child, open_event
-from pgflow._model.units import CALL_MARKS, OBLIGATION_MARKS, RETURNED, Unit
+from pgflow._model.units import RETURNED, Unit
 from pgflow.errors import CodecError, NotStorable
 
 

@@ -1,4 +1,13 @@
-"""Kinds of units, and the states of a run."""
+"""Kinds of units, what a replay does with each, and the states of a run.
+
+During a replay units fall into three sorts:
+
+- *outcomes* are released to the code, one at a time;
+- *notes* were written while the code ran (a timer started, state set, a call given up): the code
+  must produce each of them again, at the same point;
+- *marks* were written beside the code (a licence, a failed attempt, a child's start, an operator's
+  word): they are read and not expected of it.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +74,56 @@ class Kind:
     REDACTED: Final = "Z"
     UPDATE_TAKEN: Final = "h"
     UPDATE_REPLIED: Final = "b"
+
+
+KIND_NAMES: Final = {
+    letter: name.lower().replace("_", " ") for name, letter in vars(Kind).items() if name.isupper()
+}
+"""What messages call them."""
+
+EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
+ANSWERS = EFFECT_OUTCOMES | {
+    Kind.TIMER_FIRED,
+    Kind.SIGNAL_RECEIVED,
+    Kind.WAIT_TIMED_OUT,
+    Kind.CHILD_FINISHED,
+    Kind.BUDGET_REFUSED,
+    Kind.GATE_ANSWERED,
+    Kind.LOCK_WON,
+    Kind.LOCK_RELEASED,
+}
+OUTCOMES = ANSWERS | {
+    Kind.STEP_COMPLETED,
+    Kind.STEP_FAILED,
+    Kind.DECISION_RECORDED,
+    Kind.COMPENSATED,
+    Kind.ENTITY_UPDATED,
+    Kind.UPDATE_TAKEN,
+}
+EFFECT_MARKS = frozenset(
+    {Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED}
+)
+CALL_MARKS = EFFECT_MARKS | {
+    Kind.ATTEMPT_FAILED,
+    Kind.CHILD_STARTED,
+    Kind.BUDGET_ADMITTED,
+    Kind.GATE_ASKED,
+    Kind.LOCK_ASKED,
+}
+"""Marks that say something of a call that the code has asked for."""
+MARKS = CALL_MARKS | {
+    Kind.STEP_STARTED,
+    Kind.OPERATOR,
+    Kind.STEP_RENEWED,
+    Kind.OBLIGATION_BREACHED,
+    Kind.REDACTED,
+}
+OBLIGATION_MARKS = frozenset(
+    {Kind.OBLIGATION_OPENED, Kind.OBLIGATION_CLOSED, Kind.OBLIGATION_BREACHED}
+)
+"""Kinds of what others say of an obligation, whichever call it is about; the first two are also
+notes of the code.
+"""
 
 
 class StepKind:

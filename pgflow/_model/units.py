@@ -1,12 +1,6 @@
 """Units of a journal, as stored functions answer them and the engine reads them.
 
-The order of units is the whole of a run's history. During a replay they fall into three sorts:
-
-- *outcomes* are released to the code, one at a time;
-- *notes* were written while the code ran (a timer started, state set, a call given up): the code
-  must produce each of them again, at the same point;
-- *marks* were written beside the code (a licence, a failed attempt, a child's start, an operator's
-  word): they are read and not expected of it.
+The order of units is the whole of a run's history.
 """
 
 from __future__ import annotations
@@ -15,101 +9,18 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import (
+    ANSWERS,
+    EFFECT_MARKS,
+    EFFECT_OUTCOMES,
+    KIND_NAMES,
+    MARKS,
+    OUTCOMES,
+    Kind,
+)
 
-EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
-ANSWERS = EFFECT_OUTCOMES | {
-    Kind.TIMER_FIRED,
-    Kind.SIGNAL_RECEIVED,
-    Kind.WAIT_TIMED_OUT,
-    Kind.CHILD_FINISHED,
-    Kind.BUDGET_REFUSED,
-    Kind.GATE_ANSWERED,
-    Kind.LOCK_WON,
-    Kind.LOCK_RELEASED,
-}
-OUTCOMES = ANSWERS | {
-    Kind.STEP_COMPLETED,
-    Kind.STEP_FAILED,
-    Kind.DECISION_RECORDED,
-    Kind.COMPENSATED,
-    Kind.ENTITY_UPDATED,
-    Kind.UPDATE_TAKEN,
-}
-EFFECT_MARKS = frozenset(
-    {Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED}
-)
-CALL_MARKS = EFFECT_MARKS | {
-    Kind.ATTEMPT_FAILED,
-    Kind.CHILD_STARTED,
-    Kind.BUDGET_ADMITTED,
-    Kind.GATE_ASKED,
-    Kind.LOCK_ASKED,
-}
-"""Marks that say something of a call that the code has asked for."""
-MARKS = CALL_MARKS | {
-    Kind.STEP_STARTED,
-    Kind.OPERATOR,
-    Kind.STEP_RENEWED,
-    Kind.OBLIGATION_BREACHED,
-    Kind.REDACTED,
-}
-OBLIGATION_MARKS = frozenset(
-    {Kind.OBLIGATION_OPENED, Kind.OBLIGATION_CLOSED, Kind.OBLIGATION_BREACHED}
-)
-"""Kinds of what others say of an obligation, whichever call it is about; the first two are also
-notes of the code.
-"""
 _SAID_BY_OTHERS = {Kind.OBLIGATION_OPENED: '{"carried"', Kind.OBLIGATION_CLOSED: '{"word"'}
 """Beginnings of the payloads of those that are not notes (``sql/ledgers/obligations.sql``)."""
-
-KIND_NAMES = {
-    Kind.STEP_STARTED: "step started",
-    Kind.STEP_COMPLETED: "step completed",
-    Kind.STEP_FAILED: "step failed",
-    Kind.ATTEMPT_FAILED: "attempt failed",
-    Kind.TIMER_STARTED: "timer started",
-    Kind.TIMER_FIRED: "timer fired",
-    Kind.SIGNAL_RECEIVED: "signal received",
-    Kind.WAIT_TIMED_OUT: "wait timed out",
-    Kind.CHILD_STARTED: "child started",
-    Kind.CHILD_FINISHED: "child finished",
-    Kind.CALL_CANCELLED: "call cancelled",
-    Kind.STEP_ABANDONED: "step abandoned",
-    Kind.PATCHED: "patched",
-    Kind.CLOCK_READ: "clock read",
-    Kind.STATE_SET: "state set",
-    Kind.EMITTED: "emitted",
-    Kind.CONTINUED: "continued",
-    Kind.OPERATOR: "operator",
-    Kind.DECISION_RECORDED: "decision recorded",
-    Kind.EFFECT_INTENDED: "effect intended",
-    Kind.EFFECT_ATTEMPTED: "effect attempted",
-    Kind.EFFECT_CONFIRMED: "effect confirmed",
-    Kind.EFFECT_FAILED: "effect failed",
-    Kind.EFFECT_UNKNOWN: "effect unknown",
-    Kind.EFFECT_ACCEPTED: "effect accepted",
-    Kind.EFFECT_SETTLED: "effect settled",
-    Kind.COMPENSATED: "compensated",
-    Kind.STEP_RENEWED: "step renewed",
-    Kind.LABELS_SET: "labels set",
-    Kind.OBLIGATION_OPENED: "obligation opened",
-    Kind.OBLIGATION_CLOSED: "obligation closed",
-    Kind.OBLIGATION_BREACHED: "obligation breached",
-    Kind.BUDGET_ADMITTED: "budget admitted",
-    Kind.BUDGET_CHARGED: "budget charged",
-    Kind.BUDGET_REFUSED: "budget refused",
-    Kind.GATE_ASKED: "gate asked",
-    Kind.GATE_ANSWERED: "gate answered",
-    Kind.LOCK_ASKED: "lock asked",
-    Kind.LOCK_WON: "lock won",
-    Kind.LOCK_RELEASED: "lock released",
-    Kind.ENTITY_UPDATED: "entity updated",
-    Kind.REDACTED: "redacted",
-    Kind.UPDATE_TAKEN: "update taken",
-    Kind.UPDATE_REPLIED: "update replied",
-}
-
 
 _BESIDE_BODY = (Kind.PATCHED, Kind.EMITTED, Kind.BUDGET_CHARGED)
 
