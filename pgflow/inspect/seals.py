@@ -13,7 +13,7 @@ from typing import Any, Literal, LiteralString, get_args
 
 from pgflow._db.calls import seals as calls
 from pgflow._db.query import Query
-from pgflow.inspect.question import Question, Steps, once, question, select
+from pgflow.inspect.question import Question, Steps, all_rows, once, question, select
 
 FindingCode = Literal[
     "run_missing",
@@ -155,7 +155,7 @@ def list_seals(run_id: int) -> Question[list[SealRow]]:
     Args:
         run_id: The number of the run.
     """
-    return once(Query(_SEALS, (run_id,), lambda rows: [SealRow(*row) for row in rows]))
+    return all_rows(SealRow, _SEALS, run_id)
 
 
 def read_seal_lag() -> Question[SealLag]:
