@@ -27,7 +27,6 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import (
     STYLES,
-    Column,
     Form,
     console,
     make_table,
@@ -35,6 +34,7 @@ from pgflow_cli.look.output import (
     note,
     plain,
     shown,
+    table,
 )
 from pgflow_cli.look.parsing import parse_input, refuse_no_folder
 
@@ -357,10 +357,10 @@ def _state(entry: Entry) -> Text:
     return Text(entry.state, style=_STATES.get(entry.state, ""))
 
 
-_COLUMNS = [
-    Column("NODE", _node, most=36),
-    Column("MODE", "type"),
-    Column("STATE", _state),
-    Column("OUTPUT", lambda entry: _cell(entry.output), most=60, from_width=70),
-    Column("WHY", lambda entry: _cell(entry.reason), takes_rest=True, most=200),
-]
+_COLUMNS = table(
+    "NODE/36 MODE=type STATE OUTPUT/60@70 WHY*200",
+    NODE=_node,
+    STATE=_state,
+    OUTPUT=lambda entry: _cell(entry.output),
+    WHY=lambda entry: _cell(entry.reason),
+)

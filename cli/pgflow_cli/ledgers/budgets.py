@@ -12,7 +12,7 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
-from pgflow_cli.look.output import Column, Form, Limit, amount, note, print_rows
+from pgflow_cli.look.output import Form, Limit, note, print_rows, table
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
 budgets = make_group(
@@ -130,12 +130,8 @@ def show_spent(
     found.sort(key=lambda row: (row.unit, -row.amount, row.name or ""))
     if by == "day":
         found.sort(key=lambda row: row.name or "", reverse=True)
-    columns = [
-        Column(by.upper(), lambda row: row.name or "none named"),
-        Column("UNIT", "unit"),
-        Column("AMOUNT", lambda row: amount(row.amount), right=True),
-        Column("CHARGES", lambda row: f"{row.charges:,}", right=True),
-    ]
+    spec = f"{by.upper()} unit amount charges#"
+    columns = table(spec, None, **{by.upper(): lambda row: row.name or "none named"})
     names, empty = ("name", "unit", "amount", "charges"), "Nothing was spent since then."
     print_rows(form, columns, found[: limit or None], names=names, empty=empty)
     if limit and len(found) > limit:
@@ -167,14 +163,4 @@ def _state(row: inspect.BudgetRow) -> str:
     return ", ".join(state for state, holds in states.items() if holds)
 
 
-_COLUMNS = [
-    Column("POOL", "pool"),
-    Column("UNIT", "unit"),
-    Column("ALLOWED", lambda row: amount(row.allowed), right=True),
-    Column("CHARGED", lambda row: amount(row.charged), right=True),
-    Column("RESERVED", lambda row: amount(row.reserved), right=True),
-    Column("LEFT", lambda row: amount(row.remaining), right=True),
-    Column("PER", "per"),
-    Column("PARENT", "parent"),
-    Column("STATE", _state),
-]
+_COLUMNS = table("pool unit allowed charged reserved LEFT=remaining per parent STATE", STATE=_state)

@@ -12,7 +12,7 @@ from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, ExitCode, OptionalKey, Rows
-from pgflow_cli.look.output import Column, age, duration, print_one, print_rows, short_json
+from pgflow_cli.look.output import Column, duration, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import ENDED, find_run, see
 
@@ -75,14 +75,13 @@ def gates(
     def until(gate: inspect.GateRow) -> str:
         return (gate.expires_at and "in " + duration((gate.expires_at - now).total_seconds())) or ""
 
-    columns = [
-        Column("RUN", lambda gate: " > ".join(gate.path), most=40),
-        Column("ASKED", lambda gate: age(gate.asked_at, now), right=True),
-        Column("ENDS", until),
-        Column("ASKS", lambda gate: ", ".join(gate.approvers) or "anybody", most=30),
-        Column("GATE", "gate", most=255),
-        Column("REQUEST", lambda gate: short_json(gate.request), takes_rest=True, most=200),
-    ]
+    columns = table(
+        "RUN/40 ASKED=asked_at ENDS ASKS/30 gate/255 request~*200",
+        now=now,
+        RUN=lambda gate: " > ".join(gate.path),
+        ENDS=until,
+        ASKS=lambda gate: ", ".join(gate.approvers) or "anybody",
+    )
     if any(gate.why for gate in found):
         columns.insert(-1, Column("WHY", "why", most=60))
     print_rows(form, columns, found, names=_NAMES, empty="No gate waits for an answer.")

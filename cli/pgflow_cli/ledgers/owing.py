@@ -14,15 +14,7 @@ from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, LedgerWhy, Rows
-from pgflow_cli.look.output import (
-    Column,
-    Form,
-    age,
-    duration,
-    either,
-    print_one,
-    print_rows,
-)
+from pgflow_cli.look.output import Form, duration, either, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 
 if TYPE_CHECKING:
@@ -61,18 +53,12 @@ def owed(
         raise Mistake(f"what is owed is {either(STATES)}, not {state!r}")
     debts = database.ask(inspect.list_obligations(state=state, limit=None)).items
     now = database.now()
-    columns = [
-        Column("RUN", "key"),
-        Column("NAME", "name"),
-        Column("STATE", "state"),
-        Column("SINCE", lambda debt: age(debt.opened_at, now), right=True),
-        Column("NEXT", lambda debt: _until(debt, now)),
-        Column("TO", "owed_to"),
-        Column("HOLDER", "holder"),
-        Column("WHY", "reason"),
-        Column("PAGED", lambda debt: age(debt.paged_at, now), right=True),
-        Column("KEY", "effect", takes_rest=True, most=120),
-    ]
+    columns = table(
+        "RUN=key name state SINCE=opened_at NEXT TO=owed_to holder WHY=reason "
+        "PAGED=paged_at KEY=effect*120",
+        now=now,
+        NEXT=lambda debt: _until(debt, now),
+    )
     optional = {"TO": "owed_to", "HOLDER": "holder", "WHY": "reason", "PAGED": "paged_at"}
     shown = [
         column

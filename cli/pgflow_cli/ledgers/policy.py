@@ -11,7 +11,7 @@ from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Arguments, Db, ExitCode, Rows, check_word
-from pgflow_cli.look.output import Column, dump, note, print_rows
+from pgflow_cli.look.output import note, print_rows, table
 from pgflow_cli.look.parsing import parse_json, refuse_empty
 
 RISKS = ("reversible", "compensable", "irreversible")
@@ -89,10 +89,8 @@ def _asks(rule: inspect.JudgedRule) -> str:
     return ", ".join((rule.terms or {}).get("approvers") or ()) or "anybody"
 
 
-_COLUMNS = [
-    Column("RULE", "rule", right=True),
-    Column("FITS", lambda rule: "counts" if rule.counts else "yes" if rule.fits else ""),
-    Column("NEEDS", "needs"),
-    Column("ASKS", _asks, most=40),
-    Column("LOOKS AT", lambda rule: dump(rule.says), takes_rest=True, most=200),
-]
+_COLUMNS = table(
+    "rule FITS needs ASKS/40 LOOKS_AT=says~*200",
+    FITS=lambda rule: "counts" if rule.counts else "yes" if rule.fits else "",
+    ASKS=_asks,
+)

@@ -18,7 +18,7 @@ from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.help import Group, make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db
-from pgflow_cli.look.output import Column, Form, as_object, dump, note, print_one, print_rows
+from pgflow_cli.look.output import Form, as_object, dump, note, print_one, print_rows, table
 from pgflow_cli.look.selection import Key
 
 PATIENCE_SECONDS = 5.0
@@ -94,11 +94,7 @@ def _print(found: inspect.Verification, form: Form) -> None:
     compared = f"{found.runs:,} runs, {found.rounds:,} rounds and {found.days:,} days"
     if found.anchored_rounds is not None:
         compared += f", {found.anchored_rounds:,} of the rounds by the anchor,"
-    columns = [
-        Column("FINDING", "finding"),
-        Column("PLACE", "place"),
-        Column("DETAIL", "detail", takes_rest=True),
-    ]
+    columns = table("finding place detail*60")
     empty = f"Nothing was changed: {compared} are as they were."
     print_rows(form, columns, found.findings, empty=empty)
 

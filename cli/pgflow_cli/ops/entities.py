@@ -9,8 +9,7 @@ from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Column, Form, print_rows, short_json
-from pgflow_cli.ops.options import ago
+from pgflow_cli.look.output import Column, Form, print_rows, short_json, table
 
 
 def entities(
@@ -36,12 +35,7 @@ def entities(
 
 
 def _print_kind(db: Database, form: Form, name: str) -> None:
-    columns = [
-        Column("KEY", "key"),
-        Column("VERSION", "version", right=True),
-        ago("UPDATED", "updated_at", db.now()),
-        _json_column("STATE", "state", takes_rest=True, most=120),
-    ]
+    columns = table("key version UPDATED=updated_at state~*120", now=db.now())
     rows, names = db.ask(inspect.list_entities(name, limit=None)).items, inspect.EntityRow
     empty = f"There are no entities of kind {name!r} yet."
     print_rows(form, columns, rows, names=names, empty=empty)
@@ -52,24 +46,16 @@ def _print_updates(db: Database, form: Form, name: str, key: str) -> None:
         raise Mistake(
             f"entity {name!r} {key!r} does not exist: `pgflow entities {name}` lists them"
         )
-    columns = [
-        Column("VERSION", "version", right=True),
-        ago("AT", "at", db.now()),
-        Column("UPDATE", "update"),
-        Column("BY", "said_by", most=40),
-        _json_column("ARGUMENTS", "args", most=40),
-        Column("VERDICT", _verdict),
-        _json_column("STATE", "state", takes_rest=True, most=120),
-    ]
+    columns = table(
+        "version at update BY=said_by/40 ARGUMENTS=args~/40 VERDICT state~*120",
+        now=db.now(),
+        VERDICT=_verdict,
+    )
     rows, names = (
         db.ask(inspect.list_entity_updates(name, key, limit=None)).items,
         inspect.EntityUpdateRow,
     )
     print_rows(form, columns, rows, names=names, empty="Nothing was done to it.")
-
-
-def _json_column(title: str, name: str, **layout: Any) -> Column:
-    return Column(title, lambda row: short_json(getattr(row, name)), **layout)
 
 
 def _verdict(row: inspect.EntityUpdateRow) -> Any:

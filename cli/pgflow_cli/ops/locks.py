@@ -11,8 +11,7 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
-from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
-from pgflow_cli.ops.options import ago
+from pgflow_cli.look.output import duration, many, print_one, print_rows, table
 
 locks = make_group(
     "locks", "Shows locks and their holders, or releases one.", invoke_without_command=True
@@ -27,15 +26,11 @@ def list_locks(*, form: Rows, db: Db) -> None:
     holds it for as long as it likes.
     """
     now = db.now()
-    columns = [
-        Column("LOCK", "key"),
-        Column("FENCE", "fence", right=True),
-        Column("HOLDER", "holder", takes_rest=True, most=120),
-        Column("SHARED", lambda row: "yes" if row.is_shared else ""),
-        ago("SINCE", "since", now),
-        Column("ENDS", lambda row: _ends(row, now)),
-        Column("WAITERS", "waiters", right=True),
-    ]
+    columns = table(
+        "LOCK=key fence holder*120 SHARED=is_shared since ENDS waiters",
+        now=now,
+        ENDS=lambda row: _ends(row, now),
+    )
     rows = db.ask(inspect.list_locks(limit=None)).items
     print_rows(form, columns, rows, names=inspect.LockRow, empty="Nothing is locked.")
 

@@ -11,9 +11,9 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
-from pgflow_cli.look.output import Column, Form, dump, duration, many, print_one, print_rows
+from pgflow_cli.look.output import Form, duration, many, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_duration, parse_json
-from pgflow_cli.ops.options import ChangeWhy, ago
+from pgflow_cli.ops.options import ChangeWhy
 
 outbox = make_group(
     "outbox", "Shows relays and their lag, or replays or repairs one.", invoke_without_command=True
@@ -32,18 +32,11 @@ def list_relays(*, form: Rows, db: Db) -> None:
     LAG counts the events that a relay has yet to take, up to 10000, and OLDEST is the age of the
     first. RETRYING wait for another try, and DEAD until `pgflow outbox redeliver`.
     """
-    columns = [
-        Column("RELAY", "name"),
-        Column("STATE", "state"),
-        Column("TOPICS", lambda row: ", ".join(row.topics), most=40),
-        Column("TARGET", "target"),
-        Column("CURSOR", "event_id", right=True),
-        Column("LAG", "lag", right=True),
-        ago("OLDEST", "oldest_at", db.now()),
-        Column("RETRYING", "retrying", right=True),
-        Column("DEAD", "dead", right=True),
-        Column("ERROR", "error", takes_rest=True, most=120),
-    ]
+    columns = table(
+        "RELAY=name state topics/40 target CURSOR=event_id lag OLDEST=oldest_at retrying "
+        "dead error*120",
+        now=db.now(),
+    )
     rows = db.ask(inspect.list_relays())
     print_rows(form, columns, rows, names=inspect.RelayRow, empty="There are no relays yet.")
 
@@ -60,17 +53,11 @@ def show_relay(
     if relay not in {row.name for row in db.ask(inspect.list_relays())}:
         raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
     now = db.now()
-    columns = [
-        Column("EVENT", "event_id", right=True),
-        Column("STATE", "state"),
-        Column("TOPIC", "topic", most=40),
-        Column("KEY", "key", most=40),
-        Column("TRIES", "attempts", right=True),
-        Column("NEXT", lambda row: _next_try(row, now)),
-        ago("AGE", "at", now),
-        Column("ERROR", "error", most=80),
-        Column("PAYLOAD", lambda row: dump(row.payload), takes_rest=True, most=120),
-    ]
+    columns = table(
+        "EVENT=event_id state topic/40 key/40 TRIES=attempts NEXT AGE=at error/80 payload~*120",
+        now=now,
+        NEXT=lambda row: _next_try(row, now),
+    )
     rows = db.ask(inspect.list_deliveries(relay, limit=limit)).items
     names = inspect.DeliveryRow
     print_rows(form, columns, rows, names=names, empty="It has delivered all that it took.")

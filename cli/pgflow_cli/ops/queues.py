@@ -17,9 +17,9 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows, confirm
-from pgflow_cli.look.output import Column, Form, Limit, age, many, print_one, print_rows
+from pgflow_cli.look.output import Form, Limit, age, many, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
-from pgflow_cli.ops.options import ChangeWhy, ago, counted
+from pgflow_cli.ops.options import ChangeWhy
 
 queues = make_group(
     "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
@@ -225,14 +225,11 @@ def history(
 
     The latest come first.
     """
-    columns = [
-        ago("AGO", "changed_at", db.now()),
-        Column("QUEUE", "queue"),
-        Column("WHAT", "what"),
-        Column("RULES", lambda row: _in_words(row.said), takes_rest=True, most=200),
-        Column("BY", "changed_by"),
-        Column("WHY", "why"),
-    ]
+    columns = table(
+        "AGO=changed_at queue what RULES*200 BY=changed_by why",
+        now=db.now(),
+        RULES=lambda row: _in_words(row.said),
+    )
     print_rows(
         form,
         columns,
@@ -265,15 +262,13 @@ def _check_name(db: Database, queue: str) -> None:
 
 def _print(db: Database, queue: str | None, form: Form) -> None:
     now = db.now()
-    columns = [
-        Column("QUEUE", "queue"),
-        *map(counted, ("queued", "running", "waiting", "paused", "stuck")),
-        ago("OLDEST", "oldest_queued_at", now),
-        counted("workers"),
-        Column("LIMIT", "max_running", right=True),
-        Column("RULES", _other_rules, from_width=100),
-        Column("STATE", lambda row: _state(row, now)),
-    ]
+    columns = table(
+        "queue queued# running# waiting# paused# stuck# OLDEST=oldest_queued_at workers# "
+        "LIMIT=max_running RULES@100 STATE",
+        now=now,
+        RULES=_other_rules,
+        STATE=lambda row: _state(row, now),
+    )
     names = inspect.QueueRow
     print_rows(
         form,

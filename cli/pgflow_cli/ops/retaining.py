@@ -10,9 +10,8 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
-from pgflow_cli.look.output import Column, duration, many, print_one, print_rows
+from pgflow_cli.look.output import duration, many, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_duration
-from pgflow_cli.ops.options import ago
 
 retention = make_group(
     "retention", "Shows how long runs are kept, or changes that.", invoke_without_command=True
@@ -28,13 +27,12 @@ def list_rules(*, form: Rows, db: Db) -> None:
     Of the rules that match a run, the one with the most conditions decides, and of several such the
     one that keeps longer. Runs that no rule matches stay.
     """
-    columns = [
-        Column("RULE", "rule"),
-        Column("KEEPS", lambda row: duration(row.keep_seconds)),
-        Column("RUNS", _conditions, takes_rest=True, most=120),
-        ago("SET", "set_at", db.now()),
-        Column("BY", "set_by"),
-    ]
+    columns = table(
+        "rule KEEPS RUNS*120 SET=set_at BY=set_by",
+        now=db.now(),
+        KEEPS=lambda row: duration(row.keep_seconds),
+        RUNS=_conditions,
+    )
     rows, empty = db.ask(inspect.list_retention_rules()), "No rule: runs stay until you prune them."
     print_rows(form, columns, rows, names=inspect.RetentionRule, empty=empty)
 
@@ -112,12 +110,7 @@ def release(key: Key, *, form: Answer, db: Db) -> None:
 @retention.command("holds")
 def list_holds(*, form: Rows, db: Db) -> None:
     """Lists runs under a legal hold."""
-    columns = [
-        Column("KEY", "key"),
-        Column("WHY", "why", takes_rest=True, most=120),
-        ago("SINCE", "held_at", db.now()),
-        Column("BY", "held_by"),
-    ]
+    columns = table("key why*120 SINCE=held_at BY=held_by", now=db.now())
     rows, empty = db.ask(inspect.list_legal_holds()), "No run is under a legal hold."
     print_rows(form, columns, rows, names=inspect.LegalHold, empty=empty)
 

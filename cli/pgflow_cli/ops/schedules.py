@@ -13,7 +13,6 @@ from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, OwnLabels, Rows
 from pgflow_cli.look.output import (
-    Column,
     as_object,
     duration,
     many,
@@ -22,6 +21,7 @@ from pgflow_cli.look.output import (
     print_one,
     print_rows,
     shown,
+    table,
     when,
 )
 from pgflow_cli.look.parsing import parse_input, parse_pairs, parse_span
@@ -32,18 +32,11 @@ schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_w
 Name = Annotated[str, arg("Name of the schedule.")]
 
 
-_COLUMNS = [
-    Column("SCHEDULE", "name"),
-    Column("STATE", "state"),
-    Column("SLOTS", "slots", takes_rest=True, most=120),
-    Column("NEXT", lambda row: when(row.due_at)),
-    Column("LAST", lambda row: when(row.last_slot_at)),
-    Column("OPEN", "open_runs", right=True),
-    Column("FIRED", "fired", right=True),
-    Column("SKIPPED", "skipped", right=True),
-    Column("MISSED", "missed", right=True),
-    Column("WHY", lambda row: row.why_paused or row.error),
-]
+_COLUMNS = table(
+    "SCHEDULE=name state slots*120 NEXT=due_at LAST=last_slot_at OPEN=open_runs fired "
+    "skipped missed WHY",
+    WHY=lambda row: row.why_paused or row.error,
+)
 
 
 @schedules.callback()
@@ -194,11 +187,7 @@ def backfill_schedule(
         ]
     if found.state in ("paused", "undeclared") and any(r["state"] == "buffered" for r in rows):
         note(f"The schedule is {found.state}: what is buffered waits until it goes on.")
-    columns = [
-        Column("SLOT", lambda row: when(row["slot_at"])),
-        Column("STATE", "state"),
-        Column("RUN", "key", takes_rest=True, most=128),
-    ]
+    columns = table("SLOT state RUN=key*128", SLOT=lambda row: when(row["slot_at"]))
     print_rows(form, columns, rows, names=("slot_at", "key", "state"), empty="No slot is in there.")
 
 

@@ -10,7 +10,7 @@ from pgflow import inspect
 from pgflow_cli.look.database import Database
 from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.options import Db, Rows
-from pgflow_cli.look.output import Column, Form, age, print_rows
+from pgflow_cli.look.output import Form, age, print_rows, table
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
 from pgflow_cli.ops.options import (
     Concurrency,
@@ -18,7 +18,6 @@ from pgflow_cli.ops.options import (
     Logs,
     QueueNames,
     WorkerTarget,
-    ago,
     grace_option,
     port_option,
 )
@@ -133,16 +132,12 @@ _COLUMNS = (
 
 def _list_workers(db: Database, form: Form) -> None:
     now = db.now()
-    columns = [
-        Column("WORKER", "worker_id", right=True),
-        Column("HOST", "host"),
-        Column("PID", "pid", right=True),
-        Column("RUNS", lambda row: f"{row.running}/{row.concurrency}", right=True),
-        ago("UP", "started_at", now),
-        Column("STATE", lambda row: _state(row, now)),
-        Column("VERSION", "version", from_width=100),
-        Column("QUEUES", lambda row: ", ".join(row.queues), takes_rest=True),
-    ]
+    columns = table(
+        "WORKER=worker_id host pid RUNS> UP=started_at STATE version@100 queues*60",
+        now=now,
+        RUNS=lambda row: f"{row.running}/{row.concurrency}",
+        STATE=lambda row: _state(row, now),
+    )
     empty = (
         "No worker is registered: start one with `pgflow workers MODULE`, "
         "or drain once with `pgflow tick MODULE`."

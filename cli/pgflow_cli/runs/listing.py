@@ -17,7 +17,6 @@ from pgflow_cli.look.options import Chosen, Db, Rows
 from pgflow_cli.look.output import (
     Column,
     Form,
-    age,
     as_object,
     console,
     dump,
@@ -26,7 +25,7 @@ from pgflow_cli.look.output import (
     note,
     plain,
     print_rows,
-    styled_status,
+    table,
     value_of,
 )
 from pgflow_cli.look.parsing import seconds_option
@@ -41,10 +40,7 @@ _NAMES = (
     "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id",
     "generation", "created_at", "since", "run_at", "deadline_at", "finished_at", "why",
 )  # fmt: skip
-_COUNT_COLUMNS = [
-    Column("STATUS", lambda row: styled_status(row["status"])),
-    Column("RUNS", lambda row: f"{row['runs']:,}", right=True),
-]
+_COUNT_COLUMNS = table("status runs#")
 
 
 def list_runs(
@@ -119,15 +115,11 @@ class _Listing:
 
 def run_columns(rows: Sequence[Any], now: datetime) -> list[Column]:
     """Columns of a table of runs."""
-    columns = [
-        Column("KEY", "key", most=48),
-        Column("STATUS", lambda row: styled_status(value_of(row, "status"))),
-        Column("SINCE", lambda row: age(value_of(row, "since"), now), right=True),
-        Column("WORKFLOW", "workflow", most=24),
-        Column("QUEUE", "queue", from_width=110, most=20),
-        Column("TRIES", lambda row: value_of(row, "attempt") or "", from_width=130, right=True),
-        Column("WHY", "why", takes_rest=True, most=200),
-    ]
+    columns = table(
+        "key/48 status since workflow/24 queue/20@110 TRIES>@130 why*200",
+        now=now,
+        TRIES=lambda row: value_of(row, "attempt") or "",
+    )
     if any(value_of(row, "labels") for row in rows):
         labels = Column(
             "LABELS", lambda row: labelled(value_of(row, "labels")), from_width=110, most=30

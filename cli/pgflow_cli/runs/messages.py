@@ -10,7 +10,7 @@ from pgflow_cli.look.declaring import Made, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Db, OptionalKey, Rows
-from pgflow_cli.look.output import Column, Form, age, print_one, print_rows, short_json
+from pgflow_cli.look.output import Form, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_json
 from pgflow_cli.look.selection import find_run
 
@@ -101,15 +101,7 @@ def _list(database: Database, key: str | None, form: Form) -> None:
         find_run(database, key)
     found = database.ask(inspect.list_messages(key, limit=None)).items
     now = database.now()
-    columns = [
-        Column("RUN", "key"),
-        Column("MESSAGE", "message", right=True),
-        Column("SIGNAL", "signal"),
-        Column("STATE", "state"),
-        Column("SENT", lambda message: age(message.sent_at, now), right=True),
-        Column("PAYLOAD", lambda message: short_json(message.payload), most=60),
-        Column("WHY", "why", takes_rest=True, most=200),
-    ]
+    columns = table("RUN=key message signal state SENT=sent_at payload~/60 why*200", now=now)
     empty = (
         "No signals wait, and none was put aside."
         if key is not None

@@ -30,14 +30,13 @@ from pgflow_cli.look.options import (
     confirm,
 )
 from pgflow_cli.look.output import (
-    Column,
     Form,
     console,
     make_table,
     many,
     note,
     print_rows,
-    styled_status,
+    table,
 )
 from pgflow_cli.look.selection import ENDED, OPEN, Filters, find_run, split_words
 from pgflow_cli.runs.listing import run_columns
@@ -194,11 +193,7 @@ class Batch:
             )
 
 
-_REPORT_COLUMNS = [
-    Column("KEY", "key"),
-    Column("BEFORE", lambda row: styled_status(row["before"])),
-    Column("NOW", lambda row: styled_status(row["status"])),
-]
+_REPORT_COLUMNS = table("key before NOW=status")
 
 
 def _why_not(order: Order, status: str) -> str:

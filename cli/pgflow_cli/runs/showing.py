@@ -14,7 +14,6 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db
 from pgflow_cli.look.output import (
     AsJson,
-    Column,
     Form,
     age,
     amount,
@@ -29,6 +28,7 @@ from pgflow_cli.look.output import (
     short_json,
     shown,
     styled_status,
+    table,
     when,
 )
 from pgflow_cli.look.selection import ENDED, Key, find_detail
@@ -305,8 +305,4 @@ def _traceback(error: Any) -> Text | None:
     return Text(lines.rstrip(), style="bright_black")
 
 
-_CHILD_COLUMNS = [
-    Column("CHILD", "key"),
-    Column("STATUS", lambda child: styled_status(child.status)),
-    Column("WORKFLOW", "workflow"),
-]
+_CHILD_COLUMNS = table("CHILD=key status workflow")
