@@ -45,19 +45,24 @@ def set_pool(
     form: Answer,
     database: Db,
     *,
-    parent: Annotated[str | None, opt("Pool that it draws on.")] = None,
-    per: Annotated[
-        str | None, opt("Refill it each hour, day, week, month, quarter or year.")
-    ] = None,
-    tz: Annotated[str, opt("Time zone of that calendar.")] = "UTC",
-    soft: Annotated[float, opt("Fraction of a limit from which runs get a warning.")] = 0.8,
-    hard: Annotated[bool, opt("No step of a run under it starts once it is used up.")] = False,
+    parent: str | None = None,
+    per: str | None = None,
+    tz: str = "UTC",
+    soft: float = 0.8,
+    hard: bool = False,
     why: Why = None,
 ) -> None:
     """Makes a pool, or sets its limits anew.
 
     Of a pool that exists all limits and options are those given here. What an app declares is set
     again when its declaration changes.
+
+    Args:
+        parent: Pool that it draws on.
+        per: Refill it each hour, day, week, month, quarter or year.
+        tz: Time zone of that calendar.
+        soft: Fraction of a limit from which runs get a warning.
+        hard: No step of a run under it starts once it is used up.
     """
     from pgflow.authority import Pool
 
@@ -90,12 +95,15 @@ def revoke(
     form: Answer,
     database: Db,
     *,
-    restore: Annotated[bool, opt("Let it admit again.")] = False,
+    restore: bool = False,
     why: Why = None,
 ) -> None:
     """Has a pool, and all that draw on it, admit nothing.
 
     What is under way goes on, and is charged.
+
+    Args:
+        restore: Let it admit again.
     """
     database.client.revoke_pool(pool, why=why, by=operator(), restore=restore)
     _print(database, form, pool, 0)
@@ -105,20 +113,21 @@ def revoke(
 def show_spent(
     form: Rows,
     database: Db,
-    pool: Annotated[str | None, arg("Pool that it was drawn on; all if not given.")] = None,
+    pool: str | None = None,
     *,
-    by: Annotated[
-        str, opt("Way to add up: day, run, model, step, workflow, pool or decision.")
-    ] = "day",
-    since: Annotated[
-        str, opt("Time, or duration back from now, since which it was spent.")
-    ] = "30d",
+    by: str = "day",
+    since: str = "30d",
     limit: Limit = 50,
 ) -> None:
     """Shows what was spent, by day, run, model or tool.
 
     A tool of an agent is a step. Days are those of UTC, the newest first; all else is ordered by
     unit, the largest amounts first.
+
+    Args:
+        pool: Pool that it was drawn on; all if not given.
+        by: Way to add up: day, run, model, step, workflow, pool or decision.
+        since: Time, or duration back from now, since which it was spent.
     """
     from typing import get_args
 

@@ -57,15 +57,16 @@ def gates(
     database: Db,
     key: OptionalKey = None,
     *,
-    asks: Annotated[
-        str | None, opt("Only those that this name or role may answer.", "--for", metavar="NAME")
-    ] = None,
+    asks: Annotated[str | None, opt("--for", metavar="NAME")] = None,
     wanted: ExitCode = False,
 ) -> None:
     """Lists the gates that wait for an answer.
 
     Each row shows who is asked, for what, since when and until when. JSON has all of each gate: the
     exact request and its hash, the answers so far, and the decision that it rests on.
+
+    Args:
+        asks: Only those that this name or role may answer.
     """
     if key is not None:
         find_run(database, key)
@@ -94,33 +95,21 @@ def gates(
 
 @dataclass(frozen=True)
 class AskedGate:
-    """A gate as a command line names it, and the person who answers."""
+    """A gate as a command line names it, and the person who answers.
+
+    Args:
+        node: Which gate of the run, by its name or that of its node, if it waits at several.
+        payload_hash: The answer counts only for the request with this hash.
+        roles: A role of the person who answers; may be given again.
+    """
 
     named: Gate
     form: Answer
     database: Db
-    node: Annotated[
-        str | None,
-        opt(
-            "Which gate of the run, by its name or that of its node, if it waits at several.",
-            metavar="NAME",
-            callback=refuse_empty,
-        ),
-    ] = None
-    payload_hash: Annotated[
-        str | None,
-        opt("The answer counts only for the request with this hash.", "--hash", metavar="HASH"),
-    ] = None
+    node: Annotated[str | None, opt(metavar="NAME", callback=refuse_empty)] = None
+    payload_hash: Annotated[str | None, opt("--hash", metavar="HASH")] = None
     by: By = None
-    roles: Annotated[
-        list[str] | None,
-        opt(
-            "A role of the person who answers; may be given again.",
-            "--as",
-            metavar="ROLE",
-            callback=refuse_empty,
-        ),
-    ] = None
+    roles: Annotated[list[str] | None, opt("--as", metavar="ROLE", callback=refuse_empty)] = None
     why: Why = None
 
     def answer(self, verdict: str, words: tuple[str, ...] = (), value: Any = None) -> None:
@@ -287,29 +276,30 @@ def approve(gate: Asked, words: Words = None) -> None:
 
 def respond(
     gate: Asked,
-    decision: Annotated[
-        str, arg("One that the gate offers, or approve, or reject.", metavar="DECISION")
-    ],
+    decision: Annotated[str, arg(metavar="DECISION")],
     words: Words = None,
 ) -> None:
     """Answers a gate with one of the decisions it offers.
 
     This is for approvals of workflow files. Words are the text that goes with the decision.
+
+    Args:
+        decision: One that the gate offers, or approve, or reject.
     """
     gate.answer("respond", (decision, *(words or ())))
 
 
 def edit(
     gate: Asked,
-    value: Annotated[
-        str,
-        arg("What is approved instead, in JSON, @FILE, or - for standard input.", metavar="JSON"),
-    ],
+    value: Annotated[str, arg(metavar="JSON")],
 ) -> None:
     """Approves an edited version of the request.
 
     What does not fit the type of its request is refused: exit code 2, and the gate stays open. Of a
     gate that asks for a value, this brings it.
+
+    Args:
+        value: What is approved instead, in JSON, @FILE, or - for standard input.
     """
     edited = parse_json(value, "the edit")
     if edited is None:
@@ -332,13 +322,14 @@ def escalate(gate: Asked, to: To) -> None:
 
 def take_over(
     gate: Asked,
-    result: Annotated[
-        str, opt("Result in JSON, @FILE, or - for standard input.", metavar="JSON")
-    ] = "null",
+    result: Annotated[str, opt(metavar="JSON")] = "null",
 ) -> None:
     """Closes a gate whose request you did yourself.
 
     The run does not do it again.
+
+    Args:
+        result: Result in JSON, @FILE, or - for standard input.
     """
     gate.answer("take_over", value=parse_json(result, "the result"))
 

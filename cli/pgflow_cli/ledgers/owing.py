@@ -32,13 +32,7 @@ def owed(
     form: Rows,
     database: Db,
     *,
-    state: Annotated[
-        str | None,
-        opt(
-            "Only effects that are intended, unknown, absent, accepted or uncompensated, "
-            "or obligations that are open or breached."
-        ),
-    ] = None,
+    state: str | None = None,
 ) -> None:
     """Lists what is owed: effects and obligations.
 
@@ -48,6 +42,10 @@ def owed(
     happened to the run's parent. open: the obligation is neither discharged nor waived. breached:
     it was due at the time shown. WHY is failed or cancelled if its run ended so. PAGED shows how
     long ago the app's pager was called, if it has one.
+
+    Args:
+        state: Only effects that are intended, unknown, absent, accepted or uncompensated, or
+            obligations that are open or breached.
     """
     if state is not None and state not in STATES:
         raise Mistake(f"what is owed is {either(STATES)}, not {state!r}")
@@ -81,27 +79,31 @@ def _until(debt: inspect.ObligationRow, now: datetime) -> str:
 
 
 def settle(
-    effect: Annotated[str, arg("Key of the effect, as `pgflow owed` shows it.", metavar="EFFECT")],
+    effect: Annotated[str, arg(metavar="EFFECT")],
     form: Answer,
     database: Db,
     *,
-    confirmed: Annotated[
-        str | None,
-        opt("It was done; its result in JSON, @FILE, or - for standard input.", metavar="JSON"),
-    ] = None,
-    failed: Annotated[bool, opt("It was not done and will not be.")] = False,
-    absent: Annotated[bool, opt("It was not done: it may be tried again.")] = False,
-    taken_back: Annotated[
-        bool, opt("It is uncompensated: it was taken back by other means.")
-    ] = False,
-    stands: Annotated[bool, opt("It is uncompensated: it need not be taken back.")] = False,
-    why: Annotated[str | None, opt("How this is known; kept in the ledger.")] = None,
+    confirmed: Annotated[str | None, opt(metavar="JSON")] = None,
+    failed: bool = False,
+    absent: bool = False,
+    taken_back: bool = False,
+    stands: bool = False,
+    why: str | None = None,
 ) -> None:
     """Records the outcome of an effect that is unknown.
 
     Also of one that was accepted. The run continues with the result, with the error EffectFailed,
     or with another attempt under the same key. For an effect that is uncompensated, because its run
     was forced to end, pass --taken-back or --stands.
+
+    Args:
+        effect: Key of the effect, as `pgflow owed` shows it.
+        confirmed: It was done; its result in JSON, @FILE, or - for standard input.
+        failed: It was not done and will not be.
+        absent: It was not done: it may be tried again.
+        taken_back: It is uncompensated: it was taken back by other means.
+        stands: It is uncompensated: it need not be taken back.
+        why: How this is known; kept in the ledger.
     """
     given = {
         "confirmed": confirmed is not None,
@@ -135,15 +137,15 @@ def discharge(
     form: Answer,
     database: Db,
     *,
-    evidence: Annotated[
-        str | None,
-        opt("What shows that it was done: JSON, @FILE, or - for standard input.", metavar="JSON"),
-    ] = None,
+    evidence: Annotated[str | None, opt(metavar="JSON")] = None,
     by: By = None,
 ) -> None:
     """Closes an obligation: it was done.
 
     Also closes the debt of an uncompensated effect that was taken back by other means.
+
+    Args:
+        evidence: What shows that it was done: JSON, @FILE, or - for standard input.
     """
     value = parse_json(evidence, "the evidence") if evidence is not None else None
     _decide(database, form, "discharged", database.client.discharge, key, value, by=by)
@@ -151,7 +153,7 @@ def discharge(
 
 def transfer(
     key: ObligationKey,
-    to: Annotated[str, arg("Who holds it now.", metavar="HOLDER")],
+    to: Annotated[str, arg(metavar="HOLDER")],
     form: Answer,
     database: Db,
     *,
@@ -161,6 +163,9 @@ def transfer(
     """Hands an obligation to an outside party.
 
     It stays owed. Its run need not wait for it any more.
+
+    Args:
+        to: Who holds it now.
     """
     send = database.client.transfer
     _decide(database, form, "transferred", send, key, to, why=why or "", by=by)
@@ -171,10 +176,14 @@ def waive(
     form: Answer,
     database: Db,
     *,
-    why: Annotated[str, opt("Reason; kept in the ledger.")],
+    why: str,
     by: By = None,
 ) -> None:
-    """Waives an obligation."""
+    """Waives an obligation.
+
+    Args:
+        why: Reason; kept in the ledger.
+    """
     _decide(database, form, "waived", database.client.waive, key, why=why, by=by)
 
 

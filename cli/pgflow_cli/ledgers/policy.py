@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg, opt
+from pgflow_cli.look.declaring import opt
 from pgflow_cli.look.failures import NEEDS_A_PERSON, Ended, Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
@@ -23,26 +23,28 @@ _NAMES = ("version", "rule", "needs", "fits", "counts", "says", "terms")
 
 @policy.command()
 def check(
-    name: Annotated[str, arg("Name of the effect.")],
+    name: str,
     form: Rows,
     database: Db,
     args: Arguments = "{}",
     *,
-    risk: Annotated[str, opt("reversible, compensable or irreversible.")],
-    by_model: Annotated[bool, opt("A model chose it.", "--model")] = False,
-    role: Annotated[
-        str | None,
-        opt("Database role of the worker; else yours.", metavar="ROLE", callback=refuse_empty),
-    ] = None,
-    rules: Annotated[
-        str | None, opt("Rules in place of those in force, in JSON, @FILE, or -.", metavar="JSON")
-    ] = None,
+    risk: str,
+    by_model: Annotated[bool, opt("--model")] = False,
+    role: Annotated[str | None, opt(metavar="ROLE", callback=refuse_empty)] = None,
+    rules: Annotated[str | None, opt(metavar="JSON")] = None,
     wanted: ExitCode = False,
 ) -> None:
     """Shows which rules fit an act, and whether it needs approval.
 
     Nothing is done, and nothing is changed. With --rules those are tried which are not in force
     yet.
+
+    Args:
+        name: Name of the effect.
+        risk: reversible, compensable or irreversible.
+        by_model: A model chose it.
+        role: Database role of the worker; else yours.
+        rules: Rules in place of those in force, in JSON, @FILE, or -.
     """
     check_word("--risk", risk, RISKS)
     request = parse_json(args, "ARGS")

@@ -58,7 +58,7 @@ def verify(
     form: Answer,
     database: Db,
     *,
-    run: Annotated[str | None, opt("Only this run.", metavar="KEY")] = None,
+    run: Annotated[str | None, opt(metavar="KEY")] = None,
     anchor: AnchorFile = None,
 ) -> None:
     """Compares the journal with its seals.
@@ -66,6 +66,9 @@ def verify(
     Every unit, outcome and input must be unchanged since it was sealed. Without an anchor, it is
     compared with the seals in the same database. An anchor, kept elsewhere, also detects changes by
     someone who can write to the database. Exit code 1 if something has changed.
+
+    Args:
+        run: Only this run.
     """
     kept = None if anchor is None else _read(anchor, "an anchor")
     lag = database.ask(inspect.read_seal_lag())
@@ -124,11 +127,16 @@ def proof(key: Key, database: Db, *, anchor: AnchorFile = None) -> None:
 
 @audit.command("check")
 def check(
-    proof: Annotated[Path, arg("What `pgflow audit proof` wrote.", metavar="PROOF")],
+    proof: Annotated[Path, arg(metavar="PROOF")],
     *,
-    anchor: Annotated[Path, opt("An anchor that was taken later.", metavar="FILE")],
+    anchor: Annotated[Path, opt(metavar="FILE")],
 ) -> None:
-    """Checks a proof against an anchor, without a database."""
+    """Checks a proof against an anchor, without a database.
+
+    Args:
+        proof: What `pgflow audit proof` wrote.
+        anchor: An anchor that was taken later.
+    """
     shown, kept = _read(proof, "a proof"), _read(anchor, "an anchor")
     try:
         problems = inspect.check_proof(shown, kept)
@@ -202,20 +210,23 @@ def _read(path: Path, what: str) -> dict[str, Any]:
 
 def redact(
     key: Key,
-    part: Annotated[
-        str, arg("Number of the unit in the journal, input, result, or update:ID.", metavar="PART")
-    ],
+    part: Annotated[str, arg(metavar="PART")],
     form: Answer,
     database: Db,
     *,
-    why: Annotated[str, opt("Reason; kept in the journal.")],
-    generation: Annotated[int | None, opt("Generation of the run; else the newest.", min=1)] = None,
+    why: str,
+    generation: Annotated[int | None, opt(min=1)] = None,
 ) -> None:
     """Replaces a value of a run by its hash, permanently.
 
     The run must have ended. Its seals stay valid, and a unit of its journal says who did it and
     why; it cannot be replayed any more. `pgflow logs --json` shows the numbers of units. What was
     removed stays in the files until a vacuum, and in backups.
+
+    Args:
+        part: Number of the unit in the journal, input, result, or update:ID.
+        why: Reason; kept in the journal.
+        generation: Generation of the run; else the newest.
     """
     seq = int(part) if part.isdecimal() and len(part) < 10 else None
     update_id = part.removeprefix("update:") if part.startswith("update:") else None

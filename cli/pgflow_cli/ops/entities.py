@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Form, print_rows, short_json, table
 
 
 def entities(
-    name: Annotated[str | None, arg("Name of the kind of entity.")] = None,
-    key: Annotated[str | None, arg("Key of an entity.")] = None,
+    name: str | None = None,
+    key: str | None = None,
     *,
     form: Rows,
     db: Db,
@@ -23,6 +22,10 @@ def entities(
 
     Without a name: the kinds. With a kind: its entities. Of an entity: every update in its order,
     with who made it, its arguments and its verdict. An empty STATE says that it changed nothing.
+
+    Args:
+        name: Name of the kind of entity.
+        key: Key of an entity.
     """
     if name is None:
         rows = [{"name": found} for found in db.ask(inspect.list_entity_names())]

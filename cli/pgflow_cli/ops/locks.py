@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import make_group
 from pgflow_cli.look.mail import operator
@@ -44,9 +42,9 @@ def _ends(row: inspect.LockRow, now: datetime) -> str:
 
 @locks.command("release")
 def release_lock(
-    key: Annotated[str, arg("Name of what is locked.")],
+    key: str,
     *,
-    why: Annotated[str | None, opt("The reason, kept with who took it away.")] = None,
+    why: str | None = None,
     form: Answer,
     db: Db,
 ) -> None:
@@ -54,6 +52,10 @@ def release_lock(
 
     A run that held it gets LockLost at its next durable call in the block. The run's history and
     pgflow.broken_locks record who released it, when and why.
+
+    Args:
+        key: Name of what is locked.
+        why: The reason, kept with who took it away.
     """
     if not why:
         raise Mistake("give the reason for releasing the lock: --why")

@@ -45,11 +45,15 @@ def list_relays(*, form: Rows, db: Db) -> None:
 def show_relay(
     relay: Name,
     *,
-    limit: Annotated[int, opt("How many at most.", min=1)] = 50,
+    limit: Annotated[int, opt(min=1)] = 50,
     form: Rows,
     db: Db,
 ) -> None:
-    """Lists the events that a relay could not deliver at once."""
+    """Lists the events that a relay could not deliver at once.
+
+    Args:
+        limit: How many at most.
+    """
     if relay not in {row.name for row in db.ask(inspect.list_relays())}:
         raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
     now = db.now()
@@ -74,7 +78,7 @@ def _next_try(row: inspect.DeliveryRow, now: datetime) -> str:
 def replay_relay(
     relay: Name,
     *,
-    from_event: Annotated[int, opt("Number of the first event.", "--from", min=1)],
+    from_event: Annotated[int, opt("--from", min=1)],
     why: ChangeWhy = None,
     form: Answer,
     db: Db,
@@ -82,6 +86,9 @@ def replay_relay(
     """Has a relay go on from an event, which and all later ones come again.
 
     They come under their numbers: a run that was started for one is not started again.
+
+    Args:
+        from_event: Number of the first event.
     """
     count = db.client.replay_relay(relay, from_event, why=why, by=operator())
     text = f"Relay {relay} goes on from event {from_event}: {count} to come."
@@ -91,13 +98,17 @@ def replay_relay(
 @outbox.command("redeliver")
 def redeliver(
     relay: Name,
-    event: Annotated[int | None, arg("Number of the event; all if left out.")] = None,
+    event: int | None = None,
     *,
     why: ChangeWhy = None,
     form: Answer,
     db: Db,
 ) -> None:
-    """Has a relay try its dead events again, or one of them."""
+    """Has a relay try its dead events again, or one of them.
+
+    Args:
+        event: Number of the event; all if left out.
+    """
     count = db.client.redeliver_events(relay, event, why=why, by=operator())
     if event is not None and not count:
         raise Mistake(f"event {event} of relay {relay} is not dead: see `pgflow outbox show`")
@@ -123,11 +134,15 @@ def resume_relay(relay: Name, *, why: ChangeWhy = None, form: Answer, db: Db) ->
 def drop_relay(
     relay: Name,
     *,
-    yes: Annotated[bool, opt("Forget its place and its dead events.")] = False,
+    yes: bool = False,
     form: Answer,
     db: Db,
 ) -> None:
-    """Removes a relay that no code declares any more, so that it keeps no events."""
+    """Removes a relay that no code declares any more, so that it keeps no events.
+
+    Args:
+        yes: Forget its place and its dead events.
+    """
     if not yes:
         raise Mistake(f"relay {relay} would forget its place: pass --yes")
     db.client.drop_relay(relay)
@@ -140,14 +155,20 @@ def _print_state(form: Form, relay: str, state: str) -> None:
 
 @outbox.command("publish")
 def publish(
-    topic: Annotated[str, arg("The topic.")],
-    payload: Annotated[str, arg("The payload, as JSON.")] = "null",
+    topic: str,
+    payload: str = "null",
     *,
-    key: Annotated[str | None, opt("Events of one key come in their order.")] = None,
+    key: str | None = None,
     form: Answer,
     db: Db,
 ) -> None:
-    """Publishes an event."""
+    """Publishes an event.
+
+    Args:
+        topic: The topic.
+        payload: The payload, as JSON.
+        key: Events of one key come in their order.
+    """
     number = db.client.publish(topic, parse_json(payload, "the payload"), key=key)
     print_one(form, {"event": number}, f"Published event {number}.")
 
@@ -155,7 +176,7 @@ def publish(
 @outbox.command("prune")
 def prune_events(
     *,
-    older_than: Annotated[str, opt("How old they must be, like 7d.", metavar="DURATION")],
+    older_than: Annotated[str, opt(metavar="DURATION")],
     yes: Yes = False,
     dry_run: DryRun = False,
     form: Answer,
@@ -164,6 +185,9 @@ def prune_events(
     """Removes events that are older and that every relay has taken.
 
     A dry run counts up to 10000 events beside the whole partitions that would go.
+
+    Args:
+        older_than: How old they must be, like 7d.
     """
     age = parse_duration(older_than, "--older-than")
     found: tuple[int, int] = (0, 0)

@@ -31,11 +31,15 @@ Name = Annotated[str, arg("Name of the queue.")]
 @queues.callback()
 def list_queues(
     *,
-    plot: Annotated[bool, opt("Also draw what began and ended in the last hour.")] = False,
+    plot: bool = False,
     form: Rows,
     db: Db,
 ) -> None:
-    """Shows queues, or pauses, resumes or configures one."""
+    """Shows queues, or pauses, resumes or configures one.
+
+    Args:
+        plot: Also draw what began and ended in the last hour.
+    """
     if plot and form is not Form.TABLE:
         raise Mistake("--plot draws for people: leave out --json and --csv")
     _print(db, None, form)
@@ -142,9 +146,7 @@ def set_queue(
     *,
     rules: Rules,
     why: ChangeWhy = None,
-    yes: Annotated[
-        bool, opt("Do not ask about a queue that nothing has used.", "--yes", "-y")
-    ] = False,
+    yes: Annotated[bool, opt("--yes", "-y")] = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -152,6 +154,9 @@ def set_queue(
 
     They hold from the next claim on, over all workers. Rules that are not given stay as they are.
     Pass none to take one away. A queue that nothing has used yet is asked about, and made.
+
+    Args:
+        yes: Do not ask about a queue that nothing has used.
     """
     if not rules:
         raise Mistake("no rule given: pass --concurrency, --rate, --key or another")
@@ -167,9 +172,9 @@ def set_queue(
 def purge_queue(
     queue: Name,
     *,
-    why: Annotated[str | None, opt("The reason, kept with each run.")] = None,
-    yes: Annotated[bool, opt("Do not ask.", "--yes", "-y")] = False,
-    dry_run: Annotated[bool, opt("Count the runs, and do nothing.")] = False,
+    why: str | None = None,
+    yes: Annotated[bool, opt("--yes", "-y")] = False,
+    dry_run: bool = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -177,6 +182,11 @@ def purge_queue(
 
     They are counted and asked about first. Exactly those are cancelled, save what begins meanwhile;
     what is started meanwhile stays.
+
+    Args:
+        why: The reason, kept with each run.
+        yes: Do not ask.
+        dry_run: Count the runs, and do nothing.
     """
     _check_name(db, queue)
     found = db.client.count_backlog(queue)
@@ -198,7 +208,7 @@ def purge_queue(
 def require_known(
     queue: Name,
     *,
-    off: Annotated[bool, opt("Take starts of unknown workflows again.")] = False,
+    off: bool = False,
     form: Answer,
     db: Db,
 ) -> None:
@@ -207,6 +217,9 @@ def require_known(
     A mistyped name is then an error at the start, instead of a run that never begins. A workflow
     becomes known when a worker that has it registers, and so does a version of it. Children are not
     refused.
+
+    Args:
+        off: Take starts of unknown workflows again.
     """
     _check_name(db, queue)
     db.client.require_known(queue, required=not off)
@@ -215,7 +228,7 @@ def require_known(
 
 @queues.command("history")
 def history(
-    queue: Annotated[str | None, arg("Name of the queue; all without.")] = None,
+    queue: str | None = None,
     *,
     limit: Limit = 50,
     form: Rows,
@@ -224,6 +237,9 @@ def history(
     """Shows who set, paused, resumed or purged queues.
 
     The latest come first.
+
+    Args:
+        queue: Name of the queue; all without.
     """
     columns = table(
         "AGO=changed_at queue what RULES*200 BY=changed_by why",

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 def sql(
-    statement: Annotated[
-        str, arg("A question in SQL, @FILE, or - for standard input.", metavar="SELECT")
-    ],
+    statement: Annotated[str, arg(metavar="SELECT")],
     *,
     limit: Limit = 1000,
     timeout: Annotated[
@@ -36,6 +34,9 @@ def sql(
 
     Query the views runs, steps, timeline, queues and workers. The query runs under a login that is
     only an auditor: that of --dsn, else PGFLOW_AUDITOR_DSN. The embedded server has one.
+
+    Args:
+        statement: A question in SQL, @FILE, or - for standard input.
     """
     sheet = _ask(dsn, _read(statement), limit or None, timeout)
     # Two columns may have one name, so the cells of a table are found by their position.

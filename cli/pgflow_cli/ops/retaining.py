@@ -48,17 +48,23 @@ def _conditions(row: inspect.RetentionRule) -> str:
 def set_rule(
     rule: Rule,
     *,
-    keep: Annotated[str, opt("For how long, like 30d.", metavar="DURATION")],
-    workflow: Annotated[str | None, opt("Only runs of this workflow.")] = None,
-    status: Annotated[str | None, opt("Only runs that are completed, failed or cancelled.")] = None,
-    label: Annotated[
-        list[str] | None, opt("Only runs with this label.", metavar="NAME=VALUE")
-    ] = None,
-    of_tenant: Annotated[str | None, opt("Only runs of this tenant.")] = None,
+    keep: Annotated[str, opt(metavar="DURATION")],
+    workflow: str | None = None,
+    status: str | None = None,
+    label: Annotated[list[str] | None, opt(metavar="NAME=VALUE")] = None,
+    of_tenant: str | None = None,
     form: Answer,
     db: Db,
 ) -> None:
-    """Sets a rule, or replaces the one of this name. Workers remove runs by it."""
+    """Sets a rule, or replaces the one of this name. Workers remove runs by it.
+
+    Args:
+        keep: For how long, like 30d.
+        workflow: Only runs of this workflow.
+        status: Only runs that are completed, failed or cancelled.
+        label: Only runs with this label.
+        of_tenant: Only runs of this tenant.
+    """
     pairs = [one.partition("=") for one in label or ()]
     if not all(separator for _, separator, _ in pairs):
         raise Mistake("a label is given as NAME=VALUE")
@@ -90,11 +96,15 @@ def drop_rule(rule: Rule, *, form: Answer, db: Db) -> None:
 def hold(
     key: Key,
     *,
-    why: Annotated[str, opt("The reason, kept with your name.")],
+    why: str,
     form: Answer,
     db: Db,
 ) -> None:
-    """Puts a legal hold on a run: nothing removes it or redacts its values."""
+    """Puts a legal hold on a run: nothing removes it or redacts its values.
+
+    Args:
+        why: The reason, kept with your name.
+    """
     db.client.hold_history(key, why=why, by=operator())
     print_one(form, {"key": key, "why": why}, f"Run {key} is under a legal hold.")
 
@@ -116,11 +126,11 @@ def list_holds(*, form: Rows, db: Db) -> None:
 
 
 def forget(
-    subject: Annotated[str, arg("The subject, as the label has it.")],
+    subject: str,
     *,
-    why: Annotated[str, opt("The reason. It is kept, so leave out names.")],
-    label: Annotated[str, opt("Label by which runs name their subject.")] = "subject",
-    of_tenant: Annotated[str | None, opt("Only runs of this tenant.")] = None,
+    why: str,
+    label: str = "subject",
+    of_tenant: str | None = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     form: Answer,
@@ -131,6 +141,12 @@ def forget(
     Their keys, labels and children go with them. Runs that are open, under a legal hold or owe
     something stay, and are counted. pgflow.dropped_history records the reason and how many runs
     went. What was removed stays in the files until a vacuum, and in backups.
+
+    Args:
+        subject: The subject, as the label has it.
+        why: The reason. It is kept, so leave out names.
+        label: Label by which runs name their subject.
+        of_tenant: Only runs of this tenant.
     """
     found = db.client.forget_subject(subject, why=why, label=label, tenant=of_tenant, dry_run=True)
     if not dry_run and found.removed:

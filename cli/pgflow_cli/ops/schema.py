@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from pgflow_cli.look.database import Dsn, connect, find_dsn, name_of
-from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer
 from pgflow_cli.look.output import Form, many, note, print_one
@@ -21,14 +20,18 @@ STARTER = "starter.py.txt"
 def migrate(
     dsn: Dsn = None,
     *,
-    sql: Annotated[bool, opt("Print what would run, for psql, and change nothing.")] = False,
+    sql: bool = False,
     lock_timeout: Annotated[
         float,
         seconds_option("--lock-timeout", "How long to wait for what others hold.", shown="1m"),
     ] = 60.0,
     form: Answer,
 ) -> None:
-    """Installs the schema, or brings it up to date."""
+    """Installs the schema, or brings it up to date.
+
+    Args:
+        sql: Print what would run, for psql, and change nothing.
+    """
     with connect(find_dsn(dsn, migrate=False)) as connection:
         if sql:
             from pgflow.schema import migration_sql
@@ -77,13 +80,18 @@ def _in_words(report: dict[str, Any]) -> str:
 
 
 def init(
-    folder: Annotated[Path, arg("Folder of the project; made if it is not there.")] = Path(),
+    folder: Path = Path(),
     *,
-    no_migrate: Annotated[bool, opt("Do not touch a database.")] = False,
+    no_migrate: bool = False,
     form: Answer,
     dsn: Dsn = None,
 ) -> None:
-    """Sets up a project: installs the schema, writes flows.py."""
+    """Sets up a project: installs the schema, writes flows.py.
+
+    Args:
+        folder: Folder of the project; made if it is not there.
+        no_migrate: Do not touch a database.
+    """
     target = folder / "flows.py"
     if target.exists():
         raise Mistake(

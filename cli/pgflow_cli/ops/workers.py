@@ -43,17 +43,14 @@ def _settings(
             least=0.001,
         ),
     ] = 300.0,
-    transactions: Annotated[
-        int,
-        opt(
-            "How many @transactions may be open at once, on as many connections.",
-            min=1,
-            metavar="COUNT",
-        ),
-    ] = 4,
+    transactions: Annotated[int, opt(min=1, metavar="COUNT")] = 4,
     dead_after: DeadAfter = 10.0,
 ) -> dict[str, Any]:
-    """Return the options of the worker, as `AsyncApp.worker` takes them."""
+    """Return the options of the worker, as `AsyncApp.worker` takes them.
+
+    Args:
+        transactions: How many @transactions may be open at once, on as many connections.
+    """
     return {
         "concurrency": concurrency,
         "queues": queue or None,
@@ -68,14 +65,18 @@ def _settings(
 def _endpoints(
     *,
     metrics_port: Annotated[int | None, port_option("Port of an endpoint for Prometheus")] = None,
-    metrics_host: Annotated[
-        str, opt("Address of that endpoint, which needs no password.")
-    ] = "127.0.0.1",
+    metrics_host: str = "127.0.0.1",
     health_port: Annotated[
         int | None, port_option("Port that answers probes at /live and /ready")
     ] = None,
-    health_host: Annotated[str, opt("Address of that port.")] = "127.0.0.1",
+    health_host: str = "127.0.0.1",
 ) -> Endpoints:
+    """Return the options.
+
+    Args:
+        metrics_host: Address of that endpoint, which needs no password.
+        health_host: Address of that port.
+    """
     return Endpoints(
         None if metrics_port is None else (metrics_host, metrics_port),
         None if health_port is None else (health_host, health_port),
@@ -86,15 +87,11 @@ def workers(
     target: WorkerTarget = None,
     *,
     settings: Annotated[dict[str, Any], Made(_settings)],
-    processes: Annotated[
-        int, opt("Processes to run, each of which is a worker.", min=1, max=256)
-    ] = 1,
-    supervised: Annotated[
-        bool, opt("Ends with standard input.", "--supervised", hidden=True)
-    ] = False,
+    processes: Annotated[int, opt(min=1, max=256)] = 1,
+    supervised: Annotated[bool, opt("--supervised", hidden=True)] = False,
     endpoints: Annotated[Endpoints, Made(_endpoints)],
     logs: Logs,
-    only_list: Annotated[bool, opt("List the workers, as without a module.", "--list")] = False,
+    only_list: Annotated[bool, opt("--list")] = False,
     form: Rows,
     db: Db,
 ) -> None:
@@ -103,6 +100,11 @@ def workers(
     Without a module it lists the workers. After SIGTERM it claims nothing more, finishes or hands
     back its runs, and exits 0. A second signal is a crash: nothing is handed back, and the runs go
     on elsewhere once this worker is found dead. With --processes, one that dies is started again.
+
+    Args:
+        processes: Processes to run, each of which is a worker.
+        supervised: Ends with standard input.
+        only_list: List the workers, as without a module.
     """
     if target is None or only_list:
         _list_workers(db, form)

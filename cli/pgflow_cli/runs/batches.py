@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pgflow import inspect
-from pgflow_cli.look.declaring import arg
 from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Limit, as_object, many, print_one, print_rows, table
 
@@ -18,13 +15,16 @@ _NAMES = (
 def batches(
     form: Rows,
     database: Db,
-    key: Annotated[str | None, arg("Key of a batch, to count its runs by their ends.")] = None,
+    key: str | None = None,
     *,
     limit: Limit = 50,
 ) -> None:
     """Lists batches, or counts the runs of one.
 
     PASSED are those before the first that is open, in the order in which they were started.
+
+    Args:
+        key: Key of a batch, to count its runs by their ends.
     """
     if key is not None:
         found = database.client.count_batch(key)

@@ -49,16 +49,20 @@ def list_runs(
     database: Db,
     patterns: KeyPatterns = None,
     *,
-    limit: Annotated[
-        int, opt("At most so many, the newest; 0 for all.", "--limit", "-n", min=0)
-    ] = 50,
-    count: Annotated[bool, opt("Only how many there are of each status.")] = False,
-    watch: Annotated[bool, opt("Look again and again, until Ctrl-C.")] = False,
+    limit: Annotated[int, opt("--limit", "-n", min=0)] = 50,
+    count: bool = False,
+    watch: bool = False,
     every: Annotated[
         float, seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1)
     ] = 2.0,
 ) -> None:
-    """Lists runs, the newest first."""
+    """Lists runs, the newest first.
+
+    Args:
+        limit: At most so many, the newest; 0 for all.
+        count: Only how many there are of each status.
+        watch: Look again and again, until Ctrl-C.
+    """
     listing = _Listing(database, replace(filters, patterns=patterns or []), limit, count, form)
     if watch:
         _watch(listing, every)

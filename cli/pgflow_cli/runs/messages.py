@@ -22,25 +22,21 @@ _NAMES = ("key", "message", "signal", "state", "payload", "sent_at", "sent_by", 
 
 @dataclass(frozen=True)
 class Repair:
-    """Treatment of a message, as it is given."""
+    """Treatment of a message, as it is given.
 
-    drop: Annotated[int | None, opt("Take this message out of the mailbox.", metavar="MESSAGE")] = (
-        None
-    )
-    replace: Annotated[int | None, opt("Give this message another payload.", metavar="MESSAGE")] = (
-        None
-    )
-    payload: Annotated[
-        str | None,
-        opt("That payload in JSON, @FILE, or - for standard input.", "--with", metavar="JSON"),
-    ] = None
-    requeue: Annotated[
-        int | None,
-        opt("Send this message again, behind the others of its name.", metavar="MESSAGE"),
-    ] = None
-    to: Annotated[str | None, opt("With --requeue: the run that is to have it.", metavar="KEY")] = (
-        None
-    )
+    Args:
+        drop: Take this message out of the mailbox.
+        replace: Give this message another payload.
+        payload: That payload in JSON, @FILE, or - for standard input.
+        requeue: Send this message again, behind the others of its name.
+        to: With --requeue: the run that is to have it.
+    """
+
+    drop: Annotated[int | None, opt(metavar="MESSAGE")] = None
+    replace: Annotated[int | None, opt(metavar="MESSAGE")] = None
+    payload: Annotated[str | None, opt("--with", metavar="JSON")] = None
+    requeue: Annotated[int | None, opt(metavar="MESSAGE")] = None
+    to: Annotated[str | None, opt(metavar="KEY")] = None
 
     def chosen(self) -> tuple[str, int] | None:
         """Return what is to be done, and the number of the message; None for nothing.
@@ -65,9 +61,7 @@ def messages(
     repair: Annotated[Repair, Made(Repair)],
     key: OptionalKey = None,
     *,
-    why: Annotated[
-        str | None, opt("The reason, kept with the message or in the run's history.")
-    ] = None,
+    why: str | None = None,
 ) -> None:
     """Lists undelivered signals, or repairs one.
 
@@ -75,6 +69,9 @@ def messages(
     that need attention, in all runs. refused: the code could not take the payload, and the run is
     stuck until you drop, replace or requeue the message. ended: the run had ended. dropped,
     replaced: an operator took it out. You can send any of these again with --requeue.
+
+    Args:
+        why: The reason, kept with the message or in the run's history.
     """
     chosen = repair.chosen()
     if chosen is None:

@@ -67,13 +67,17 @@ RETRY = Order("retry", "retried", ("stuck",), ("failed",))
 
 @dataclass(frozen=True)
 class Batch:
-    """The runs that a command line chooses, and the manner in which they get the command."""
+    """The runs that a command line chooses, and the manner in which they get the command.
+
+    Args:
+        everything: Every run that this can be done to.
+    """
 
     options: Chosen
     form: Rows
     database: Db
     keys: Keys = None
-    everything: Annotated[bool, opt("Every run that this can be done to.", "--all")] = False
+    everything: Annotated[bool, opt("--all")] = False
     why: Why = None
     yes: Yes = False
     dry_run: DryRun = False
@@ -210,13 +214,16 @@ Runs = Annotated[Batch, Made(Batch)]
 def cancel(
     runs: Runs,
     *,
-    force: Annotated[bool, opt("End it without running any more of its code.")] = False,
+    force: bool = False,
 ) -> None:
     """Cancels runs: their code may clean up first.
 
     Cancelled is final. Runs chosen by options are counted, shown and confirmed, and exactly these
     are cancelled. --force is for operators: effects that the runs have done and not compensated
     stay owed, and `pgflow owed` lists them.
+
+    Args:
+        force: End it without running any more of its code.
     """
     runs.give(replace(CANCEL, options={"force": force}))
 
