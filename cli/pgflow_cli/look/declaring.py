@@ -78,6 +78,8 @@ class _Call:
         for parameter in inspect.signature(function, eval_str=True).parameters.values():
             marks = getattr(parameter.annotation, "__metadata__", ())
             made = next((mark for mark in marks if isinstance(mark, Made)), None)
+            if made is None and is_class and not marks and parameter.name not in helps:
+                continue  # a field that is no option
             if made is None:
                 self._own.append(parameter.name)
                 make = opt if is_class or parameter.kind is parameter.KEYWORD_ONLY else arg

@@ -33,14 +33,8 @@ def grace_option(what: str) -> Any:
     return seconds_option("--grace", about, shown="10s")
 
 
-def port_option(about: str, **layout: Any) -> Any:
-    """Return an option that takes the number of a port; 0 for any that is free."""
-    return opt(f"{about}; 0 for any that is free.", min=0, max=65535, **layout)
-
-
-def several(name: str, metavar: str, about: str) -> Any:
-    """Return an option that may be given more than once."""
-    return opt(f"{about}; may be given again.", name, metavar=metavar)
+PORT = opt(min=0, max=65535)
+"""The number of a port; 0 for any that is free."""
 
 
 class Endpoints(NamedTuple):

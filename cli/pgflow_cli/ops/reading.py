@@ -24,9 +24,7 @@ def sql(
     statement: Annotated[str, arg(metavar="SELECT")],
     *,
     limit: Limit = 1000,
-    timeout: Annotated[
-        float, seconds_option("--timeout", "Give up after 90s, 10m...", shown="60s")
-    ] = 60.0,
+    timeout: Annotated[float, seconds_option("--timeout", shown="60s")] = 60.0,
     form: Rows,
     dsn: Dsn = None,
 ) -> None:
@@ -37,6 +35,7 @@ def sql(
 
     Args:
         statement: A question in SQL, @FILE, or - for standard input.
+        timeout: Give up after 90s, 10m...
     """
     sheet = _ask(dsn, _read(statement), limit or None, timeout)
     # Two columns may have one name, so the cells of a table are found by their position.

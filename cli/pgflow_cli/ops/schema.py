@@ -23,7 +23,7 @@ def migrate(
     sql: bool = False,
     lock_timeout: Annotated[
         float,
-        seconds_option("--lock-timeout", "How long to wait for what others hold.", shown="1m"),
+        seconds_option("--lock-timeout", shown="1m"),
     ] = 60.0,
     form: Answer,
 ) -> None:
@@ -31,6 +31,7 @@ def migrate(
 
     Args:
         sql: Print what would run, for psql, and change nothing.
+        lock_timeout: How long to wait for what others hold.
     """
     with connect(find_dsn(dsn, migrate=False)) as connection:
         if sql:

@@ -14,7 +14,7 @@ from pgflow_cli.look.parsing import (
     refuse_no_folder,
     seconds_option,
 )
-from pgflow_cli.ops.options import Concurrency, Logs, grace_option, port_option
+from pgflow_cli.ops.options import PORT, Concurrency, Logs, grace_option
 from pgflow_cli.runs.declared import FileOptions
 
 _OF_ALL_RUNS = ("cwd", "provider", "providers", "env", "secret", "budget", "ignore", "search")
@@ -39,10 +39,8 @@ def serve(
     dsn: Dsn = None,
     given: Annotated[FileOptions, made_of(_shared_options(), FileOptions)],
     host: str = "127.0.0.1",
-    port: Annotated[int, port_option("Port of webhooks")] = 8422,
-    look: Annotated[
-        float, seconds_option("--look", "Time between looks at files.", shown="1s", least=0.01)
-    ] = 1.0,
+    port: Annotated[int, PORT] = 8422,
+    look: Annotated[float, seconds_option("--look", shown="1s", least=0.01)] = 1.0,
     concurrency: Concurrency = 100,
     grace: Annotated[float, grace_option("nodes")] = 10.0,
     dead_after: DeadAfter = 10.0,
@@ -58,6 +56,8 @@ def serve(
         files: Folder of workflow files and triggers.toml.
         triggers: Another file of triggers.
         host: Address at which webhooks come in.
+        port: Port of webhooks; 0 for any that is free.
+        look: Time between looks at files.
     """
     from pgflow import AsyncApp
     from pgflow.declare.durable import declared

@@ -26,25 +26,19 @@ def _limits(
     *,
     max_runtime: Annotated[
         float,
-        seconds_option(
-            "--max-runtime",
-            "End by then, the grace included: 90s, 10m. Keep it below the job's own limit.",
-            shown="1h",
-            least=0.001,
-        ),
+        seconds_option("--max-runtime", shown="1h", least=0.001),
     ] = 3600.0,
     budget: list[str] | None = None,
-    grace: Annotated[
-        float, seconds_option("--grace", "How long running steps may go on at the end.", shown="8s")
-    ] = 8.0,
-    linger: Annotated[
-        float, seconds_option("--linger", "Also wait for timers that are due so soon.", shown="0s")
-    ] = 0.0,
+    grace: Annotated[float, seconds_option("--grace", shown="8s")] = 8.0,
+    linger: Annotated[float, seconds_option("--linger", shown="0s")] = 0.0,
 ) -> dict[str, Any]:
     """Return the limits of a drain but for its begin.
 
     Args:
         budget: UNIT=AMOUNT: take no more runs once those taken have spent this much.
+        max_runtime: End by then, the grace included: 90s, 10m. Keep it below the job's own limit.
+        grace: How long running steps may go on at the end.
+        linger: Also wait for timers that are due so soon.
     """
     grace_seconds = min(grace, max_runtime / 2)
     return {

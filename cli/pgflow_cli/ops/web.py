@@ -17,7 +17,7 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import note
 from pgflow_cli.look.parsing import read_toml
-from pgflow_cli.ops.options import Logs, port_option, several
+from pgflow_cli.ops.options import PORT, Logs
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,23 +46,25 @@ class Access:
         tokens: TOML with a token and roles for each name.
         oidc: TOML with a provider of OpenID Connect, and roles by the values of a claim.
         read_only: Show, and take no orders; on this machine only.
+        port: Port to listen at; 0 for any that is free.
+        names: Name by which browsers may call it; may be given again.
+        proxies: Address or network of a proxy with TLS before it; may be given again.
+        roles: A role of yours that gates ask for, on this machine; may be given again.
     """
 
     host: str = "127.0.0.1"
-    port: Annotated[int, port_option("Port to listen at")] = 8421
+    port: Annotated[int, PORT] = 8421
     tokens: Annotated[Path | None, opt(metavar="FILE")] = None
     oidc: Annotated[Path | None, opt(metavar="FILE")] = None
-    names: Annotated[
-        list[str] | None, several("--allow-host", "NAME", "Name by which browsers may call it")
-    ] = None
+    names: Annotated[list[str] | None, opt("--allow-host", metavar="NAME")] = None
     proxies: Annotated[
         list[str] | None,
-        several("--behind-proxy", "ADDRESS", "Address or network of a proxy with TLS before it"),
+        opt("--behind-proxy", metavar="ADDRESS"),
     ] = None
     read_only: bool = False
     roles: Annotated[
         list[str] | None,
-        several("--as", "ROLE", "A role of yours that gates ask for, on this machine"),
+        opt("--as", metavar="ROLE"),
     ] = None
 
     def __post_init__(self) -> None:

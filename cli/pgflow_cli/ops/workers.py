@@ -13,13 +13,13 @@ from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Form, age, print_rows, table
 from pgflow_cli.look.parsing import DeadAfter, seconds_option
 from pgflow_cli.ops.options import (
+    PORT,
     Concurrency,
     Endpoints,
     Logs,
     QueueNames,
     WorkerTarget,
     grace_option,
-    port_option,
 )
 
 
@@ -30,18 +30,11 @@ def _settings(
     grace: Annotated[float, grace_option("steps")] = 10.0,
     poll: Annotated[
         float,
-        seconds_option(
-            "--poll", "Time between sweeps where nothing is notified.", shown="1s", least=0.01
-        ),
+        seconds_option("--poll", shown="1s", least=0.01),
     ] = 1.0,
     transaction_idle: Annotated[
         float,
-        seconds_option(
-            "--transaction-idle",
-            "How long a @transaction may be idle before the server ends it.",
-            shown="5m",
-            least=0.001,
-        ),
+        seconds_option("--transaction-idle", shown="5m", least=0.001),
     ] = 300.0,
     transactions: Annotated[int, opt(min=1, metavar="COUNT")] = 4,
     dead_after: DeadAfter = 10.0,
@@ -50,6 +43,8 @@ def _settings(
 
     Args:
         transactions: How many @transactions may be open at once, on as many connections.
+        poll: Time between sweeps where nothing is notified.
+        transaction_idle: How long a @transaction may be idle before the server ends it.
     """
     return {
         "concurrency": concurrency,
@@ -64,11 +59,9 @@ def _settings(
 
 def _endpoints(
     *,
-    metrics_port: Annotated[int | None, port_option("Port of an endpoint for Prometheus")] = None,
+    metrics_port: Annotated[int | None, PORT] = None,
     metrics_host: str = "127.0.0.1",
-    health_port: Annotated[
-        int | None, port_option("Port that answers probes at /live and /ready")
-    ] = None,
+    health_port: Annotated[int | None, PORT] = None,
     health_host: str = "127.0.0.1",
 ) -> Endpoints:
     """Return the options.
@@ -76,6 +69,8 @@ def _endpoints(
     Args:
         metrics_host: Address of that endpoint, which needs no password.
         health_host: Address of that port.
+        metrics_port: Port of an endpoint for Prometheus; 0 for any that is free.
+        health_port: Port that answers probes at /live and /ready; 0 for any that is free.
     """
     return Endpoints(
         None if metrics_port is None else (metrics_host, metrics_port),

@@ -32,7 +32,7 @@ def logs(
     follow: Annotated[bool, opt("--follow", "-f")] = False,
     every: Annotated[
         float,
-        seconds_option("--every", "With --follow: time between looks.", shown="500ms", least=0.1),
+        seconds_option("--every", shown="500ms", least=0.1),
     ] = 0.5,
 ) -> None:
     """Prints the history of a run, line by line.
@@ -43,6 +43,7 @@ def logs(
     Args:
         tail: Only so many lines of those there are.
         follow: Go on until the run has ended, or Ctrl-C.
+        every: With --follow: time between looks.
     """
     run = find_run(database, key)
     seq = 0 if tail is None else max(0, database.ask(inspect.last_seq(run.run_id)) - tail)

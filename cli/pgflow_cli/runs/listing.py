@@ -12,7 +12,7 @@ import typer
 
 from pgflow import inspect
 from pgflow_cli.look.database import Database
-from pgflow_cli.look.declaring import opt
+from pgflow_cli.look.declaring import arg, opt
 from pgflow_cli.look.options import Chosen, Db, Rows
 from pgflow_cli.look.output import (
     Column,
@@ -29,7 +29,7 @@ from pgflow_cli.look.output import (
     value_of,
 )
 from pgflow_cli.look.parsing import seconds_option
-from pgflow_cli.look.selection import Filters, KeyPatterns
+from pgflow_cli.look.selection import Filters
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -47,21 +47,21 @@ def list_runs(
     filters: Chosen,
     form: Rows,
     database: Db,
-    patterns: KeyPatterns = None,
+    patterns: Annotated[list[str] | None, arg(metavar="[KEY]...")] = None,
     *,
     limit: Annotated[int, opt("--limit", "-n", min=0)] = 50,
     count: bool = False,
     watch: bool = False,
-    every: Annotated[
-        float, seconds_option("--every", "With --watch: time between looks.", shown="2s", least=0.1)
-    ] = 2.0,
+    every: Annotated[float, seconds_option("--every", shown="2s", least=0.1)] = 2.0,
 ) -> None:
     """Lists runs, the newest first.
 
     Args:
+        patterns: Only runs with these keys; * matches anything.
         limit: At most so many, the newest; 0 for all.
         count: Only how many there are of each status.
         watch: Look again and again, until Ctrl-C.
+        every: With --watch: time between looks.
     """
     listing = _Listing(database, replace(filters, patterns=patterns or []), limit, count, form)
     if watch:
