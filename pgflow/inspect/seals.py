@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Literal, LiteralString, get_args
+from typing import Any, Literal, LiteralString
 
 from pgflow._db.calls import seals as calls
 from pgflow._db.query import Query
@@ -35,8 +35,6 @@ FindingCode = Literal[
     "anchor_changed",
 ]
 """Code of a finding."""
-
-FINDINGS: tuple[str, ...] = get_args(FindingCode)
 
 PAGE = 1000
 """Runs, or rounds, that one statement verifies."""
