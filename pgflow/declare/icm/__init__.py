@@ -28,17 +28,9 @@ from pgflow.declare.icm.workflow import is_workflow
 from pgflow.declare.icm.writing import Plan, Planned, plan_missing, write_missing
 
 __all__ = [
-    "Plan",
-    "Planned",
-    "find_workspaces",
-    "is_workflow",
-    "is_workspace",
-    "plan_missing",
-    "read_file",
-    "read_text",
-    "read_workspace",
-    "write_missing",
-]
+    "Plan", "Planned", "find_workspaces", "is_workflow", "is_workspace", "plan_missing",
+    "read_file", "read_text", "read_workspace", "write_missing",
+]  # fmt: skip
 
 
 def read_file(path: str | os.PathLike[str]) -> Verdict:
