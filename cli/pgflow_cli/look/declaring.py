@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_args
 
 import typer
@@ -66,6 +66,13 @@ def _documented(function: Callable[..., Any]) -> dict[str, str]:
     return {name: " ".join(about.split()) for name, about in entries}
 
 
+def _fields_of_its_own(function: Callable[..., Any]) -> set[str]:
+    """Return the fields of a dataclass that are no options: those that a factory fills."""
+    if not is_dataclass(function):
+        return set()
+    return {field.name for field in fields(function) if field.default_factory is not MISSING}
+
+
 class _Call:
     """A function with the options that it and its parts need."""
 
@@ -74,15 +81,16 @@ class _Call:
         self._own: list[str] = []
         self._parts: dict[str, _Call] = {}
         self.options: list[inspect.Parameter] = []
-        helps, is_class = _documented(function), isinstance(function, type)
+        helps, own = _documented(function), _fields_of_its_own(function)
         for parameter in inspect.signature(function, eval_str=True).parameters.values():
             marks = getattr(parameter.annotation, "__metadata__", ())
             made = next((mark for mark in marks if isinstance(mark, Made)), None)
-            if made is None and is_class and not marks and parameter.name not in helps:
-                continue  # a field that is no option
+            if parameter.name in own:
+                continue
             if made is None:
                 self._own.append(parameter.name)
-                make = opt if is_class or parameter.kind is parameter.KEYWORD_ONLY else arg
+                is_option = isinstance(function, type) or parameter.kind is parameter.KEYWORD_ONLY
+                make = opt if is_option else arg
                 self.options.append(_completed(parameter, helps.get(parameter.name), make))
             else:
                 self._parts[parameter.name] = part = _Call(made.make)
@@ -106,10 +114,9 @@ def _completed(
     if marks:
         kind = get_args(kind)[0]
     info = copy(next((mark for mark in marks if isinstance(mark, ParameterInfo)), None))
-    if info is None:
-        if about is None:
-            return parameter
-        info = make()
+    if kind is typer.Context:
+        return parameter
+    info = info or make()
     info.help = info.help or about
     if kind is bool and isinstance(info, OptionInfo) and info.default is ...:  # it has no name
         info.default = f"--{parameter.name.replace('_', '-')}"  # where typer takes the first one
