@@ -25,10 +25,7 @@ def _group() -> None:
 
 @icm.command("init")
 def init(
-    directory: Annotated[Path, arg(metavar="DIRECTORY")],
-    *,
-    dry_run: bool = False,
-    form: Answer,
+    directory: Annotated[Path, arg(metavar="DIRECTORY")], *, dry_run: bool = False, form: Answer
 ) -> None:
     """Writes the workflow.yaml and frontmatter that are missing.
 

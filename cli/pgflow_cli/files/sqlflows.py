@@ -14,13 +14,7 @@ from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Form, print_one
 
 
-def apply(
-    paths: list[Path],
-    *,
-    dry_run: bool = False,
-    form: Answer,
-    db: Db,
-) -> None:
+def apply(paths: list[Path], *, dry_run: bool = False, form: Answer, db: Db) -> None:
     """Runs files that create workflows in SQL: all, or none.
 
     A text that is there already stays its version; another text becomes the next one. Runs in

@@ -16,9 +16,7 @@ from pgflow_cli.look.output import Form, Limit, note, print_rows, table
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
 budgets = make_group(
-    "budgets",
-    "Shows what pools allow, or sets, revokes and grants.",
-    invoke_without_command=True,
+    "budgets", "Shows what pools allow, or sets, revokes and grants.", invoke_without_command=True
 )
 
 Name = Annotated[str, arg("Name of the pool.")]
@@ -91,12 +89,7 @@ def grant(pool: Name, amounts: Amounts, form: Answer, database: Db, *, why: Why 
 
 @budgets.command("revoke")
 def revoke(
-    pool: Name,
-    form: Answer,
-    database: Db,
-    *,
-    restore: bool = False,
-    why: Why = None,
+    pool: Name, form: Answer, database: Db, *, restore: bool = False, why: Why = None
 ) -> None:
     """Has a pool, and all that draw on it, admit nothing.
 

@@ -275,9 +275,7 @@ def approve(gate: Asked, words: Words = None) -> None:
 
 
 def respond(
-    gate: Asked,
-    decision: Annotated[str, arg(metavar="DECISION")],
-    words: Words = None,
+    gate: Asked, decision: Annotated[str, arg(metavar="DECISION")], words: Words = None
 ) -> None:
     """Answers a gate with one of the decisions it offers.
 
@@ -289,10 +287,7 @@ def respond(
     gate.answer("respond", (decision, *(words or ())))
 
 
-def edit(
-    gate: Asked,
-    value: Annotated[str, arg(metavar="JSON")],
-) -> None:
+def edit(gate: Asked, value: Annotated[str, arg(metavar="JSON")]) -> None:
     """Approves an edited version of the request.
 
     What does not fit the type of its request is refused: exit code 2, and the gate stays open. Of a
@@ -320,10 +315,7 @@ def escalate(gate: Asked, to: To) -> None:
     gate.answer("escalate", value=to)
 
 
-def take_over(
-    gate: Asked,
-    result: Annotated[str, opt(metavar="JSON")] = "null",
-) -> None:
+def take_over(gate: Asked, result: Annotated[str, opt(metavar="JSON")] = "null") -> None:
     """Closes a gate whose request you did yourself.
 
     The run does not do it again.

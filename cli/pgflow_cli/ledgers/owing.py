@@ -28,12 +28,7 @@ _NAMES = (
 )  # fmt: skip
 
 
-def owed(
-    form: Rows,
-    database: Db,
-    *,
-    state: str | None = None,
-) -> None:
+def owed(form: Rows, database: Db, *, state: str | None = None) -> None:
     """Lists what is owed: effects and obligations.
 
     unknown: the outcome is unknown; pgflow asks the other side again at the time shown, or waits
@@ -171,14 +166,7 @@ def transfer(
     _decide(database, form, "transferred", send, key, to, why=why or "", by=by)
 
 
-def waive(
-    key: ObligationKey,
-    form: Answer,
-    database: Db,
-    *,
-    why: str,
-    by: By = None,
-) -> None:
+def waive(key: ObligationKey, form: Answer, database: Db, *, why: str, by: By = None) -> None:
     """Waives an obligation.
 
     Args:

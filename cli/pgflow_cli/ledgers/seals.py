@@ -127,9 +127,7 @@ def proof(key: Key, database: Db, *, anchor: AnchorFile = None) -> None:
 
 @audit.command("check")
 def check(
-    proof: Annotated[Path, arg(metavar="PROOF")],
-    *,
-    anchor: Annotated[Path, opt(metavar="FILE")],
+    proof: Annotated[Path, arg(metavar="PROOF")], *, anchor: Annotated[Path, opt(metavar="FILE")]
 ) -> None:
     """Checks a proof against an anchor, without a database.
 

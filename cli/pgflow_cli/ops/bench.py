@@ -29,10 +29,7 @@ FIGURES = {
 
 def bench(
     *,
-    seconds: Annotated[
-        float,
-        seconds_option("--time", shown="10s", least=0.5, most=600),
-    ] = 10.0,
+    seconds: Annotated[float, seconds_option("--time", shown="10s", least=0.5, most=600)] = 10.0,
     form: Rows,
     dsn: Dsn = None,
 ) -> None:

@@ -58,11 +58,7 @@ WITH_SCHEMA: dict[str, Check] = {
 
 
 def doctor(
-    *,
-    deep: bool = False,
-    fail_on: FailOn = FailOn.WARN,
-    form: Rows,
-    dsn: Dsn = None,
+    *, deep: bool = False, fail_on: FailOn = FailOn.WARN, form: Rows, dsn: Dsn = None
 ) -> None:
     """Checks a database, and shows how to fix what it finds.
 

@@ -11,13 +11,7 @@ from pgflow_cli.look.options import Db, Rows
 from pgflow_cli.look.output import Column, Form, print_rows, short_json, table
 
 
-def entities(
-    name: str | None = None,
-    key: str | None = None,
-    *,
-    form: Rows,
-    db: Db,
-) -> None:
+def entities(name: str | None = None, key: str | None = None, *, form: Rows, db: Db) -> None:
     """Lists entities, or the updates of one.
 
     Without a name: the kinds. With a kind: its entities. Of an entity: every update in its order,

@@ -41,13 +41,7 @@ def _ends(row: inspect.LockRow, now: datetime) -> str:
 
 
 @locks.command("release")
-def release_lock(
-    key: str,
-    *,
-    why: str | None = None,
-    form: Answer,
-    db: Db,
-) -> None:
+def release_lock(key: str, *, why: str | None = None, form: Answer, db: Db) -> None:
     """Takes a lock from its holder, and lets the next one in.
 
     A run that held it gets LockLost at its next durable call in the block. The run's history and

@@ -42,13 +42,7 @@ def list_relays(*, form: Rows, db: Db) -> None:
 
 
 @outbox.command("show")
-def show_relay(
-    relay: Name,
-    *,
-    limit: Annotated[int, opt(min=1)] = 50,
-    form: Rows,
-    db: Db,
-) -> None:
+def show_relay(relay: Name, *, limit: Annotated[int, opt(min=1)] = 50, form: Rows, db: Db) -> None:
     """Lists the events that a relay could not deliver at once.
 
     Args:
@@ -97,12 +91,7 @@ def replay_relay(
 
 @outbox.command("redeliver")
 def redeliver(
-    relay: Name,
-    event: int | None = None,
-    *,
-    why: ChangeWhy = None,
-    form: Answer,
-    db: Db,
+    relay: Name, event: int | None = None, *, why: ChangeWhy = None, form: Answer, db: Db
 ) -> None:
     """Has a relay try its dead events again, or one of them.
 
@@ -131,13 +120,7 @@ def resume_relay(relay: Name, *, why: ChangeWhy = None, form: Answer, db: Db) ->
 
 
 @outbox.command("drop")
-def drop_relay(
-    relay: Name,
-    *,
-    yes: bool = False,
-    form: Answer,
-    db: Db,
-) -> None:
+def drop_relay(relay: Name, *, yes: bool = False, form: Answer, db: Db) -> None:
     """Removes a relay that no code declares any more, so that it keeps no events.
 
     Args:
@@ -155,12 +138,7 @@ def _print_state(form: Form, relay: str, state: str) -> None:
 
 @outbox.command("publish")
 def publish(
-    topic: str,
-    payload: str = "null",
-    *,
-    key: str | None = None,
-    form: Answer,
-    db: Db,
+    topic: str, payload: str = "null", *, key: str | None = None, form: Answer, db: Db
 ) -> None:
     """Publishes an event.
 

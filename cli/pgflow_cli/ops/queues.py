@@ -29,12 +29,7 @@ Name = Annotated[str, arg("Name of the queue.")]
 
 
 @queues.callback()
-def list_queues(
-    *,
-    plot: bool = False,
-    form: Rows,
-    db: Db,
-) -> None:
+def list_queues(*, plot: bool = False, form: Rows, db: Db) -> None:
     """Shows queues, or pauses, resumes or configures one.
 
     Args:
@@ -205,13 +200,7 @@ def purge_queue(
 
 
 @queues.command("require-known")
-def require_known(
-    queue: Name,
-    *,
-    off: bool = False,
-    form: Answer,
-    db: Db,
-) -> None:
+def require_known(queue: Name, *, off: bool = False, form: Answer, db: Db) -> None:
     """Refuses starts of workflows that no worker has ever had.
 
     A mistyped name is then an error at the start, instead of a run that never begins. A workflow
@@ -227,13 +216,7 @@ def require_known(
 
 
 @queues.command("history")
-def history(
-    queue: str | None = None,
-    *,
-    limit: Limit = 50,
-    form: Rows,
-    db: Db,
-) -> None:
+def history(queue: str | None = None, *, limit: Limit = 50, form: Rows, db: Db) -> None:
     """Shows who set, paused, resumed or purged queues.
 
     The latest come first.

@@ -72,13 +72,7 @@ def set_rule(
     kept: Any = parse_duration(keep, "--keep")
     wanted: Literal["completed", "failed", "cancelled"] | None = status  # type: ignore[assignment]
     db.client.set_retention(
-        rule,
-        kept,
-        workflow=workflow,
-        status=wanted,
-        labels=labels,
-        tenant=of_tenant,
-        by=operator(),
+        rule, kept, workflow=workflow, status=wanted, labels=labels, tenant=of_tenant, by=operator()
     )
     answer = {"rule": rule, "keep_seconds": kept.total_seconds()}
     print_one(form, answer, f"Rule {rule} keeps runs for {keep}.")
@@ -93,13 +87,7 @@ def drop_rule(rule: Rule, *, form: Answer, db: Db) -> None:
 
 
 @retention.command("hold")
-def hold(
-    key: Key,
-    *,
-    why: str,
-    form: Answer,
-    db: Db,
-) -> None:
+def hold(key: Key, *, why: str, form: Answer, db: Db) -> None:
     """Puts a legal hold on a run: nothing removes it or redacts its values.
 
     Args:

@@ -138,12 +138,7 @@ def resume_schedule(schedule: Name, *, why: ChangeWhy = None, form: Answer, db: 
 
 @schedules.command("trigger")
 def trigger_schedule(
-    schedule: Name,
-    *,
-    slot: str | None = None,
-    why: ChangeWhy = None,
-    form: Answer,
-    db: Db,
+    schedule: Name, *, slot: str | None = None, why: ChangeWhy = None, form: Answer, db: Db
 ) -> None:
     """Starts a run of a schedule now, paused or not, whatever runs of it are open.
 

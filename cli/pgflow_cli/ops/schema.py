@@ -21,10 +21,7 @@ def migrate(
     dsn: Dsn = None,
     *,
     sql: bool = False,
-    lock_timeout: Annotated[
-        float,
-        seconds_option("--lock-timeout", shown="1m"),
-    ] = 60.0,
+    lock_timeout: Annotated[float, seconds_option("--lock-timeout", shown="1m")] = 60.0,
     form: Answer,
 ) -> None:
     """Installs the schema, or brings it up to date.
@@ -80,13 +77,7 @@ def _in_words(report: dict[str, Any]) -> str:
     return f"Applied {migrations} and {files} of functions and views to {report['database']}"
 
 
-def init(
-    folder: Path = Path(),
-    *,
-    no_migrate: bool = False,
-    form: Answer,
-    dsn: Dsn = None,
-) -> None:
+def init(folder: Path = Path(), *, no_migrate: bool = False, form: Answer, dsn: Dsn = None) -> None:
     """Sets up a project: installs the schema, writes flows.py.
 
     Args:

@@ -9,11 +9,7 @@ from typing import Annotated, Any, get_args
 
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.declaring import made_of, opt, options_of
-from pgflow_cli.look.parsing import (
-    DeadAfter,
-    refuse_no_folder,
-    seconds_option,
-)
+from pgflow_cli.look.parsing import DeadAfter, refuse_no_folder, seconds_option
 from pgflow_cli.ops.options import PORT, Concurrency, Logs, grace_option
 from pgflow_cli.runs.declared import FileOptions
 

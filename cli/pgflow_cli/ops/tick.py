@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 def _limits(
     *,
     max_runtime: Annotated[
-        float,
-        seconds_option("--max-runtime", shown="1h", least=0.001),
+        float, seconds_option("--max-runtime", shown="1h", least=0.001)
     ] = 3600.0,
     budget: list[str] | None = None,
     grace: Annotated[float, seconds_option("--grace", shown="8s")] = 8.0,

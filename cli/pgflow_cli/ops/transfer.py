@@ -141,12 +141,7 @@ def choose_chains(db: Database, filters: Filters) -> Iterator[int]:
     return inspect.stream(db.connection, inspect.list_chains(filters.chosen()))
 
 
-def import_runs(
-    file: Annotated[str, arg(metavar="FILE")],
-    *,
-    form: Answer,
-    db: Db,
-) -> None:
+def import_runs(file: Annotated[str, arg(metavar="FILE")], *, form: Answer, db: Db) -> None:
     """Imports exported runs as read-only history.
 
     It imports all of them or none: if a key or a run exists here already, it refuses the file. A

@@ -14,13 +14,7 @@ from pgflow_cli.look.output import Column, print_rows
 from pgflow_cli.look.targets import load_app
 
 
-def triggers(
-    target: str | None = None,
-    *,
-    sql: bool = False,
-    form: Rows,
-    db: Db,
-) -> None:
+def triggers(target: str | None = None, *, sql: bool = False, form: Rows, db: Db) -> None:
     """Lists triggers that start runs, or prints their statements.
 
     With MODULE they are compared with the code: exit code 1 if one is missing, of another

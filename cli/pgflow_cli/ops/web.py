@@ -57,15 +57,9 @@ class Access:
     tokens: Annotated[Path | None, opt(metavar="FILE")] = None
     oidc: Annotated[Path | None, opt(metavar="FILE")] = None
     names: Annotated[list[str] | None, opt("--allow-host", metavar="NAME")] = None
-    proxies: Annotated[
-        list[str] | None,
-        opt("--behind-proxy", metavar="ADDRESS"),
-    ] = None
+    proxies: Annotated[list[str] | None, opt("--behind-proxy", metavar="ADDRESS")] = None
     read_only: bool = False
-    roles: Annotated[
-        list[str] | None,
-        opt("--as", metavar="ROLE"),
-    ] = None
+    roles: Annotated[list[str] | None, opt("--as", metavar="ROLE")] = None
 
     def __post_init__(self) -> None:
         """Refuse options that would let in others, or that say two things.

@@ -28,13 +28,9 @@ def _settings(
     concurrency: Concurrency = 100,
     queue: QueueNames = None,
     grace: Annotated[float, grace_option("steps")] = 10.0,
-    poll: Annotated[
-        float,
-        seconds_option("--poll", shown="1s", least=0.01),
-    ] = 1.0,
+    poll: Annotated[float, seconds_option("--poll", shown="1s", least=0.01)] = 1.0,
     transaction_idle: Annotated[
-        float,
-        seconds_option("--transaction-idle", shown="5m", least=0.001),
+        float, seconds_option("--transaction-idle", shown="5m", least=0.001)
     ] = 300.0,
     transactions: Annotated[int, opt(min=1, metavar="COUNT")] = 4,
     dead_after: DeadAfter = 10.0,

@@ -12,13 +12,7 @@ _NAMES = (
 )  # fmt: skip
 
 
-def batches(
-    form: Rows,
-    database: Db,
-    key: str | None = None,
-    *,
-    limit: Limit = 50,
-) -> None:
+def batches(form: Rows, database: Db, key: str | None = None, *, limit: Limit = 50) -> None:
     """Lists batches, or counts the runs of one.
 
     PASSED are those before the first that is open, in the order in which they were started.

@@ -30,10 +30,7 @@ def logs(
     *,
     tail: Annotated[int | None, opt("--tail", "-n", min=0)] = None,
     follow: Annotated[bool, opt("--follow", "-f")] = False,
-    every: Annotated[
-        float,
-        seconds_option("--every", shown="500ms", least=0.1),
-    ] = 0.5,
+    every: Annotated[float, seconds_option("--every", shown="500ms", least=0.1)] = 0.5,
 ) -> None:
     """Prints the history of a run, line by line.
 

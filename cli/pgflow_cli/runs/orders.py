@@ -29,15 +29,7 @@ from pgflow_cli.look.options import (
     check_word,
     confirm,
 )
-from pgflow_cli.look.output import (
-    Form,
-    console,
-    make_table,
-    many,
-    note,
-    print_rows,
-    table,
-)
+from pgflow_cli.look.output import Form, console, make_table, many, note, print_rows, table
 from pgflow_cli.look.selection import ENDED, OPEN, Filters, find_run, split_words
 from pgflow_cli.runs.listing import run_columns
 
@@ -211,11 +203,7 @@ def _why_not(order: Order, status: str) -> str:
 Runs = Annotated[Batch, Made(Batch)]
 
 
-def cancel(
-    runs: Runs,
-    *,
-    force: bool = False,
-) -> None:
+def cancel(runs: Runs, *, force: bool = False) -> None:
     """Cancels runs: their code may clean up first.
 
     Cancelled is final. Runs chosen by options are counted, shown and confirmed, and exactly these

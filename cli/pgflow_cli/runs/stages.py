@@ -110,12 +110,7 @@ def _graph_of(detail: inspect.RunDetail) -> Graph | None:
     return graph if graph.family == "icm" else None
 
 
-def request(
-    key: Key,
-    stage: str,
-    form: Answer,
-    database: Db,
-) -> None:
+def request(key: Key, stage: str, form: Answer, database: Db) -> None:
     """Requests a stage that a run would skip.
 
     The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or

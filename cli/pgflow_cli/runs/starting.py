@@ -19,13 +19,7 @@ from pgflow_cli.look.declaring import Made, arg, opt
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.options import Answer, Db, Deadline, OwnLabels
 from pgflow_cli.look.output import Form, dump, note, print_one, shown
-from pgflow_cli.look.parsing import (
-    parse_input,
-    parse_moment,
-    parse_pairs,
-    parse_span,
-    refuse_empty,
-)
+from pgflow_cli.look.parsing import parse_input, parse_moment, parse_pairs, parse_span, refuse_empty
 from pgflow_cli.look.selection import exists
 from pgflow_cli.runs.declared import FileOptions
 

@@ -89,11 +89,7 @@ def _describe(update: str, status: str, value: Any, error: Any) -> str:
     return f"{update} is {status}{why}"
 
 
-def query(
-    key: Key,
-    database: Db,
-    name: str | None = None,
-) -> None:
+def query(key: Key, database: Db, name: str | None = None) -> None:
     """Prints what a run has published.
 
     It is JSON: values that its code has given to set_state().

@@ -14,11 +14,7 @@ OURS = "---\nname: pgflow\n"
 """Beginning of the file, in every version of it."""
 
 
-def install_skill(
-    *,
-    to: Path = Path(".agents/skills"),
-    as_json: AsJson = None,
-) -> None:
+def install_skill(*, to: Path = Path(".agents/skills"), as_json: AsJson = None) -> None:
     """Writes the skill for coding assistants, or renews it.
 
     Args:

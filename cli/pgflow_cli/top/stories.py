@@ -30,13 +30,7 @@ from pgflow_cli.look.output import (
     table,
 )
 from pgflow_cli.runs.timeline import Bars, Marks
-from pgflow_cli.top.orders import (
-    Order,
-    Person,
-    orders_of_debt,
-    orders_of_gate,
-    orders_of_run,
-)
+from pgflow_cli.top.orders import Order, Person, orders_of_debt, orders_of_gate, orders_of_run
 from pgflow_cli.top.views import Place
 
 WINDOW_UNITS = 200

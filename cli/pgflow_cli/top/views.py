@@ -17,14 +17,7 @@ from pgflow import inspect
 from pgflow._console.alert import Alert
 from pgflow._console.alerts import SILENT_SECONDS, find_alerts
 from pgflow._console.backend import Backend
-from pgflow_cli.look.output import (
-    Column,
-    age,
-    as_object,
-    make_table,
-    many,
-    table,
-)
+from pgflow_cli.look.output import Column, age, as_object, make_table, many, table
 from pgflow_cli.top.pulse import draw_pulse, read_pulse
 
 MOST_ROWS = 100
