@@ -15,7 +15,7 @@ from pgflow_cli.look.help import make_group
 from pgflow_cli.look.options import Answer, Db
 from pgflow_cli.look.output import Form, print_rows, table
 
-flow = make_group("flow", "Lists workflows in SQL, or shows one.", invoke_without_command=True)
+flow = make_group("flow", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the workflow.")]
 Version = Annotated[int | None, opt("Number of a version; else the current one.", "--version")]

@@ -15,9 +15,7 @@ from pgflow_cli.look.options import Answer, Db, Rows
 from pgflow_cli.look.output import Form, Limit, note, print_rows, table
 from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
-budgets = make_group(
-    "budgets", "Shows what pools allow, or sets, revokes and grants.", invoke_without_command=True
-)
+budgets = make_group("budgets", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the pool.")]
 Amounts = Annotated[list[str], arg("Such as usd=50 tokens=1000000.", metavar="UNIT=AMOUNT...")]

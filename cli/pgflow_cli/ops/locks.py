@@ -11,9 +11,7 @@ from pgflow_cli.look.mail import operator
 from pgflow_cli.look.options import Answer, Db, Rows
 from pgflow_cli.look.output import duration, many, print_one, print_rows, table
 
-locks = make_group(
-    "locks", "Shows locks and their holders, or releases one.", invoke_without_command=True
-)
+locks = make_group("locks", invoke_without_command=True)
 
 
 @locks.callback()

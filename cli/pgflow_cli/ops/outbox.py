@@ -15,9 +15,7 @@ from pgflow_cli.look.output import Form, duration, many, print_one, print_rows, 
 from pgflow_cli.look.parsing import parse_duration, parse_json
 from pgflow_cli.ops.options import ChangeWhy
 
-outbox = make_group(
-    "outbox", "Shows relays and their lag, or replays or repairs one.", invoke_without_command=True
-)
+outbox = make_group("outbox", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the relay.")]
 

@@ -21,9 +21,7 @@ from pgflow_cli.look.output import Form, Limit, age, many, print_one, print_rows
 from pgflow_cli.look.parsing import parse_duration, parse_pairs
 from pgflow_cli.ops.options import ChangeWhy
 
-queues = make_group(
-    "queues", "Shows queues, or pauses, resumes or configures one.", invoke_without_command=True
-)
+queues = make_group("queues", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the queue.")]
 

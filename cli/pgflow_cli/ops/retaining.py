@@ -13,9 +13,7 @@ from pgflow_cli.look.options import Answer, Db, DryRun, Rows, Yes, confirm
 from pgflow_cli.look.output import duration, many, print_one, print_rows, table
 from pgflow_cli.look.parsing import parse_duration
 
-retention = make_group(
-    "retention", "Shows how long runs are kept, or changes that.", invoke_without_command=True
-)
+retention = make_group("retention", invoke_without_command=True)
 Rule = Annotated[str, arg("Name of the rule.")]
 Key = Annotated[str, arg("Key of a run.")]
 

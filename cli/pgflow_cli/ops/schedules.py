@@ -27,7 +27,7 @@ from pgflow_cli.look.output import (
 from pgflow_cli.look.parsing import parse_input, parse_pairs, parse_span
 from pgflow_cli.ops.options import ChangeWhy
 
-schedules = make_group("schedules", "Shows schedules, or changes one.", invoke_without_command=True)
+schedules = make_group("schedules", invoke_without_command=True)
 
 Name = Annotated[str, arg("Name of the schedule.")]
 
