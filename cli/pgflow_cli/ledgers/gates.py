@@ -98,7 +98,7 @@ class AskedGate:
     """A gate as a command line names it, and the person who answers.
 
     Args:
-        node: Which gate of the run, by its name or that of its node, if it waits at several.
+        node: Gate of the run, by its name or that of its node, if it waits at several.
         payload_hash: The answer counts only for the request with this hash.
         roles: A role of the person who answers; may be given again.
     """
@@ -294,7 +294,7 @@ def edit(gate: Asked, value: Annotated[str, arg(metavar="JSON")]) -> None:
     gate that asks for a value, this brings it.
 
     Args:
-        value: What is approved instead, in JSON, @FILE, or - for standard input.
+        value: Request to approve instead, in JSON, @FILE, or - for standard input.
     """
     edited = parse_json(value, "the edit")
     if edited is None:

@@ -98,7 +98,7 @@ def settle(
         absent: It was not done: it may be tried again.
         taken_back: It is uncompensated: it was taken back by other means.
         stands: It is uncompensated: it need not be taken back.
-        why: How this is known; kept in the ledger.
+        why: Evidence for it, kept in the ledger.
     """
     given = {
         "confirmed": confirmed is not None,
@@ -140,7 +140,7 @@ def discharge(
     Also closes the debt of an uncompensated effect that was taken back by other means.
 
     Args:
-        evidence: What shows that it was done: JSON, @FILE, or - for standard input.
+        evidence: Evidence that it was done: JSON, @FILE, or - for standard input.
     """
     value = parse_json(evidence, "the evidence") if evidence is not None else None
     _decide(database, form, "discharged", database.client.discharge, key, value, by=by)
@@ -160,7 +160,7 @@ def transfer(
     It stays owed. Its run need not wait for it any more.
 
     Args:
-        to: Who holds it now.
+        to: Name of the holder from now on.
     """
     send = database.client.transfer
     _decide(database, form, "transferred", send, key, to, why=why or "", by=by)

@@ -132,7 +132,7 @@ def check(
     """Checks a proof against an anchor, without a database.
 
     Args:
-        proof: What `pgflow audit proof` wrote.
+        proof: Output of `pgflow audit proof`.
         anchor: An anchor that was taken later.
     """
     shown, kept = _read(proof, "a proof"), _read(anchor, "an anchor")

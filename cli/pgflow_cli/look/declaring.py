@@ -67,7 +67,7 @@ def _documented(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _fields_of_its_own(function: Callable[..., Any]) -> set[str]:
-    """Return the fields of a dataclass that are no options: those that a factory fills."""
+    """Return the fields of a dataclass that a factory fills instead of an option."""
     if not is_dataclass(function):
         return set()
     return {field.name for field in fields(function) if field.default_factory is not MISSING}

@@ -39,7 +39,7 @@ def bench(
     role must be allowed to make one.
 
     Args:
-        seconds: How long to measure, in all.
+        seconds: Time to measure, in all.
     """
     from pgflow_cli.ops.selftest import measure
 

@@ -63,7 +63,7 @@ def cleanup(
 
     Args:
         folder: Folder in which the runs were started.
-        older_than: How long ago the runs must have ended.
+        older_than: Least time since the runs ended.
         orphans: Also of runs that the database does not know.
         force: Also what is not committed, and commits of a branch alone.
         dry_run: Show what would be removed, and remove nothing.

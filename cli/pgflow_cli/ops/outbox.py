@@ -44,7 +44,7 @@ def show_relay(relay: Name, *, limit: Annotated[int, opt(min=1)] = 50, form: Row
     """Lists the events that a relay could not deliver at once.
 
     Args:
-        limit: How many at most.
+        limit: Most events to list.
     """
     if relay not in {row.name for row in db.ask(inspect.list_relays())}:
         raise Mistake(f"relay {relay!r} does not exist: `pgflow outbox` lists them")
@@ -163,7 +163,7 @@ def prune_events(
     A dry run counts up to 10000 events beside the whole partitions that would go.
 
     Args:
-        older_than: How old they must be, like 7d.
+        older_than: Least age of the events, like 7d.
     """
     age = parse_duration(older_than, "--older-than")
     found: tuple[int, int] = (0, 0)

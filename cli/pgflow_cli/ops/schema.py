@@ -28,7 +28,7 @@ def migrate(
 
     Args:
         sql: Print what would run, for psql, and change nothing.
-        lock_timeout: How long to wait for what others hold.
+        lock_timeout: Time to wait for what others hold.
     """
     with connect(find_dsn(dsn, migrate=False)) as connection:
         if sql:

@@ -36,7 +36,7 @@ def _limits(
     Args:
         budget: UNIT=AMOUNT: take no more runs once those taken have spent this much.
         max_runtime: End by then, the grace included: 90s, 10m. Keep it below the job's own limit.
-        grace: How long running steps may go on at the end.
+        grace: Time for which running steps may go on at the end.
         linger: Also wait for timers that are due so soon.
     """
     grace_seconds = min(grace, max_runtime / 2)

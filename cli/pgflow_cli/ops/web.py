@@ -115,7 +115,7 @@ def web(
     --allow-host.
 
     Args:
-        logs_at: Where the logs of a run are, such as https://logs.example.org/?q={trace_id}.
+        logs_at: Address of the logs of a run, such as https://logs.example.org/?q={trace_id}.
     """
     try:
         import uvicorn  # noqa: F401

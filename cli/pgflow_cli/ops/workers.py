@@ -38,9 +38,9 @@ def _settings(
     """Return the options of the worker, as `AsyncApp.worker` takes them.
 
     Args:
-        transactions: How many @transactions may be open at once, on as many connections.
+        transactions: Most @transactions that are open at once, on as many connections.
         poll: Time between sweeps where nothing is notified.
-        transaction_idle: How long a @transaction may be idle before the server ends it.
+        transaction_idle: Time for which a @transaction may be idle before the server ends it.
     """
     return {
         "concurrency": concurrency,

@@ -113,7 +113,7 @@ def fork(
 
     Args:
         new_key: Key of the fork; made up if it is left out.
-        at: How many units of the journal it begins with; all if left out.
+        at: Number of units of the journal that it begins with; all if left out.
         with_mail: Copy signals that wait, and those that the part left out had taken.
         generation: Of which generation; the newest if left out.
     """
