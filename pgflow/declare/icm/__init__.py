@@ -28,9 +28,17 @@ from pgflow.declare.icm.workflow import is_workflow
 from pgflow.declare.icm.writing import Plan, Planned, plan_missing, write_missing
 
 __all__ = [
-    "Plan", "Planned", "find_workspaces", "is_workflow", "is_workspace", "plan_missing",
-    "read_file", "read_text", "read_workspace", "write_missing",
-]  # fmt: skip
+    "Plan",
+    "Planned",
+    "find_workspaces",
+    "is_workflow",
+    "is_workspace",
+    "plan_missing",
+    "read_file",
+    "read_text",
+    "read_workspace",
+    "write_missing",
+]
 
 
 def read_file(path: str | os.PathLike[str]) -> Verdict:
